@@ -1,1 +1,1 @@
-"""Events and their transport: the vocabulary, the local delivery, PodSource, the journal, replay."""
+"""The event vocabulary and event transport: local delivery, PodSource, journal and replay."""

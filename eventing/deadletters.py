@@ -1,6 +1,7 @@
-"""Dead letters: events that could not be delivered, and the Knative extensions that name the reason.
+"""Dead letters: events that could not be delivered, and the Knative extensions that carry the reason.
 
-For whoever dead-letters an event (delivery, functions) and whoever reads one (journal, redrive).
+Used by the code that dead-letters an event (delivery, functions) and by the code that reads dead letters (journal,
+redrive).
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 PREFIX = "knativeerror"
-"""What the names of all these extensions begin with."""
+"""Common prefix of the dead letter extensions' names."""
 DESTINATION, CODE, DATA = f"{PREFIX}dest", f"{PREFIX}code", f"{PREFIX}data"
 DATA_LIMIT = 1024
-"""Characters of base64; Knative cuts `knativeerrordata` here."""
+"""Maximum length in base64 characters; Knative truncates `knativeerrordata` at the same length."""
 STATUS_DIGITS = 3
-"""Python makes no number of some thousand digits."""
+"""Maximum number of digits in a status code; `int()` rejects strings of several thousand digits."""
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """Why an event was dead-lettered.
+    """The reason why an event was dead-lettered.
 
     Attributes:
-        destination: URL of the subscriber that did not accept it.
-        code: the last HTTP status, 0 when it is not known.
-        data: the body of the last response, as text.
+        destination: URL of the subscriber that did not accept the event.
+        code: The last HTTP status, 0 if unknown.
+        data: The body of the last response, as text.
     """
 
     destination: str
@@ -36,23 +37,23 @@ class DeadLetter:
 
 
 def encoded(data: bytes) -> str:
-    """The body of a response as `knativeerrordata` carries it: base64, cut at `DATA_LIMIT`."""
+    """Encode a response body for `knativeerrordata`: base64, truncated to `DATA_LIMIT` characters."""
     return base64.b64encode(data).decode()[:DATA_LIMIT]
 
 
 def extensions(destination: str, code: int, data: str) -> dict[str, str]:
-    """The extensions that Knative adds to a dead letter; `data` is encoded, and is left out when it is empty."""
+    """Return the extensions that Knative adds to a dead letter; `data` is base64 and is omitted if empty."""
     return {DESTINATION: destination, CODE: str(code), **({DATA: data} if data else {})}
 
 
 def as_dead_letter(event: BaseCloudEvent, letter: DeadLetter) -> CloudEvent:
-    """The event with the extensions that make it this dead letter."""
+    """Return the event with the extensions of this dead letter."""
     added = extensions(letter.destination, letter.code, encoded(letter.data.encode()))
     return CloudEvent({**event.get_attributes(), **added}, event.get_data())
 
 
 def dead_letter_of(event: BaseCloudEvent) -> DeadLetter | None:
-    """Why the event was dead-lettered, None for any other event."""
+    """Return why the event was dead-lettered, or None if it is not a dead letter."""
     destination = event.get_extension(DESTINATION)
     if not destination:
         return None
@@ -62,15 +63,15 @@ def dead_letter_of(event: BaseCloudEvent) -> DeadLetter | None:
 
 
 def original(event: BaseCloudEvent) -> CloudEvent:
-    """The event as it was before it became a dead letter."""
+    """Return the event without its dead letter extensions."""
     attributes = {name: value for name, value in event.get_attributes().items() if not name.startswith(PREFIX)}
     return CloudEvent(attributes, event.get_data())
 
 
 def _decoded(data: object) -> str:
-    """The text in `knativeerrordata`; another broker's that is no base64 is returned as it is."""
+    """Decode `knativeerrordata`; return it unchanged if it is not base64, as from some other brokers."""
     text = str(data or "")
     try:
         return base64.b64decode(text, validate=True).decode(errors="replace")
-    except ValueError:  # binascii's of what is no base64, the plain one of what is no ASCII
+    except ValueError:  # binascii.Error if the text is not base64, a plain ValueError if it is not ASCII
         return text

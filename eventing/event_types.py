@@ -1,4 +1,4 @@
-"""Event types as a person reads and writes them: without the prefix that all have in common."""
+"""Event types in the short form that users read and type: without the common prefix."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ PREFIXES = ("dev.nodemaintenance.", "dev.knative.")
 CHANGES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
 REFERENCES = (events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
 KNOWN = (*events.MEANINGS, *CHANGES, *REFERENCES, events.TICK)
-"""All types that the functions consume or emit."""
+"""Every event type that this project sends through the broker, including those of the Knative sources."""
 
 
 def short(kind: str) -> str:
-    """An event's type without the prefix."""
+    """Return the event type without its prefix."""
     for prefix in PREFIXES:
         kind = kind.removeprefix(prefix)
     return kind
 
 
 def whole(kind: str) -> str:
-    """The known type that ends with `kind`; any other name as it is."""
+    """Return the known type that `kind` abbreviates, or `kind` itself if there is none."""
     return next((known for known in KNOWN if known == kind or known.endswith(f".{kind}")), kind)

@@ -1,11 +1,16 @@
-"""The vocabulary: every event type with its meaning and data, and the one way to make an event from its cause.
+"""The event vocabulary: every event type with its meaning and data, and the function that builds an event.
 
-All are CloudEvents 1.0 with JSON data. Ours carry the extensions `node` where they are about one whose name can be an
-attribute, `maintenance`, `run`, `rule`, `target` or `round` (the uid of what they are about), `partitionkey` (the
-node's name, or that uid: order where the broker keeps order), `cause` (id of the event it answers), `traceparent`
-(`eventing.traces`) and, when the cause has them, the marks of a replay (`eventing.marks`). Their data is
-`{"maintenance": {apiVersion, name, uid}, "node": name}`, of a run, rule or target that word with its namespace, plus
-what is named below.
+All events are CloudEvents 1.0 with JSON data. The project's own events carry these extensions:
+
+* `maintenance`, `run`, `rule`, `target` or `round`: the uid of the object that the event is about.
+* `node`: the node's name, if the event is about a node and the name is a valid attribute value.
+* `partitionkey`: the node's name, otherwise that uid. Brokers that keep order use it.
+* `cause`: the id of the event that triggered this one.
+* `traceparent`: see `eventing.traces`.
+* The replay marks of the triggering event, if it has any: see `eventing.marks`.
+
+Their data is `{"maintenance": {apiVersion, name, uid}, "node": name}`, plus the fields that `MEANINGS` lists. Events
+about a run, rule or target use that word as the key, and add the object's namespace.
 """
 
 from __future__ import annotations
@@ -23,19 +28,19 @@ from eventing import marks, traces
 from eventing.subjects import SUBJECTS
 from eventing.wire import NO_TEXT
 
-# Changes in the API server, through ApiServerSource in `mode: Resource`: data is the whole object; extensions
-# kind, apiversion, name, namespace (X-4).
+# Changes of API objects, from ApiServerSource in `mode: Resource`: data is the whole object; the extensions are
+# kind, apiversion, name and namespace (X-4).
 RESOURCE_ADDED = "dev.knative.apiserver.resource.add"
 RESOURCE_UPDATED = "dev.knative.apiserver.resource.update"
 RESOURCE_DELETED = "dev.knative.apiserver.resource.delete"
-# The same in `mode: Reference`: data names the object, and has nothing of what is in it.
+# The same in `mode: Reference`: data is only a reference to the object.
 REFERENCE_ADDED = "dev.knative.apiserver.ref.add"
 REFERENCE_UPDATED = "dev.knative.apiserver.ref.update"
 REFERENCE_DELETED = "dev.knative.apiserver.ref.delete"
 # The tick of PingSource.
 TICK = "dev.knative.sources.ping"
 
-# Ours, in the order of a maintenance.
+# This project's events, in the order of a maintenance.
 MAINTENANCE_FOUND = "dev.nodemaintenance.maintenance.found"
 MAINTENANCE_BEGUN = "dev.nodemaintenance.maintenance.begun"
 NODE_DRIFTED = "dev.nodemaintenance.node.drifted"
@@ -51,7 +56,7 @@ MAINTENANCE_FAILED = "dev.nodemaintenance.maintenance.failed"
 MAINTENANCE_ENDED = "dev.nodemaintenance.maintenance.ended"
 NODE_RESTORED = "dev.nodemaintenance.node.restored"
 
-# Those of the upgrade mutex, in the order of a run.
+# Events of the upgrade mutex, in the order of a run.
 RULE_FOUND = "dev.nodemaintenance.rule.found"
 RULE_CHECKED = "dev.nodemaintenance.rule.checked"
 TARGET_FOUND = "dev.nodemaintenance.target.found"
@@ -73,7 +78,7 @@ RUN_COMPLETED = "dev.nodemaintenance.run.completed"
 RUN_ENDED = "dev.nodemaintenance.run.ended"
 RUN_FINISHED = "dev.nodemaintenance.run.finished"
 
-# Of the labels that tell which CPUs nodes have.
+# Event of the function that labels nodes with their CPU models and features.
 LABELS_DUE = "dev.nodemaintenance.labels.due"
 
 MEANINGS = {
@@ -127,9 +132,9 @@ MEANINGS = {
     LABELS_DUE: "a round over all nodes, for the labels of their CPUs, goes on with the next ones; data: after, "
     'began: by which HyperConverged, and its generation, "" for another beginning',
 }
-"""Type → its meaning. Everything we emit is here."""
+"""Event type → its meaning and data. Lists every type that this project emits to the broker."""
 
-# Published by each function to `record`, past the broker: its attempts; data: attempts.
+# Each function posts its attempts to `record` directly, without the broker; data: attempts.
 ATTEMPTS_MADE = "dev.nodemaintenance.attempts.made"
 
 FLAGS = {
@@ -138,25 +143,28 @@ FLAGS = {
     "job": (POOLS_EDITED, JOB_DUE, NODE_UPGRADED, NODE_CLEANED),
     "survey": (RULE_CHECKED, TARGET_CHECKED, RUN_FINISHED),
 }
-"""Extensions, "true" on events of these types: `progress` concerns the status, with `more` pods may be evicted; with
-`job` a Job may be created, with `survey` some run may go on.
+"""Extensions that are "true" on events of these types, so that one Trigger can select several types.
 
-Each broker asks every Trigger of every event, some with a process each: one Trigger for a flag is cheaper than one for
-each type.
+With `progress` the event may change the status, and with `more` pods may be ready for eviction. With `job` a Job may
+have to be created, and with `survey` a run may be able to continue. A broker evaluates every Trigger for every event,
+and some brokers run a process per Trigger. One Trigger per flag is therefore cheaper than one per type.
 """
 CHOSEN = {PODS_EVICTED: ("more",), PODS_GONE: ("progress", "more")}
-"""Flags that an event of that type carries only when its emitter sets them."""
+"""Event type → flags that are set only if the emitter passes them to `event`."""
 
 SOURCE = "https://nodemaintenance.dev/"
 LONGEST_NAME = 253
-"""Characters of an object's name."""
+"""Maximum length of an object's name, in characters."""
 NAMESPACE = uuid.UUID("6b0e7f0a-3a6e-5c1b-9c39-0e5b8f1f6a4d")
-"""Ids are UUIDs of version 5 in this namespace, made of what caused the event: a duplicate has the same id."""
+"""Namespace of the version 5 UUIDs that serve as event ids.
+
+An id derives from what triggered the event, so that a duplicate has the same id.
+"""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """One object that events are about: enough to read it again and to know whether it is still the same one."""
+    """Reference to the object that an event is about: enough to read it again and to detect a replacement."""
 
     api_version: str
     name: str
@@ -166,22 +174,22 @@ class Reference:
 
     @classmethod
     def of(cls, item: Mapping[str, Any]) -> Reference:
-        """The reference to a whole object."""
+        """Build the reference to an API object."""
         metadata, kind = item["metadata"], item.get("kind", "NodeMaintenance")
         return cls(item["apiVersion"], metadata["name"], metadata["uid"], metadata.get("namespace", ""), kind)
 
     @property
     def word(self) -> str:
-        """What an event calls it, in its data and as an extension."""
+        """Return the name that events use for this kind of object, as a data key and as an extension."""
         return SUBJECTS[self.kind]
 
     def as_data(self) -> dict[str, str]:
-        """The form that travels in event data."""
+        """Return the reference as it appears in event data."""
         known = {"apiVersion": self.api_version, "name": self.name, "uid": self.uid}
         return {**known, "namespace": self.namespace} if self.namespace else known
 
     def as_object(self, node: str) -> dict[str, Any]:
-        """What is left of the object when it is gone: whose it was, and that it was about `node`."""
+        """Build a minimal NodeMaintenance for `node` in place of one that no longer exists."""
         kind = {"apiVersion": self.api_version, "kind": "NodeMaintenance"}
         return {**kind, "metadata": {"name": self.name, "uid": self.uid}, "spec": {"nodeName": node}}
 
@@ -198,11 +206,11 @@ def event(
     flags: Iterable[str] = (),
     **extensions: str,
 ) -> CloudEvent:
-    """An event of type `kind` about an object, and a node if it is about one, emitted by `step`.
+    """Build an event of type `kind` about an object, and about a node if `node` is set, emitted by `step`.
 
-    The id is made of step, type, object, the cause's source and id, and `seed` (what else makes it distinct), so
-    that the same cause gives the same id. Without cause and seed the id is random. A node's name that can be no
-    attribute is in the data alone.
+    The id derives from step, type, object, the cause's source and id, and `seed`, which distinguishes several events of
+    one cause. The same cause therefore gives the same id. Without cause and seed the id is random. A node name that is
+    not a valid attribute value is only in the data.
     """
     known = _as_attribute(node)
     origin = f"{cause.get_source()}#{cause.get_id()}" if cause else ""
@@ -229,12 +237,15 @@ def event(
 
 
 def _as_attribute(node: str) -> str:
-    """The name, "" where whoever reads the event would refuse it: a schema may let anything into `spec.nodeName`."""
+    """Return the node's name, or "" if it is not a valid attribute value.
+
+    A CRD schema may allow any string in `spec.nodeName`, but receivers reject an event with an invalid attribute.
+    """
     return "" if len(node) > LONGEST_NAME or NO_TEXT.search(node) else node
 
 
 def with_data(event: BaseCloudEvent, data: Mapping[str, Any]) -> CloudEvent:
-    """The same event with these entries in its data."""
+    """Return the event with these entries merged into its data."""
     before = event.get_data()
     return CloudEvent(event.get_attributes(), {**(before if isinstance(before, dict) else {}), **data})
 

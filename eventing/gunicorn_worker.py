@@ -1,6 +1,6 @@
-"""The gunicorn worker of every server of ours: no client holds one of its threads for ever.
+"""The gunicorn worker of all HTTP servers in this project: no client can occupy a thread indefinitely.
 
-Imported by whom gunicorn serves alone: by the functions' settings and by the console.
+Only code that gunicorn loads imports this module: the functions' gunicorn settings and the console.
 """
 
 from __future__ import annotations
@@ -15,36 +15,40 @@ from typing import Any
 from gunicorn.workers import gthread
 
 gthread.DEFAULT_WORKER_DATA_TIMEOUT = 0.5  # type: ignore[misc] # the module reads it at each connection
-"""Seconds that a thread waits for the first bytes of a connection, which then waits without one (5, if not said)."""
+"""Seconds that a thread waits for a connection's first bytes (gunicorn's default: 5).
+
+After that the connection waits in the worker's poller, without a thread.
+"""
 
 
 class Worker(gthread.ThreadWorker):
-    """Waits neither at its end for connections on which no request ever came, nor ever for the rest of a request.
+    """A threaded gunicorn worker that closes the connections of clients that stall.
 
-    A Go client opens one more than it uses now and then, and keeps it. gunicorn would wait for its first request as
-    long as it may, so that the pod of an idle function took half a minute to end.
+    On shutdown it waits only briefly for connections without a request. A Go client sometimes opens one more connection
+    than it uses. With gunicorn's own worker, the pod of an idle function took 30 seconds to terminate, because the
+    worker waited for that connection's first request.
 
-    What began to come and never ended held a thread for ever, and so did an answer that nobody took; as many of such
-    as there are threads, and nobody was answered.
+    It also closes connections whose request does not complete, or whose client does not read the response. Without this
+    limit, such clients can occupy all threads.
     """
 
     request_seconds = 15.0
-    """From a request's first bytes to its answer. No broker waits for that long: it has given the request up."""
+    """Maximum seconds from a request's first bytes to the start of its response; brokers time out earlier."""
     answer_seconds = 15.0
-    """From an answer's beginning to its end."""
+    """Maximum seconds from the start of a response to its end."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._handled: dict[int, tuple[gthread.TConn, float]] = {}
-        """Thread → the connection that it serves, and until when at most."""
+        """Thread id → the connection that the thread serves, and its deadline."""
 
     def load_wsgi(self) -> None:
-        """Called by gunicorn, before the first request."""
+        """Load the application and wrap it with `_timing`; gunicorn calls this before the first request."""
         super().load_wsgi()
         self.wsgi = self._timing(self.wsgi)
 
     def _timing(self, app: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
-        """The same app; as soon as it begins its answer, that has time of its own."""
+        """Wrap the application so that the start of a response renews the connection's deadline."""
 
         def timed(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
             def started(*arguments: Any, **named: Any) -> Any:
@@ -58,7 +62,7 @@ class Worker(gthread.ThreadWorker):
         return timed
 
     def handle(self, conn: gthread.TConn) -> Any:
-        """In a thread: one request."""
+        """Handle one request in a worker thread, and track its connection's deadline."""
         thread = threading.get_ident()
         self._handled[thread] = conn, time.monotonic() + self.request_seconds
         try:
@@ -67,11 +71,14 @@ class Worker(gthread.ThreadWorker):
             del self._handled[thread]
 
     def wait_for_and_dispatch_events(self, timeout: float | None) -> None:
-        """In the main thread, once a second or more often."""
+        """Dispatch events, then shut down the connections that are past their deadline.
+
+        gunicorn calls this in the main thread, at least once a second.
+        """
         super().wait_for_and_dispatch_events(timeout)
         now = time.monotonic()
         for conn in [conn for conn, until in self._handled.copy().values() if until < now]:
-            with contextlib.suppress(OSError):  # it has been closed meanwhile
+            with contextlib.suppress(OSError):  # already closed
                 conn.sock.shutdown(socket.SHUT_RDWR)
 
     def _cap_keepalive(self, deadline: float) -> None:

@@ -1,4 +1,4 @@
-"""Structured logging of functions and local delivery: one JSON object a line on standard output (KNM-5, C31)."""
+"""Structured logging of functions and local delivery: one JSON object per line on standard output (KNM-5, C31)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ CONTEXT: ContextVar[dict[str, Any]] = ContextVar("fields of every line", default
 
 
 class JsonLines(logging.Formatter):
-    """`level`, `ts` (epoch seconds), `logger`, `msg`, what holds for every line now, and the record's own `fields`."""
+    """Formatter that writes a record as one JSON object.
+
+    The fields are `level`, `ts` (epoch seconds), `logger`, `msg`, those of `every_line`, and the record's own `fields`.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """One JSON object without line breaks."""
+        """Return the record as one JSON object without line breaks."""
         line = {"level": record.levelname.lower(), "ts": round(record.created, 6), "logger": record.name}
         line |= {"msg": record.getMessage(), **CONTEXT.get(), **getattr(record, "fields", {})}
         if record.exc_info:
@@ -34,18 +37,18 @@ SETTINGS: dict[str, Any] = {
     "root": {"level": "INFO", "handlers": ["out"]},
     "loggers": {"gunicorn.error": {"level": "INFO", "handlers": ["out"], "propagate": False}},
 }
-"""For `logging.config`: all records go through `JsonLines`, gunicorn's own, too; the handler flushes each."""
+"""Settings for `logging.config`: all records use `JsonLines`, including gunicorn's; the handler flushes each."""
 
 
 def configure() -> None:
-    """Log by `SETTINGS` from now on, unless somebody has said already where records go: gunicorn, or a host of ours."""
+    """Configure logging by `SETTINGS`, unless gunicorn or another host program has configured it already."""
     if not logging.getLogger().handlers:
         logging.config.dictConfig(SETTINGS)
 
 
 @contextmanager
 def every_line(**fields: Any) -> Iterator[None]:
-    """Put these fields on each line that this thread (or task) logs within the block."""
+    """Add these fields to each line that this thread (or task) logs within the block."""
     before = CONTEXT.set({**CONTEXT.get(), **fields})
     try:
         yield
@@ -54,7 +57,7 @@ def every_line(**fields: Any) -> Iterator[None]:
 
 
 def entry_of(line: str) -> dict[str, Any] | None:
-    """What a line of such a log says, read back; None for a child's own words, which go to the same output."""
+    """Parse a line of such a log; return None for other text, as a child process may write to the same output."""
     try:
         entry = json.loads(line)
     except ValueError:

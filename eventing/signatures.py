@@ -1,8 +1,9 @@
-"""Signatures: what proves that one of our own programs emitted an event, whichever broker carried it.
+"""Signatures that prove that a program of this installation emitted an event, whichever broker carried it.
 
-All of them share the secret in `$SIGNING_KEY`; an event carries the HMAC of what it says in the extension `signature`.
-A broker proves no sender to a subscriber, and whoever may post to it, or to the function itself, can name any source.
-Without a secret nothing is signed, and every event passes: then the doors alone decide who may post.
+All programs share the secret in `$SIGNING_KEY`; an event's extension `signature` holds the HMAC of its content. A
+broker does not authenticate senders to subscribers. Anyone who may post to the broker or to a function can therefore
+claim any source. Without a secret, no event is signed and every event is accepted. Only the access control of brokers
+and functions then decides who may post.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ EXTENSION = "signature"
 
 
 class Forged(BadEvent):
-    """The event is not as one of our programs emitted it."""
+    """The event was not emitted by a program of this installation, or was changed since."""
 
     status = 403
 
 
 def signed(event: BaseCloudEvent) -> BaseCloudEvent:
-    """The event with its signature; as it is where there is no secret."""
+    """Return the event with its signature, or unchanged if no secret is set."""
     key = os.environ.get(KEY, "")
     if not key:
         return event
@@ -35,7 +36,7 @@ def signed(event: BaseCloudEvent) -> BaseCloudEvent:
 
 
 def is_ours(event: BaseCloudEvent) -> bool:
-    """Whether one of our programs emitted it, as it is; of every event, where there is no secret."""
+    """Return whether a program of this installation emitted the event unchanged; always True without a secret."""
     key = os.environ.get(KEY, "")
     return not key or hmac.compare_digest(
         str(event.get_extension(EXTENSION) or "").encode(), _signature(event, key).encode()
@@ -43,7 +44,7 @@ def is_ours(event: BaseCloudEvent) -> bool:
 
 
 def require_ours(event: BaseCloudEvent) -> None:
-    """Raises `Forged` when it is not."""
+    """Raise `Forged` if no program of this installation emitted the event."""
     if not is_ours(event):
         raise Forged(
             f"its {EXTENSION} is missing or another's: it was not emitted by a program of this installation, or by one "
@@ -52,9 +53,10 @@ def require_ours(event: BaseCloudEvent) -> None:
 
 
 def _signature(event: BaseCloudEvent, key: str) -> str:
-    """Of what the event is and says. What brokers, replays and dead letters add to it is none of that.
+    """Return the HMAC of the event's source, id, type and data.
 
-    So the marks of a replay can be taken off: what is true with them alone, the answer to a dry run, is never signed.
+    What brokers, replays and dead letters add is not signed, so that anyone can remove the marks of a replay. The reply
+    to a dry run, which is true only with its marks, must therefore never be signed.
     """
     said = [event.get_source(), event.get_id(), event.get_type(), event.get_data()]
     text = json.dumps(said, sort_keys=True, separators=(",", ":"), default=str)

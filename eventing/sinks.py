@@ -1,6 +1,6 @@
-"""What Knative gives a sender beside the address of its sink: whose certificate to trust, and who the sender is.
+"""What Knative gives a sender in addition to the sink's address: trusted CAs, and a token that identifies it.
 
-A SinkBinding sets both on what it binds: `$K_CA_CERTS` with transport-encryption, a token with authentication-oidc.
+A SinkBinding sets both in the workload: `$K_CA_CERTS` with transport-encryption, a token with authentication-oidc.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ import ssl
 from pathlib import Path
 
 CERTIFICATES = "K_CA_CERTS"
-"""Authorities in PEM, beside those that the image trusts."""
+"""Variable with CA certificates in PEM, in addition to those that the image trusts."""
 FILE = "SINK_TOKEN"
-"""Names the file with the token, where that is not the one that a SinkBinding mounts. It is renewed in place, and made
-for the sink's audience and nobody else's."""
+"""Variable with the path of the token file, if it is not the path that a SinkBinding mounts.
+
+The token is renewed in place, and is valid only for the sink's audience.
+"""
 MOUNTED = "/oidc/token"
 
 
 def trust() -> ssl.SSLContext:
-    """The authorities that may speak for a sink. Raises `ssl.SSLError` for what is no certificate."""
+    """Return a TLS context that trusts the sink's CAs. Raises `ssl.SSLError` for an invalid certificate."""
     context = ssl.create_default_context()
     if certificates := os.environ.get(CERTIFICATES):
         context.load_verify_locations(cadata=certificates)
@@ -26,7 +28,7 @@ def trust() -> ssl.SSLContext:
 
 
 def identity() -> dict[str, str]:
-    """The header that says who sends; none where nobody asks for it."""
+    """Return the header that authenticates the sender, {} if it has no token."""
     try:
         return {"authorization": f"Bearer {Path(os.environ.get(FILE) or MOUNTED).read_text().strip()}"}
     except OSError:

@@ -1,4 +1,4 @@
-"""What events are about: kinds of objects, and what an event calls each, in its data and as an extension."""
+"""Kinds of objects that events are about, and the name of each in event data and as an extension."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which functions subscribe to which events: the filters of our Triggers, for whoever has a journal and no cluster.
+"""Which functions subscribe to which events: the Triggers' filters, for readers of a journal without a cluster.
 
-A test compares it with the manifests that every install has: what a component adds may be missing from a recording for
-a reason. Of an opt-in component it has what nobody but that one emits, so neither tick nor `node.tainted`.
-`record`, which subscribes to everything, is left out.
+A test compares this table with the manifests. As optional components may not be installed, the table lists only their
+subscriptions to events that exist with the component alone. It leaves out their subscriptions to the tick and to
+`node.tainted`, and `record`, which subscribes to everything.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ SUBSCRIPTIONS: tuple[tuple[str, Mapping[str, str]], ...] = (
     *(("label-cpu", {"type": kind, "kind": "HyperConverged"}) for kind in REFERENCES),
     ("label-cpu", {"type": events.LABELS_DUE}),
 )
-"""Function and the attributes in its Trigger's filter, in the order of a maintenance, and of a run."""
+"""Pairs of a function and the attributes in its Trigger's filter, in the order of a maintenance and of a run."""
 
 
 def function_of(trigger: str) -> str:
-    """The function that a Trigger of ours calls, by the Trigger's name: `evict-on-more` calls `evict`."""
+    """Return the function that the Trigger with this name calls: `evict-on-more` calls `evict`."""
     return trigger.partition("-on-")[0]
 
 
 def subscribers(event: BaseCloudEvent) -> tuple[str, ...]:
-    """The functions that an event is delivered to."""
+    """Return the functions to which an event is delivered."""
     attributes = {name: str(value) for name, value in event.get_attributes().items()}
     return tuple(name for name, wanted in SUBSCRIPTIONS if wanted.items() <= attributes.items())

@@ -1,8 +1,8 @@
 """The trace of an event: W3C Trace Context in the CloudEvents extension `traceparent`.
 
-The extension names the attempt that emitted the event; a header `traceparent` belongs to one hop, and is not read here.
-An event about a maintenance that no trace led to (a watch, a tick) belongs to the maintenance's own trace, whose id is
-the maintenance's uid: it can be looked up by that.
+The extension identifies the attempt that emitted the event. A `traceparent` header belongs to one hop, and is not read
+here. An event that no trace led to, such as one that follows a watch event or a tick, belongs to its maintenance's own
+trace. The id of that trace is the maintenance's uid, so that users can find the trace by the uid.
 """
 
 from __future__ import annotations
@@ -20,28 +20,30 @@ from eventing.subjects import SUBJECTS
 
 EXTENSION = "traceparent"
 FORM = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]*)?")
-"""W3C Trace Context, 3.2.2: version, trace id, parent id, flags; neither id is all zeros. What a later version
-may add after them is plain ASCII: all of it goes into a header."""
+"""W3C Trace Context, 3.2.2: version, trace id, parent id and flags; neither id is all zeros.
+
+A later version may append text. It must be printable ASCII here, because the whole value becomes a header.
+"""
 CURRENT: ContextVar[tuple[str, str]] = ContextVar("maintenance's uid and span of the current attempt", default=("", ""))
 
 
 def of(event: BaseCloudEvent) -> str:
-    """The event's traceparent, "" when it has none or an invalid one."""
+    """Return the event's traceparent, "" if it has none or an invalid one."""
     value = str(event.get_extension(EXTENSION) or "")
     return value if FORM.fullmatch(value) else ""
 
 
 def root(maintenance: str) -> str:
-    """The traceparent of the first span of a maintenance's own trace, by the uid."""
+    """Return the traceparent of the first span in a maintenance's own trace; `maintenance` is the uid."""
     try:
         trace = uuid.UUID(maintenance).hex
-    except ValueError:  # the API server gives UUIDs; another's uid is digested to the same length
+    except ValueError:  # not a UUID, so the API server did not assign it: hash it to the same length
         trace = hashlib.sha256(maintenance.encode()).hexdigest()[:32]
     return f"00-{trace}-{hashlib.sha256(trace.encode()).hexdigest()[:16]}-01"
 
 
 def emitted(cause: BaseCloudEvent | None, maintenance: str) -> str:
-    """The traceparent to emit an event about a maintenance with: the current span, else its cause's, else the root.
+    """Return the traceparent for a new event about a maintenance: the current span, else the cause's, else the root.
 
     A span or cause that is about something else (a tick, a node, another maintenance) is not continued.
     """
@@ -63,7 +65,7 @@ def _about(cause: BaseCloudEvent, maintenance: str) -> bool:
 
 @contextmanager
 def current(maintenance: str, span: str) -> Iterator[None]:
-    """Within the block, events about the maintenance continue this span."""
+    """Make events about the maintenance continue this span within the block."""
     before = CURRENT.set((maintenance, span))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Addresses, as manifests and command lines write them."""
+"""URLs and addresses in manifests and on command lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 
 def is_url(text: str) -> bool:
-    """Whether `text` is an address that a request can be sent to."""
+    """Return whether `text` is a URL to which an HTTP request can be sent."""
     try:
         url = urlsplit(text)
     except ValueError:
@@ -15,12 +15,12 @@ def is_url(text: str) -> bool:
 
 
 def below(base: str, path: str) -> str:
-    """The address of `path`, such as a function's name, below the URL `base`."""
+    """Return the URL of `path`, such as a function's name, below the URL `base`."""
     return f"{base.rstrip('/')}/{path.lstrip('/')}"
 
 
 def host_and_port(text: str) -> tuple[str, int]:
-    """The parts of HOST:PORT, where to listen. Raises `ValueError` for what is not of that form."""
+    """Split a listen address HOST:PORT. Raises `ValueError` for any other form."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{text!r} is not HOST:PORT")

@@ -1,4 +1,4 @@
-"""Reads and writes CloudEvents as HTTP messages, in binary and structured mode, for all that send or accept them."""
+"""Reads and writes CloudEvents as HTTP messages, in binary and structured mode, for all senders and receivers."""
 
 from __future__ import annotations
 
@@ -13,35 +13,39 @@ from cloudevents.core.bindings.http import HTTPMessage, from_http_event, to_bina
 from cloudevents.core.exceptions import BaseCloudEventException
 
 BODY_LIMIT = 2 * 1024 * 1024
-"""Bytes. The API server stores no object over 1.5 MiB, so no honest event is larger."""
+"""Maximum bytes of a body. The API server stores no object over 1.5 MiB, so no legitimate event is larger."""
 STRUCTURED = "application/cloudevents+json"
 DEEPEST = 100
-"""Levels of data. No object of Kubernetes has thirty; Python's JSON, which recurses, writes some nine hundred."""
+"""Maximum nesting of data.
+
+Kubernetes objects have fewer than thirty levels. Python's JSON encoder is recursive and fails at about nine hundred.
+"""
 REQUIRED = ("specversion", "id", "source", "type")
-"""CloudEvents 1.0, "required attributes"."""
+"""Attributes that CloudEvents 1.0 requires ("required attributes")."""
 JSON = ("application/json", "text/json")
 BATCH = "application/cloudevents-batch+json"
 NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-"""What an attribute must not hold: control characters, surrogates, noncharacters (CloudEvents 1.0, "type system").
+"""Control characters, surrogates and noncharacters, which CloudEvents 1.0 forbids in attributes ("type system").
 
-A line break would end a header, NUL a text of PostgreSQL, a surrogate what encodes it, an escape the screen it is on.
+A line break would end a header, and PostgreSQL rejects NUL in a text. A surrogate cannot be encoded, and an escape
+sequence would control the terminal that displays it.
 """
 
 SURROGATE = b"\\ud"
-"""What the escape of one begins with in JSON."""
+"""Start of an escaped surrogate in JSON."""
 
 
 class BadEvent(ValueError):
-    """The request is no CloudEvent we can read; the message names what is wrong and is fit for the sender."""
+    """The request is not a valid CloudEvent; the message names the problem and may be sent to the sender."""
 
     status = 400
 
     def __init__(self, text: str) -> None:
-        super().__init__(text.encode(errors="backslashreplace").decode())  # it may quote half a character
+        super().__init__(text.encode(errors="backslashreplace").decode())  # the text may quote an unpaired surrogate
 
 
 class TooLarge(BadEvent):
-    """The body is over `BODY_LIMIT`."""
+    """The body is larger than the limit."""
 
     status = 413
 
@@ -55,9 +59,9 @@ class WrongContentType(BadEvent):
 def received(
     headers: Mapping[str, str], body: bytes, *, any_data: bool = False, limit: int = BODY_LIMIT
 ) -> BaseCloudEvent:
-    """The CloudEvent 1.0 in a request or reply. Raises a `BadEvent` that names what is missing or malformed.
+    """Parse the CloudEvent 1.0 in a request or reply. Raises `BadEvent` with what is missing or malformed.
 
-    With `any_data` its data may be anything; otherwise it is an object or a list in JSON.
+    With `any_data` the data may be anything; otherwise it must be a JSON object or list.
     """
     if len(body) > limit:
         raise TooLarge(f"the body has {len(body)} bytes; at most {limit} are taken")
@@ -66,7 +70,7 @@ def received(
     binary = any(name.startswith("ce-") for name in lowered)
     _check_content_type(content_type, binary=binary, any_data=any_data or not body)
     if content_type:
-        lowered["content-type"] = content_type  # the library's test has a case
+        lowered["content-type"] = content_type  # the library compares it case-sensitively
     try:
         _check_required(lowered if binary else json.loads(body), "ce-" if binary else "")
         event = from_http_event(HTTPMessage(lowered, body))
@@ -85,12 +89,12 @@ def received(
 
 
 def media_type(content_type: str) -> str:
-    """The media type in this header, which has no case (RFC 9110, 8.3.1), without its parameters."""
+    """Return the media type of a content type in lower case (RFC 9110, 8.3.1), without parameters."""
     return content_type.split(";")[0].strip().lower()
 
 
 def received_or_none(headers: Mapping[str, str], body: bytes | None) -> BaseCloudEvent | None:
-    """The CloudEvent in a request, with whatever data; None when there is none."""
+    """Return the CloudEvent in a request, whatever its data, or None if the request has none."""
     try:
         return None if body is None else received(headers, body, any_data=True)
     except BadEvent:
@@ -112,7 +116,10 @@ def _check_content_type(content_type: str, *, binary: bool, any_data: bool) -> N
 
 
 def _check_required(attributes: object, prefix: str) -> None:
-    """The library makes up an id and a specversion where they are missing; a retry would be another event each time."""
+    """Raise `BadEvent` if a required attribute is missing.
+
+    The library would generate a missing id or specversion, so that each retry would be a different event.
+    """
     if not isinstance(attributes, Mapping):
         raise BadEvent("not a CloudEvent 1.0: the body is no JSON object")
     missing = [name for name in REQUIRED if f"{prefix}{name}" not in attributes]
@@ -121,15 +128,18 @@ def _check_required(attributes: object, prefix: str) -> None:
 
 
 def _check_values(event: BaseCloudEvent, body: bytes) -> None:
-    """Raises `BadEvent` for an attribute of a type, or with characters, that CloudEvents' has not, and for half a
-    character in JSON, which it can name and nobody can write."""
+    """Raise `BadEvent` for attributes or data that cannot be processed further.
+
+    An attribute may have a type or characters that CloudEvents does not allow. Data may be nested too deeply, or
+    contain unpaired surrogates, which JSON can express but no encoding can represent.
+    """
     for name, value in event.get_attributes().items():
         if isinstance(value, (dict, list)):
             raise BadEvent(f"attribute {name!a} is an object or a list; send a text, a number or a boolean")
         if NO_TEXT.search(name) or (isinstance(value, str) and NO_TEXT.search(value)):
             raise BadEvent(f"attribute {name!a} has characters that are no text")
     kind = event.get_datacontenttype() or ""
-    if not (kind.isascii() and kind.isprintable()):  # the one attribute that is a header as it stands
+    if not (kind.isascii() and kind.isprintable()):  # the only attribute that becomes a header without encoding
         raise BadEvent(f"datacontenttype {kind!a} is no media type")
     if body.count(b"[") + body.count(b"{") > DEEPEST and _is_deep(event.get_data()):
         raise BadEvent(f"data is nested more than {DEEPEST} deep")
@@ -141,7 +151,7 @@ def _check_values(event: BaseCloudEvent, body: bytes) -> None:
 
 
 def _is_deep(data: object) -> bool:
-    """Whether it is nested deeper than `DEEPEST`; level by level, since what recurses is what it must be kept from."""
+    """Return whether data is nested deeper than `DEEPEST`; a recursive check could itself exceed the stack."""
     level: list[Any] = [[data]]
     for _ in range(DEEPEST + 1):
         inner = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)
@@ -150,7 +160,7 @@ def _is_deep(data: object) -> bool:
 
 
 def _reasons(error: BaseCloudEventException) -> str:
-    """The library gathers all reasons per attribute; a sender reads them in one line."""
+    """Return all reasons in one line for the sender; the library groups them by attribute."""
     gathered = getattr(error, "errors", None)
     if not gathered:
         return str(error)
@@ -158,16 +168,16 @@ def _reasons(error: BaseCloudEventException) -> str:
 
 
 def binary(event: BaseCloudEvent) -> HTTPMessage:
-    """Headers and body in binary mode."""
+    """Return the event's headers and body in binary mode."""
     return to_binary_event(event)
 
 
 def structured(event: BaseCloudEvent) -> HTTPMessage:
-    """Headers and body in structured mode."""
+    """Return the event's headers and body in structured mode."""
     return to_structured_event(event)
 
 
 def batch(events: Iterable[BaseCloudEvent]) -> HTTPMessage:
-    """Headers and body of several events, or none, in one message (CloudEvents JSON batch format)."""
+    """Return several events, or none, as headers and body of one message (CloudEvents JSON batch format)."""
     body = b"[" + b",".join(structured(event).body for event in events) + b"]"
     return HTTPMessage({"content-type": BATCH}, body)

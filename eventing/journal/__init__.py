@@ -1,1 +1,1 @@
-"""The journal: every event and every attempt, recorded in SQLite or PostgreSQL."""
+"""The journal: records every event and every attempt in SQLite or PostgreSQL."""

@@ -1,4 +1,4 @@
-"""Connections to a journal's database, SQLite or PostgreSQL, with one kind of error for both. Used by `store`."""
+"""Connections to the journal's database, SQLite or PostgreSQL, with the same errors for both. Used by `store`."""
 
 from __future__ import annotations
 
@@ -21,45 +21,55 @@ from eventing.journal.one_tries import CROWDED_SECONDS, OneTries
 from eventing.wire import BadEvent
 
 CHECK_SECONDS = 1.0
-"""How often a writer looks whether a newer release has migrated the tables: each look costs a round trip."""
+"""Seconds between a writer's checks for a migration by a newer release.
+
+Each check costs a round trip to the database.
+"""
 BUSY_SECONDS = 5
-"""How long one SQLite process waits for another, and any process for PostgreSQL to answer; a broker waits for 10."""
+"""Seconds to wait for another process's lock on the SQLite file, or for a response from PostgreSQL.
+
+A broker waits 10 seconds for the response of `record`.
+"""
 POSTGRESQL = {
     "connect_timeout": BUSY_SECONDS,
-    "tcp_user_timeout": 1000 * BUSY_SECONDS,  # a host that has vanished without a word would be tried for minutes
-    "keepalives_idle": BUSY_SECONDS,  # or be awaited for two hours, where it owes an answer
+    "tcp_user_timeout": 1000 * BUSY_SECONDS,  # otherwise a request to a vanished host is retried for minutes
+    "keepalives_idle": BUSY_SECONDS,  # otherwise a response from a vanished host is awaited for two hours
     "keepalives_interval": 1,
     "keepalives_count": 5,
-    "options": "-c jit=off",  # to compile a query takes longer than any of ours
+    "options": "-c jit=off",  # JIT compilation would take longer than the journal's queries
 }
 TURNS = {"postgresql": migrations.turn(7305804385369681514)}
-"""What lets one process at a time write, until the end of its transaction; SQLite's file does by itself."""
+"""Statements that let one process at a time write, until its transaction ends; SQLite locks its file without them."""
 PRUNING, REDRIVING = 7305804385369681515, 7305804385369681516
-"""Locks of PostgreSQL: of who prunes; of who redrives a dead letter, whose number is added."""
+"""PostgreSQL advisory locks for pruning and redriving; a dead letter's number is added to the latter."""
 TAKEN = "take a path, sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
 Insert = Callable[[Table], sqlite.Insert | postgresql.Insert]
 INSERTS: Mapping[str, Insert] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
-"""Both say `ON CONFLICT DO NOTHING`, each in a class of its own."""
+"""Dialect → its `insert` function; each dialect has its own class with `ON CONFLICT DO NOTHING`."""
 
 
 class JournalError(OSError):
-    """The journal cannot be opened, read or written; the message names it."""
+    """The journal cannot be opened, read or written; the message names the journal."""
 
 
 class NotYet(JournalError):
-    """There is none yet, or one of an older release, which `record` makes or migrates; or its server is away."""
+    """The journal does not exist yet, its tables are from an older release, or its server is unreachable.
+
+    The function `record` creates or migrates the journal.
+    """
 
 
 class BadData(BadEvent):
-    """The database takes everything but this: trying again changes nothing; the message names the reason."""
+    """The database cannot store this value, so a retry cannot succeed; the message gives the reason."""
 
 
 class Database:
-    """Connections to one database. Safe to share between threads.
+    """Thread-safe connections to one database.
 
-    Tables that are missing are made, those of an older version migrated; with `create` off, which asks for no right to
-    write, that is a `NotYet`, as a server is that is away. With `awaited` it is one once something is to be read or
-    written. Tables of a newer version are a `JournalError` for everybody. A file that was replaced is opened anew.
+    Missing tables are created, and tables of an older version are migrated. With `create=False`, which needs no write
+    permission, the constructor raises `NotYet` instead. It also raises `NotYet` if the server is unreachable. With
+    `awaited=True` the constructor accepts these states, and `reading` and `writing` raise `NotYet` while they last.
+    Tables of a newer version always raise `JournalError`. A SQLite file that was replaced is reopened.
     """
 
     def __init__(self, url: str | Path, *, create: bool, awaited: bool = False) -> None:
@@ -100,7 +110,7 @@ class Database:
                 migrations.upgrade(connection)
 
     def _missing(self) -> str:
-        """Why it cannot be read yet, "" where it can."""
+        """Return why the journal cannot be read yet, "" if it can."""
         if self._path is not None and not self._file():
             return "there is no such file yet: the function record makes it"
         with self._connected() as connection:
@@ -111,7 +121,10 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection to read from, of what is there now. Raises `JournalError` for what fails inside."""
+        """Yield a connection for reading; a replaced SQLite file is reopened first.
+
+        Raises `JournalError` for database errors inside the block.
+        """
         self._follow_file()
         with self._connected() as connection:
             yield connection
@@ -123,11 +136,16 @@ class Database:
 
     @contextmanager
     def writing(self, crowded: float = CROWDED_SECONDS) -> Iterator[Connection]:
-        """One transaction, one at a time of all processes: a number once seen is never followed by a smaller one.
+        """Yield a connection with a transaction; one process writes at a time.
 
-        Raises `JournalError` for what fails inside, and nothing of it is kept then; at once while the database is away
-        and another thread tries it, after `crowded` seconds while it is slow and a few wait, and once when its file is
-        another one.
+        Writers are serialized so that a reader that has seen a number never sees a smaller number appear later.
+
+        Raises `JournalError` for database errors inside the block, and rolls the transaction back. It also raises
+        `JournalError` in these cases:
+
+        * The database is unreachable and another thread is already trying it: at once.
+        * The database is slow and several threads are waiting: after `crowded` seconds.
+        * The SQLite file was replaced: once, after reopening it.
         """
         with self._errors(), self._writer.turn(BUSY_SECONDS, crowded):
             if self._follow_file():
@@ -136,7 +154,7 @@ class Database:
                 yield connection
                 if self._versioned and time.monotonic() >= self._check_due:
                     self._check_due = time.monotonic() + CHECK_SECONDS
-                    migrations.require_current(connection)  # by a newer release: nothing is kept then
+                    migrations.require_current(connection)  # rolls back if a newer release has migrated the tables
 
     @contextmanager
     def _begun(self) -> Iterator[Connection]:
@@ -146,9 +164,10 @@ class Database:
             yield connection
 
     def _follow_file(self) -> bool:
-        """Open the one that is there now: SQLite would go on with a file that has no name any more.
+        """Open the database if it is not open, or reopen it if its SQLite file was replaced.
 
-        Out: whether it is another one than before. Raises `JournalError` when it cannot be opened.
+        SQLite would otherwise keep using the deleted file. Returns whether the file was replaced. Raises `JournalError`
+        if the database cannot be opened.
         """
         is_same = self._file() == self._opened
         if self._is_open and is_same:
@@ -159,7 +178,7 @@ class Database:
         return was_opened and not is_same
 
     def _file(self) -> tuple[int, int] | None:
-        """Device and inode of SQLite's file; None where there is none."""
+        """Return device and inode of the SQLite file, or None if the file does not exist."""
         if self._path is None:
             return None
         try:
@@ -170,13 +189,16 @@ class Database:
 
     @contextmanager
     def alone(self, lock: int) -> Iterator[bool]:
-        """Whether nobody else of those at a PostgreSQL has this lock; of a SQLite, which is for one process, always."""
+        """Yield whether this process holds a PostgreSQL advisory lock during the block.
+
+        Always yields True for SQLite, as only one process writes such a journal.
+        """
         if self._engine.dialect.name != "postgresql":
             yield True
             return
         with self.reading() as connection:
             mine = bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({lock})").scalar())
-            connection.commit()  # the lock is the session's: no transaction stands idle meanwhile
+            connection.commit()  # the session holds the lock, so the transaction can end here
             try:
                 yield mine
             finally:
@@ -195,15 +217,15 @@ class Database:
 
 
 def file_of(url: str) -> str | None:
-    """The path of SQLite's file; None for another database. Raises `SQLAlchemyError` for what is no URL."""
+    """Return the path of the SQLite file, or None for another database. Raises `SQLAlchemyError` for an invalid URL."""
     parsed = _parsed(url)
     return parsed.database or "" if parsed.drivername == "sqlite" else None
 
 
 def engine_of(url: str, *, create: bool = True) -> Engine:
-    """The connections to a database; with `create` off, SQLite makes no file.
+    """Create the engine of a database; with `create=False` SQLite does not create the file.
 
-    Raises `SQLAlchemyError` or, without the driver, `ImportError`.
+    Raises `SQLAlchemyError` for an unsupported URL, and `ImportError` if the database driver is not installed.
     """
     parsed = _parsed(url)
     if parsed.drivername in ("postgres", "postgresql"):
@@ -222,19 +244,21 @@ def engine_of(url: str, *, create: bool = True) -> Engine:
 def _parsed(url: str) -> URL:
     try:
         return make_url(url if "://" in url else f"sqlite:///{url}")
-    except ValueError:  # of a port that is no number
+    except ValueError:  # the port is not a number
         raise ArgumentError(TAKEN) from None
 
 
 def _tune(connection: Any, _record: object) -> None:
-    """WAL: readers and the writer do not wait for each other. FULL: once `record` has answered, a durable broker
-    forgets the event, so that not even a power cut may take it."""
+    """Enable WAL, so that readers and the writer do not block each other, and synchronous=FULL.
+
+    A durable broker drops an event as soon as `record` has responded, so not even a power failure may lose it.
+    """
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, in one line and with a remedy where we know one."""
+    """Return the error as one line, with a remedy if one is known."""
     if isinstance(error, ImportError):
         return "PostgreSQL needs psycopg: pip install 'psycopg[binary]'"
     if isinstance(error, NoSuchModuleError):
@@ -243,7 +267,7 @@ def _reason(error: Exception) -> str:
 
 
 def _without_password(url: str) -> str:
-    """The address for a message; of one that cannot be read, what stands behind its last @."""
+    """Return the URL without its password, for messages; for an invalid URL, only the part after the last @."""
     try:
         return make_url(url).render_as_string(hide_password=True) if "://" in url else url
     except (ArgumentError, ValueError):

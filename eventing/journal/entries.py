@@ -1,6 +1,6 @@
-"""The journal's data types: entries, attempts and queries, free of any database. Pure.
+"""The journal's data types: entries, attempts and queries, independent of the database. No I/O.
 
-Also the event `attempts.made`, which carries attempts from the functions to `record` and in an export.
+Also builds and parses the event `attempts.made`, which carries attempts from the functions to `record` and in exports.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from eventing.subjects import SUBJECTS
 from eventing.wire import BadEvent
 
 LONGEST, HIGHEST_STATUS = 1e6, 999
-"""Seconds of an attempt, and its status; what is more has no place in a database's column."""
+"""Maximum seconds and maximum status of an attempt; greater values are rejected."""
 EARLIEST, LATEST = datetime(2, 1, 1, tzinfo=timezone.utc), datetime(9999, 1, 1, tzinfo=timezone.utc)
-"""What is nearer to the ends of `datetime` is beyond them once it is rounded, or shown in another zone."""
+"""Bounds of valid times; times closer to the limits of `datetime` overflow when rounded or converted to a zone."""
 REDRIVE = "redrive "
-"""Begins `Attempt.replay` of what was redriven: it is no broker's attempt."""
+"""Prefix of `Attempt.replay` for a redrive, which is not a broker's delivery."""
 Structured = Mapping[str, Any]
-"""An event in the JSON format, structured mode."""
+"""An event in the CloudEvents JSON format (structured mode)."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One execution of one function on one event, as the function itself knows it.
+    """One execution of one function for one event, as reported by the function.
 
     Attributes:
-        source, event: source and id of the event; together they name it.
-        function: its name.
-        at: when it began, with time zone.
-        seconds: how long it took.
-        status: the HTTP status of its response.
-        replies: the events it replied with, whole.
-        error: the text of an error response, "" for a success.
-        replay: id of the replay it belongs to, "" for a real one.
+        source, event: Source and id of the event; together they identify it.
+        function: Name of the function.
+        at: Start time, with time zone.
+        seconds: Duration.
+        status: The HTTP status of the response.
+        replies: The events in the response, complete.
+        error: The text of an error response, "" on success.
+        replay: Id of the replay that the attempt belongs to, "" for a regular delivery.
     """
 
     source: str
@@ -56,11 +56,11 @@ class Attempt:
 
     @property
     def failed(self) -> bool:
-        """Whether its response was an error."""
+        """Return whether the response was an error."""
         return self.status >= 400
 
     def as_data(self) -> dict[str, Any]:
-        """The form that travels; what is empty stays away."""
+        """Return the attempt as event data, without empty optional fields."""
         fields = {
             "source": self.source,
             "event": self.event,
@@ -75,7 +75,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Entry:
-    """One recorded event: its number in the order of arrival, when it arrived, itself, and the attempts on it."""
+    """One recorded event: its number in order of arrival, its arrival time, the event, and the attempts on it."""
 
     seq: int
     arrived: datetime
@@ -84,48 +84,48 @@ class Entry:
 
     @property
     def cause(self) -> str:
-        """Id of the event that this one answers, "" for none."""
+        """Return the id of the event that triggered this one, "" if there is none."""
         return str(self.event.get_extension("cause") or "")
 
     @property
     def maintenance(self) -> str:
-        """Uid of the NodeMaintenance that it is about, or of the object of the upgrade mutex, "" for none."""
+        """Return the uid of the NodeMaintenance or upgrade mutex object that the event is about, "" if none."""
         return maintenance_of(self.event)[0]
 
     @property
     def kind(self) -> str:
-        """Kind of what it is about, "" for nothing."""
+        """Return the kind of the object that the event is about, "" if there is none."""
         return kind_of(self.event)
 
     @property
     def node(self) -> str:
-        """Name of the node that it is about, "" for none."""
+        """Return the name of the node that the event is about, "" if there is none."""
         return node_of(self.event)
 
     @property
     def dead_letter(self) -> DeadLetter | None:
-        """Why it was dead-lettered, None for what was delivered."""
+        """Return why the event was dead-lettered, or None if it is not a dead letter."""
         return dead_letter_of(self.event)
 
 
 @dataclass(frozen=True)
 class Query:
-    """What to select; all that is given must hold, the default is everything.
+    """Selection of entries; an entry must meet all given conditions, and the default selects everything.
 
     Attributes:
-        node: name of the node.
-        maintenance: uid or name of the NodeMaintenance, or of the object of the upgrade mutex.
-        maintained: events that are about some such object.
-        types: one of these types.
-        since, until: arrived at or after, and before; with time zone.
-        failed: events that a function answered with an error, `maintenance.failed`, `run.stopped`, and dead letters.
-        ids: one of these ids.
-        numbers: one of these, as `seq`.
-        dead: dead letters only.
-        open: without dead letters that the function of their address took when they were redriven.
-        after: entries with a greater `seq`.
-        limit: at most so many, 0 for all.
-        newest: of more than `limit` take the last ones; the order is that of arrival either way.
+        node: Name of the node.
+        maintenance: Uid or name of the NodeMaintenance or upgrade mutex object.
+        maintained: Only events about such an object.
+        types: Only events of these types.
+        since, until: Arrival at or after `since` and before `until`; with time zone.
+        failed: Only dead letters, `maintenance.failed`, `run.stopped`, and events with a failed attempt.
+        ids: Only events with these ids.
+        numbers: Only entries with these values of `seq`.
+        dead: Only dead letters.
+        open: Without dead letters that their destination function accepted when they were redriven.
+        after: Only entries with a greater `seq`.
+        limit: Maximum number of entries, 0 for all.
+        newest: Select the last `limit` entries instead of the first; the result is in order of arrival either way.
     """
 
     node: str = ""
@@ -145,9 +145,10 @@ class Query:
 
 
 def maintenance_of(event: BaseCloudEvent) -> tuple[str, str]:
-    """Uid and name of the NodeMaintenance that an event is about, ours or the API server's; "" for other events.
+    """Return uid and name of the NodeMaintenance that an event is about, or two empty strings.
 
-    Of the upgrade mutex they are those of the MutexRunConfig, MutexRule or MutexTarget, which are kept alike.
+    For events about the upgrade mutex, these are uid and name of the MutexRunConfig, MutexRule or MutexTarget. Works
+    for this project's events and for the API server's.
     """
     if event.get_extension("kind") in SUBJECTS:
         metadata = _mapping(_mapping(event.get_data()).get("metadata"))
@@ -157,7 +158,7 @@ def maintenance_of(event: BaseCloudEvent) -> tuple[str, str]:
 
 
 def kind_of(event: BaseCloudEvent) -> str:
-    """Kind of the object that `maintenance_of` names, "" for none."""
+    """Return the kind of the object that `maintenance_of` identifies, "" if there is none."""
     told = event.get_extension("kind")
     if told in SUBJECTS:
         return str(told)
@@ -165,7 +166,10 @@ def kind_of(event: BaseCloudEvent) -> str:
 
 
 def node_of(event: BaseCloudEvent) -> str:
-    """Name of the node that an event is about: an extension of ours, in the data of the API server's."""
+    """Return the name of the node that an event is about, "" if there is none.
+
+    The API server's events have it in their data, this project's events as an extension.
+    """
     data = _mapping(event.get_data())
     if event.get_extension("kind") == "NodeMaintenance":
         return _text(_mapping(data.get("spec")).get("nodeName"))
@@ -175,7 +179,7 @@ def node_of(event: BaseCloudEvent) -> str:
 
 
 def attempts_event(attempts: Sequence[Attempt]) -> CloudEvent:
-    """The event `attempts.made` that carries these attempts."""
+    """Build the event `attempts.made` that carries these attempts."""
     attributes = {
         "id": str(uuid.uuid4()),
         "source": SOURCE + "attempts",
@@ -187,7 +191,7 @@ def attempts_event(attempts: Sequence[Attempt]) -> CloudEvent:
 
 
 def attempts_in(event: BaseCloudEvent) -> list[Attempt]:
-    """The attempts that an `attempts.made` carries. Raises `BadEvent` naming the field that is wrong."""
+    """Return the attempts in an `attempts.made` event. Raises `BadEvent` with the name of an invalid field."""
     attempts = _mapping(event.get_data()).get("attempts")
     if not isinstance(attempts, list):
         raise BadEvent("data.attempts is missing: a list of attempts")
@@ -212,7 +216,7 @@ def _attempt(where: str, value: object) -> Attempt:
 
 
 def _reply(where: str, value: object) -> Structured:
-    """An event as it was answered: whoever shows it needs what it is."""
+    """Return a reply if it is an event with id and type. Raises `BadEvent` otherwise."""
     reply = _mapping(value)
     for name in ("id", "type"):
         _field(f"{where}.replies", reply, name, str)
@@ -226,7 +230,7 @@ def _field(where: str, data: Mapping[str, Any], name: str, *kinds: type) -> Any:
 
 
 def moment(text: str) -> datetime:
-    """The time in ISO 8601, in UTC where the text names no zone. Raises `BadEvent`."""
+    """Parse an ISO 8601 time, which is in UTC if it names no zone. Raises `BadEvent`."""
     try:
         time = datetime.fromisoformat(text.replace("Z", "+00:00"))
         zoned = time.astimezone(timezone.utc) if time.tzinfo else time.replace(tzinfo=timezone.utc)

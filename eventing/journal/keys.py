@@ -1,4 +1,4 @@
-"""What events and attempts are looked up by, and how long it may be. Pure."""
+"""The keys by which events and attempts are found in the journal, and their maximum length. No I/O."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from eventing.journal.entries import Attempt
 from eventing.wire import BadEvent
 
 LONGEST_KEY = 512
-"""Bytes of what names an event: PostgreSQL takes no row of an index over 2,700. Characters of what it is found by."""
+"""Maximum bytes of each key of an event or attempt; a PostgreSQL index row holds at most 2,700 bytes.
+
+The other indexed columns are truncated to this number of characters.
+"""
 
 
 def event_keys(event: BaseCloudEvent) -> dict[str, str]:
-    """Source and id of an event, and its destination, of a dead letter; else that is "".
+    """Return an event's source and id, and the destination of a dead letter ("" for other events).
 
-    Raises `BadEvent` for one that is too long to be looked up.
+    Raises `BadEvent` if a key is too long for the index.
     """
     dead = dead_letter_of(event)
     return _checked(source=event.get_source(), id=event.get_id(), destination=dead.destination if dead else "")
 
 
 def attempt_keys(attempt: Attempt) -> dict[str, str]:
-    """Source and id of its event, function and replay of an attempt. Raises `BadEvent` as `event_keys` does."""
+    """Return an attempt's function and replay, and its event's source and id. Raises `BadEvent` like `event_keys`."""
     return _checked(source=attempt.source, event=attempt.event, function=attempt.function, replay=attempt.replay)
 
 

@@ -1,7 +1,7 @@
-"""Reads many events for a list in bounded memory: their attributes all, their data while there is room. For `store`.
+"""Reads many events for a list in bounded memory: all attributes, but limited data. Used by `store`.
 
-Data that is read takes up to twenty times its bytes; a few events of some MiB, which anybody may post, are enough to
-kill who reads all of them at once.
+Parsed data takes up to twenty times its size. Anyone who can post events could post several of a few MiB, and parsing
+all of them at once would exhaust the reader's memory.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from eventing.journal.searching import selected
 from eventing.journal.sizes import ATTEMPT_SIZE
 
 HEAD = 4096
-"""Characters of every event; few are longer."""
+"""Characters that are read of every event; few events are longer."""
 ROOM = 4 * 1024 * 1024
-"""Characters of those events in a list that are longer and come whole."""
+"""Maximum total characters of the events in a list that are longer than `HEAD` and returned complete."""
 DATA = re.compile(r', "data(_base64)?": ')
-"""Where the data begins of an event that the journal has written: in an attribute the quotes are escaped."""
+"""Matches the start of the data in an event written by the journal; quotes in attributes are escaped."""
 
 
 def heads(query: Query) -> Select[Any]:
-    """Number, arrival, head, size, source, id and type of each event selected, in the order of arrival."""
+    """Build the query for number, arrival, head, size, source, id and type of each event, ordered by number."""
     found = selected(query, func.substr(BODIES.c.event, 1, HEAD).label("head")).subquery()
     columns = (EVENTS.c.size, EVENTS.c.source, EVENTS.c.id, EVENTS.c.type)
     return select(found, *columns).join(EVENTS, EVENTS.c.seq == found.c.seq).order_by(found.c.seq)
 
 
 def long_and_whole(rows: Iterable[Row[Any]], room: int) -> list[int]:
-    """Numbers of the events beyond their head for which there is room, the last first."""
+    """Return the numbers of the events longer than `HEAD` that fit into `room`, in the order of the rows."""
     numbers = []
     for row in rows:
         if HEAD < row.size <= room:
@@ -46,13 +46,15 @@ def long_and_whole(rows: Iterable[Row[Any]], room: int) -> list[int]:
 
 
 def whole(numbers: Sequence[int]) -> Select[int, str]:
-    """Number and body of each."""
+    """Build the query for number and body of these events."""
     return select(BODIES.c.seq, BODIES.c.event).where(BODIES.c.seq.in_(numbers))
 
 
 def sizes(query: Query) -> Select[int, int]:
-    """Number of each event selected, and its size with that of the attempts on it, in the order of arrival, which that
-    of the numbers is not always."""
+    """Build the query for the number of each selected event, and its size including its attempts.
+
+    The rows are in order of arrival, which may differ from the order of the numbers.
+    """
     found = selected(query, BODIES.c.seq.label("body")).subquery()
     on_it = select(func.coalesce(func.sum(ATTEMPT_SIZE), 0)).where(
         ATTEMPTS.c.event == EVENTS.c.id, ATTEMPTS.c.source == EVENTS.c.source
@@ -63,7 +65,10 @@ def sizes(query: Query) -> Select[int, int]:
 
 
 def short(row: Row[Any]) -> BaseCloudEvent:
-    """The event as far as its head goes: whole, or without data, or where its attributes are longer what names it."""
+    """Build the event from its head: complete if it is short, otherwise without data.
+
+    If the attributes alone are longer than the head, the event has only id, source and type.
+    """
     if row.size <= HEAD:
         return JSONFormat().read(None, row.head)
     if found := DATA.search(row.head):

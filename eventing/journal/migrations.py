@@ -1,7 +1,8 @@
-"""Versions of the journal's tables: which one a database holds, and how an older one is migrated. Used by `database`.
+"""Versions of the journal's tables: finds a database's version and migrates older ones. Used by `database`.
 
-A change of `schema` is a new version: it adds a function to `MIGRATIONS`. Alike on SQLite and PostgreSQL, a database
-is made or migrated in one transaction, by one process at a time: killed half-way, it is as it was before.
+Each change of `schema` is a new version, and adds a function to `MIGRATIONS`. On SQLite and PostgreSQL alike, one
+process at a time creates or migrates the tables, in one transaction. If the process is killed meanwhile, the database
+stays as it was.
 """
 
 from __future__ import annotations
@@ -14,37 +15,39 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from eventing.journal.schema import ATTEMPTS, METADATA
 
 VERSIONS = Table("journal_version", MetaData(), Column("version", Integer, nullable=False))
-"""One row. A database of version 0 or 1 may be without this table."""
+"""Table that holds the version in its only row. A database of version 0 or 1 may lack this table."""
 
 
 def turn(key: int) -> tuple[str, ...]:
-    """What lets one process of a PostgreSQL at a time go on, until the end of its transaction; others wait for 5 s.
+    """Return the statements that let one PostgreSQL client at a time continue, until its transaction ends.
 
-    One whose machine is gone without a word has its transaction ended, for which the server would wait two hours.
+    Other clients wait up to 5 seconds. If a client's host disappears, the server ends its transaction after 10 seconds
+    of inactivity; without this setting the server would wait two hours.
     """
     limits = "SET LOCAL lock_timeout = '5s'", "SET LOCAL idle_in_transaction_session_timeout = '10s'"
     return *limits, f"SELECT pg_advisory_xact_lock({key})"
 
 
 LOCKS = {
-    "sqlite": ("BEGIN IMMEDIATE",),  # Python's driver begins no transaction before a CREATE or ALTER by itself
+    "sqlite": ("BEGIN IMMEDIATE",),  # Python's driver does not begin a transaction before CREATE or ALTER
     "postgresql": turn(7305804385369681513),
 }
-"""What lets one process at a time migrate, until the end of its transaction."""
+"""Statements that let one process at a time migrate, until its transaction ends."""
 
 
 class WrongVersion(Exception):
-    """The tables are of a version that cannot be used; the message names it, the one wanted, and the remedy."""
+    """The tables' version is not supported; the message names it, the supported version and the remedy."""
 
 
 class OlderVersion(WrongVersion):
-    """They are of one that can be migrated."""
+    """The tables are of an older version, which can be migrated."""
 
 
 def check(connection: Connection) -> bool:
-    """Whether the tables are there in the version wanted; False when there are none.
+    """Return whether the tables exist in the current version; False if there are none.
 
-    Raises `OlderVersion`, where whoever may write calls `upgrade` in its place, and `WrongVersion` for a newer one.
+    Raises `OlderVersion` for tables that can be migrated, and `WrongVersion` for a newer version. A caller with write
+    permission calls `upgrade` instead.
     """
     version = _version(connection)
     if version is not None and version < VERSION:
@@ -56,30 +59,30 @@ def check(connection: Connection) -> bool:
 
 
 def is_current(connection: Connection) -> bool:
-    """Whether there is nothing to make or migrate. Raises `WrongVersion` for a newer one."""
+    """Return whether nothing has to be created or migrated. Raises `WrongVersion` for a newer version."""
     return _version(connection) == VERSION and is_versioned(connection)
 
 
 def is_versioned(connection: Connection) -> bool:
-    """Whether the database itself says of which version its tables are."""
+    """Return whether the database has the table that holds the version."""
     return inspect(connection).has_table(VERSIONS.name)
 
 
 def require_current(connection: Connection) -> None:
-    """Raises `WrongVersion` when the tables were migrated since they were opened; costs one small SELECT."""
+    """Raise `WrongVersion` if the tables were migrated after they were opened; costs one small SELECT."""
     version = connection.scalar(select(VERSIONS.c.version))
     if version != VERSION:
         raise WrongVersion(_newer(version))
 
 
 def upgrade(connection: Connection) -> None:
-    """Make the tables, or migrate those of an older version, in the transaction that this begins.
+    """Create the tables, or migrate those of an older version, in one transaction.
 
-    In: a connection on which no table was touched yet. Raises `WrongVersion` for a newer one.
+    The connection must not have accessed any table before. Raises `WrongVersion` for a newer version.
     """
     for statement in LOCKS[connection.dialect.name]:
         connection.exec_driver_sql(statement)
-    version = _version(connection)  # another process may have migrated it while we waited
+    version = _version(connection)  # another process may have migrated the tables while this one waited
     if version is None:
         _create_tables(connection)
     for migrate in MIGRATIONS[version:] if version is not None else ():
@@ -90,7 +93,7 @@ def upgrade(connection: Connection) -> None:
 
 
 def _version(connection: Connection) -> int | None:
-    """The version of the tables, None when they are not all there. Raises `WrongVersion` for a newer one."""
+    """Return the tables' version, or None if some are missing. Raises `WrongVersion` for a newer version."""
     found = inspect(connection)
     names = set(found.get_table_names())
     if VERSIONS.name in names:
@@ -118,12 +121,12 @@ def _create_tables(connection: Connection) -> None:
 
 
 def _add_size_of_attempts(connection: Connection) -> None:
-    """0 to 1: retention by size counts attempts as well as events."""
+    """Migrate from version 0 to 1: add the size of attempts, which retention by size counts."""
     connection.execute(text("ALTER TABLE attempts ADD COLUMN size INTEGER NOT NULL DEFAULT 0"))
     connection.execute(text("UPDATE attempts SET size = length(replies) + length(error)"))
 
 
 MIGRATIONS: Sequence[Callable[[Connection], None]] = (_add_size_of_attempts,)
-"""What brings the tables from each version to the next, beginning with version 0."""
+"""Functions that migrate the tables from one version to the next, starting with version 0."""
 VERSION = len(MIGRATIONS)
-"""Of the tables in `schema`."""
+"""Version of the tables in `schema`."""

@@ -1,4 +1,4 @@
-"""One at a time, and nobody behind one who tries in vain. Used by `database`, and by the function `record`."""
+"""A lock that limits how many threads wait for a slow or unavailable resource. Used by `database` and `record`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 FEW = 3
-"""Threads that wait for a slow one: one process may serve all functions, and has ten."""
+"""Maximum threads that wait longer than `CROWDED_SECONDS`; a process that serves all functions has ten threads."""
 CROWDED_SECONDS = 0.2
-"""How long the others wait: a turn takes some milliseconds, and whoever comes with a dozen others has his."""
+"""Seconds for which any number of threads may wait.
+
+Holding the lock takes a few milliseconds, so that in a burst of a dozen threads each acquires it in time.
+"""
 
 
 class OneTries:
-    """A lock for what may be slow, or away: once it was away, one thread tries it, and all others are refused at once.
+    """Lock for a resource that may be slow or unavailable.
 
-    Threads that wait for a database which does not answer are threads that answer nobody, the kubelet's probe neither.
+    After a failure or timeout, one thread tries the resource and all others are refused at once. Otherwise all threads
+    could wait for an unresponsive database, and none could respond to requests or to the kubelet's probes.
     """
 
     def __init__(self, trouble: type[Exception] | tuple[type[Exception], ...]) -> None:
@@ -24,9 +28,13 @@ class OneTries:
 
     @contextmanager
     def turn(self, seconds: float, crowded: float = CROWDED_SECONDS) -> Iterator[None]:
-        """Be the one; in: how long others are waited for, and how long where a few wait already.
+        """Hold the lock during the block.
 
-        Raises `BlockingIOError` when they take longer.
+        Args:
+            seconds: How long to wait for the lock.
+            crowded: How long to wait if `FEW` threads already wait.
+
+        Raises `BlockingIOError` if the lock is not acquired in time.
         """
         self._await(0 if self._in_vain else seconds, crowded)
         try:
@@ -49,5 +57,5 @@ class OneTries:
                     return
             finally:
                 self._places.release()
-        self._in_vain = True  # whoever has it may be waiting for an answer that never comes
+        self._in_vain = True  # the holder may be waiting for a response that never comes
         raise BlockingIOError("somebody else is at it, and has no answer yet")

@@ -1,6 +1,6 @@
-"""Many events in bounded memory: whole, in portions, or without their data and replies. Pure.
+"""Bounds the memory that many events take: groups them by size, or removes their data and replies. No I/O.
 
-For whoever shows many, one after another; `listing` says what data takes.
+For code that processes many events one after another; `listing` documents how much memory data takes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from eventing.journal.entries import Entry, maintenance_of
 
 T = TypeVar("T")
 ROOM = 4 * 1024 * 1024
-"""Characters of what is in a portion: events with the attempts on them, or attempts."""
+"""Maximum characters in a portion: of events with their attempts, or of attempts."""
 TOGETHER = 500
-"""How many are in a portion at most, however small."""
+"""Maximum number of items in a portion, however small they are."""
 
 
 def portions(sized: Iterable[tuple[T, int]], room: int = ROOM) -> Iterator[tuple[T, ...]]:
-    """What is given with its size, in its order: as many together as there is room for, though at least one."""
+    """Group items of the given sizes, in their order; each portion fits into `room` or has only one item."""
     portion: list[T] = []
     left = room
     for one, size in sized:
@@ -35,8 +35,10 @@ def portions(sized: Iterable[tuple[T, int]], room: int = ROOM) -> Iterator[tuple
 
 
 def bare(entry: Entry) -> Entry:
-    """The entry without the data of its event, but for what names the object and the node that it is about, and without
-    the replies of its attempts."""
+    """Return the entry without its event's data and without its attempts' replies.
+
+    The data keeps only what identifies the object and the node that the event is about.
+    """
     uid, name = maintenance_of(entry.event)
     named = {"name": entry.node} if entry.event.get_extension("kind") == "Node" else {"uid": uid, "name": name}
     about = {"metadata": named, "spec": {"nodeName": entry.node}}

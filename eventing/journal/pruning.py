@@ -1,4 +1,4 @@
-"""Measures and deletes what is oldest in a journal, events and attempts, in small transactions. For `store`."""
+"""Measures a journal, and deletes its oldest events and attempts in small transactions. Used by `store`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS
 from eventing.journal.sizes import ATTEMPT_SIZE, EVENT_SIZE
 
 SLICE = 1000
-"""Events and attempts that are deleted in one transaction: a writer waits no longer than for these."""
+"""Events and attempts deleted per transaction, which limits how long a writer waits."""
 
 
 @dataclass(frozen=True)
 class Whose:
-    """Events and attempts, by who emitted the events."""
+    """Conditions that select events and attempts by the emitter of the event."""
 
     events: ColumnElement[bool]
     attempts: ColumnElement[bool]
@@ -29,21 +29,24 @@ ANYBODY = Whose(true(), true())
 _OURS = func.substr(EVENTS.c.source, 1, len(SOURCE)) == SOURCE
 _ON_OURS = exists().where(EVENTS.c.id == ATTEMPTS.c.event, EVENTS.c.source == ATTEMPTS.c.source, _OURS)
 OTHERS = Whose(~_OURS, ~_ON_OURS)
-"""Events that name none of our programs as their source, since `record` takes no other's word for that; and attempts,
-but for those on recorded events of ours: a function runs on whatever is posted to it, by whatever name."""
+"""Events from sources outside this project, and attempts except those on a recorded event of this project.
+
+`record` verifies the source of the events that it accepts. A function runs on any event that is posted to it, so an
+attempt proves nothing about the event's source.
+"""
 
 
 def taken(database: Database, whose: Whose = ANYBODY) -> int:
-    """Bytes of these events and attempts, as `sizes` counts them."""
+    """Return the bytes of these events and attempts, as `sizes` counts them."""
     with database.reading() as connection:
         return sum(connection.scalar(total) or 0 for total in _totals(whose.events, whose.attempts))
 
 
 def delete_oldest(database: Database, whose: Whose, *, before: float = inf, enough: float = inf) -> tuple[int, int]:
-    """Delete the oldest of these events and attempts that are from before then, until that frees `enough`.
+    """Delete the oldest of these events and attempts before the time `before`, until `enough` bytes are freed.
 
-    An attempt goes by its own time, whether its event was recorded or not. Returns how many events that were, and the
-    bytes of all.
+    An attempt's own time counts, whether its event was recorded or not. Returns the number of deleted events, and the
+    bytes of the deleted events and attempts.
     """
     count, freed, first = 0, 0, -inf
     while freed < enough and (found := _oldest(database, whose, first, before)):
@@ -54,7 +57,7 @@ def delete_oldest(database: Database, whose: Whose, *, before: float = inf, enou
 
 
 def _oldest(database: Database, whose: Whose, first: float, before: float) -> list[tuple[float, int]]:
-    """Time and size of the oldest of these events and attempts from then until before then."""
+    """Return time and size of the oldest of these events and attempts, from `first` until `before`."""
     events = _by_time(EVENTS.c.arrived, EVENT_SIZE, first, before).where(whose.events)
     attempts = _by_time(ATTEMPTS.c.at, ATTEMPT_SIZE, first, before).where(whose.attempts)
     with database.reading() as connection:
@@ -67,7 +70,7 @@ def _by_time(at: ColumnElement[float], size: ColumnElement[int], first: float, b
 
 
 def _edge(found: Iterable[tuple[float, int]], enough: float) -> float:
-    """The time of what makes it enough, or of the last one."""
+    """Return the time at which the accumulated size reaches `enough`, or the last time."""
     edge, freed = -inf, 0
     for at, size in found:
         edge, freed = at, freed + size
@@ -77,10 +80,10 @@ def _edge(found: Iterable[tuple[float, int]], enough: float) -> float:
 
 
 def _delete_between(database: Database, whose: Whose, first: float, last: float) -> tuple[int, int]:
-    """Delete those from `first` to `last`; how many events that were, and the bytes of all."""
+    """Delete these events and attempts from `first` to `last`; return the number of events, and all bytes."""
     events = EVENTS.c.arrived.between(first, last) & whose.events
     attempts = ATTEMPTS.c.at.between(first, last) & whose.attempts
-    with database.writing(crowded=BUSY_SECONDS) as connection:  # whose thread has nobody to answer
+    with database.writing(crowded=BUSY_SECONDS) as connection:  # this thread serves no request, so it may wait
         freed = sum(connection.scalar(total) or 0 for total in _totals(events, attempts))
         connection.execute(delete(BODIES).where(BODIES.c.seq.in_(select(EVENTS.c.seq).where(events))))
         connection.execute(delete(ATTEMPTS).where(attempts))

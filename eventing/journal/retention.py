@@ -1,6 +1,7 @@
-"""Retention of a journal: `$JOURNAL_DAYS` limits the age of its events, `$JOURNAL_BYTES` its size; unset, neither.
+"""Retention of the journal: `$JOURNAL_DAYS` limits the age of events, and `$JOURNAL_BYTES` the total size.
 
-`record` prunes the journal beside its work: at its first event, and then once an hour while events come.
+A variable that is not set sets no limit. `record` prunes the journal in the background: at its first event, and then
+once an hour while events arrive.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ if TYPE_CHECKING:
 
 DAYS, BYTES = "JOURNAL_DAYS", "JOURNAL_BYTES"
 EVERY = 3600.0
-"""Seconds."""
+"""Seconds between two prunings."""
 SHARE = 8
-"""As soon as an eighth of `$JOURNAL_BYTES` was written it is time, too: a flood must not fill the disk in an hour."""
+"""Writing an eighth of `$JOURNAL_BYTES` also makes a pruning due.
+
+A burst of events could otherwise fill the disk within the hour.
+"""
 UNITS = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 QUANTITY = re.compile(r"(\d{1,15})(Ki|Mi|Gi|Ti|)")
 MOST_DAYS = 36500
@@ -30,19 +34,22 @@ log = logging.getLogger("functions")
 
 @dataclass(frozen=True)
 class Retention:
-    """What to keep at most; None for no limit."""
+    """The limits of a journal; None for no limit."""
 
     age: timedelta | None = None
     size: int | None = None
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Retention:
-        """Raises `ValueError` naming the variable whose value is none that we know."""
+        """Read the limits from the environment. Raises `ValueError` with the name of an invalid variable."""
         return cls(_age(environment.get(DAYS, "")), _size(environment.get(BYTES, "")))
 
 
 class Pruner:
-    """Prunes a journal now and then, in a thread of its own, one at a time: two would delete the same excess twice."""
+    """Prunes a journal periodically, in a background thread.
+
+    Only one pruning runs at a time: two would delete the same excess twice.
+    """
 
     def __init__(self, journal: Journal, retention: Retention) -> None:
         self._journal, self._retention = journal, retention
@@ -52,7 +59,7 @@ class Pruner:
         self._next = self._step
 
     def event_recorded(self) -> None:
-        """Prune, if it is time, or much was written since, and nobody is at it; returns at once."""
+        """Start a pruning if one is due by time or by bytes written, and none is running; return at once."""
         now = time.monotonic()
         if (now >= self._due or self._journal.written >= self._next) and not self._pruning.locked():
             self._due, self._next = now + EVERY, self._journal.written + self._step

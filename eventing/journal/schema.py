@@ -1,6 +1,7 @@
-"""The journal's tables, alike on SQLite and PostgreSQL. Every change of them is a new version: see `migrations`.
+"""The journal's tables, identical on SQLite and PostgreSQL; each change is a new version, see `migrations`.
 
-What is searched is apart from the events themselves: even a search that no index helps reads few bytes an event.
+The columns for searching are in a different table than the events themselves. Even a search without an index therefore
+reads few bytes per event.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from sqlalchemy import (
 
 METADATA = MetaData()
 NUMBER = BigInteger().with_variant(Integer, "sqlite")
-"""SQLite numbers rows by itself only in a column that is called INTEGER."""
+"""SQLite generates row numbers only for a primary key column of type INTEGER."""
 
 EVENTS = Table(
     "events",
@@ -42,7 +43,7 @@ EVENTS = Table(
     Column("size", Integer, nullable=False, comment="bytes of the event"),
     UniqueConstraint("id", "source", "destination"),
 )
-"""One row per event, and one more for each destination that it became a dead letter of."""
+"""One row per event, and one more for each destination for which the event became a dead letter."""
 Index("events_by_type", EVENTS.c.type)
 Index("events_by_node", EVENTS.c.node)
 Index("events_by_maintenance", EVENTS.c.maintenance)

@@ -1,4 +1,4 @@
-"""Builds the SQL of a `Query`, for both databases alike. Used by `store`."""
+"""Builds the SQL of a `Query`, the same for both databases. Used by `store`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from eventing.journal.entries import REDRIVE, Query
 from eventing.journal.schema import ATTEMPTS, BODIES, DEAD, EVENTS, FAILED
 
 LAST = 2**63 - 1
-"""The largest number that a database's column holds."""
+"""The largest value of a `seq` column."""
 
 
 def selected(query: Query, body: ColumnElement[str] = BODIES.c.event) -> Select[int, float, str]:
-    """The number, arrival and body of each event that the query selects, in the order of arrival."""
+    """Build the query for number, arrival and body of each selected event, ordered by number."""
     seq = EVENTS.c.seq
     found = select(seq, EVENTS.c.arrived).where(*_conditions(query))
     if query.limit:
@@ -46,11 +46,11 @@ def _conditions(query: Query) -> Iterator[ColumnElement[bool]]:
 
 
 def _times(query: Query) -> Iterator[ColumnElement[bool]]:
-    """The conditions on arrival, and the bounds on `seq` that follow, found by the index on arrival.
+    """Yield the conditions on arrival, with bounds on `seq` that the database finds by the index on arrival.
 
-    Without those a search in the order of `seq` reads every event up to that time; what is few is found by itself.
-    The bounds alone are not enough, as an import may put old events after new ones. `+ 0` keeps both databases from
-    finding them by reading the events.
+    Without these bounds a search in the order of `seq` reads every event up to that time. The bounds alone are not
+    enough, because an import may append old events after new ones. Queries for few events need no bounds. `+ 0` keeps
+    both databases from computing the bounds by reading the events in the order of `seq`.
     """
     seq, arrived = EVENTS.c.seq, EVENTS.c.arrived
     few = query.failed or query.dead or query.ids or query.numbers
@@ -63,7 +63,10 @@ def _times(query: Query) -> Iterator[ColumnElement[bool]]:
 
 
 def _redriven() -> ColumnElement[bool]:
-    """Whether the function that the last word of its address names took the event when it was redriven."""
+    """Build the condition that a dead letter was redriven successfully.
+
+    The function that accepted it must be the one that the last path segment of its destination names.
+    """
     address, name = func.rtrim(EVENTS.c.destination, "/"), ATTEMPTS.c.function
     taken = ATTEMPTS.c.replay.startswith(REDRIVE) & (ATTEMPTS.c.status < 400)
     named = func.substr(address, func.length(address) - func.length(name)) == "/" + name
@@ -71,7 +74,10 @@ def _redriven() -> ColumnElement[bool]:
 
 
 def _failed() -> Select[int]:
-    """Numbers of the failed events. Begins with those, which are few, whatever else is asked."""
+    """Build the query for the numbers of failed events.
+
+    It starts from the failures, because they are few whatever the other conditions select.
+    """
     attempted = EVENTS.join(ATTEMPTS, (EVENTS.c.id == ATTEMPTS.c.event) & (EVENTS.c.source == ATTEMPTS.c.source))
     kinds = (
         select(EVENTS.c.seq).where(EVENTS.c.type.in_((MAINTENANCE_FAILED, RUN_STOPPED))),

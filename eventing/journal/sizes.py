@@ -1,6 +1,6 @@
-"""What an event and an attempt take in the database, rows and entries of indexes too: what retention by size counts.
+"""Bytes that an event or an attempt takes in the database, with rows and index entries, for retention by size.
 
-Measured on SQLite, whose file stays below twice that; most of it where half of each page is empty.
+Measured on SQLite. The file is at most twice as large, mostly because index pages may be half empty.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from sqlalchemy.sql.functions import GenericFunction
 from eventing.journal.schema import ATTEMPTS, EVENTS
 
 EVENT_ROWS, ATTEMPT_ROWS = 200, 150
-"""Bytes beside texts: of an event in `events` and `bodies` with all indexes, of an attempt with its own."""
+"""Bytes of an event and of an attempt, including all index entries, in addition to their texts."""
 PAGE, LONG = 4096, 950
-"""A key in an index that is longer begins a page that nothing else is on."""
+"""Bytes of a page, and of the longest index key that does not start an overflow page of its own."""
 
 
 class octet_length(GenericFunction[int]):  # noqa: N801 - as SQL calls it
-    """Bytes of a text, where `length` counts characters."""
+    """SQL function: the bytes of a text, whereas `length` counts characters."""
 
     type = Integer()
     inherit_cache = True
@@ -29,12 +29,12 @@ class octet_length(GenericFunction[int]):  # noqa: N801 - as SQL calls it
 
 @compiles(octet_length, "sqlite")
 def _bytes(element: octet_length, compiler: SQLCompiler, **more: Any) -> str:
-    """SQLite has it by that name since 3.43."""
+    """Compile `octet_length` for SQLite, which has a function of this name only since 3.43."""
     return f"length(CAST({compiler.process(element.clauses, **more)} AS BLOB))"
 
 
 def _key(text: ColumnElement[str]) -> ColumnElement[int]:
-    """Bytes of a text in its row and in an index."""
+    """Return the bytes of a text in its row and in an index."""
     length = octet_length(text)
     return 2 * length + (length + (PAGE - LONG)) // PAGE * PAGE
 

@@ -1,7 +1,7 @@
-"""The journal: records every event once, whole, in the order of arrival, with the attempts of each function on it.
+"""The journal: records every event once, complete and in order of arrival, with the attempts on it.
 
-In SQLite, one file, or PostgreSQL. Written by the function `record`, to a PostgreSQL by several processes in turn; read
-by replay and the console.
+It is stored in SQLite (one file) or PostgreSQL. The function `record` writes it; with PostgreSQL several processes may
+write, one at a time. Replay and the console read it.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ from eventing.journal.sizes import ATTEMPT_SIZE, EVENT_SIZE
 __all__ = ["Attempt", "BadData", "Entry", "Journal", "JournalError", "Query"]
 
 AT_ONCE = 500
-"""Keys in one statement."""
+"""Maximum number of keys in one SQL statement."""
 
 
 class Journal:
     """One journal: a path, `sqlite:///path` or `postgresql://user@host/database`.
 
-    Safe to share between threads. Several processes may read, and of a PostgreSQL write, too: numbers are in the
-    order of arrival.
-    Every method raises `JournalError` when the database does not do it, and `BadData`, a `BadEvent`, for what it
-    could never hold, or be asked for.
-    With `create` off, one that is not there is not made, nor is an older one migrated: an error, with `awaited` not at
-    once, but of each method until somebody has done so, and until the database's server answers.
+    Instances are thread-safe. Several processes may read a journal, and with PostgreSQL several may write it. Events
+    are numbered in order of arrival. Every method raises `JournalError` if the database fails, and `BadData`, a
+    `BadEvent`, for a value that the database cannot store or compare.
+
+    With `create=False`, a missing journal is not created and an older one is not migrated; the constructor raises
+    `JournalError` instead. With `awaited=True` as well, each method raises it instead, until another process has
+    created or migrated the journal and the database server responds.
     """
 
     def __init__(self, url: str | Path, *, create: bool = True, awaited: bool = False) -> None:
@@ -54,11 +55,11 @@ class Journal:
         self._insert_body = insert(BODIES)
         self._insert_attempt = insert(ATTEMPTS).on_conflict_do_nothing().returning(ATTEMPT_SIZE)
         self.written = 0
-        """Bytes that were written by this process, as `size` counts them."""
+        """Bytes written by this process, as `size` counts them."""
 
     @classmethod
     def of_environment(cls) -> Journal:
-        """The one that `DATABASE_URL`, else `JOURNAL` names, by default the file `journal.db`."""
+        """Open the journal that `DATABASE_URL`, or else `JOURNAL`, names; by default the file `journal.db`."""
         return cls(os.environ.get("DATABASE_URL") or os.environ.get("JOURNAL") or "journal.db")
 
     def close(self) -> None:
@@ -66,14 +67,15 @@ class Journal:
         self._database.close()
 
     def write(self, event: BaseCloudEvent, arrived: datetime | None = None) -> bool:
-        """Record the event, with its arrival or the time of now; False when it (source and id) is recorded already.
+        """Record an event, and return False if an event with its source and id is already recorded.
 
-        A dead letter is recorded beside the event that it was, once for each subscriber that did not accept it.
+        `arrived` defaults to the current time. A dead letter is recorded in addition to the event that it was, once for
+        each subscriber that did not accept it.
         """
         return self.write_all([(event, arrived or datetime.now(timezone.utc))]) == 1
 
     def write_all(self, events: Iterable[tuple[BaseCloudEvent, datetime]]) -> int:
-        """Record events with the times of their arrival, all or none; returns how many were new."""
+        """Record events with their arrival times, all or none; return the number of new events."""
         rows = [_rows(event, arrived) for event, arrived in events]
         new = 0
         with self._database.writing() as connection:
@@ -85,28 +87,28 @@ class Journal:
         return new
 
     def write_attempts(self, attempts: Iterable[Attempt]) -> None:
-        """Record attempts, each once; their events may come later."""
+        """Record attempts, each once; their events may be recorded later."""
         rows = [_attempt_row(attempt) for attempt in attempts]
         if rows:
             with self._database.writing() as connection:
                 self.written += sum(connection.scalars(self._insert_attempt, rows))
 
     def select(self, query: Query | None = None) -> list[Entry]:
-        """The entries that the query selects, by default all, in the order of arrival, each with its attempts."""
+        """Return the selected entries with their attempts, in order of arrival; by default all entries."""
         with self._database.reading() as connection:
             rows = connection.execute(selected(query or Query())).all()
             return _entries(connection, [(seq, at, JSONFormat().read(None, body)) for seq, at, body in rows])
 
     def each(self, query: Query, room: int = ROOM) -> Iterator[Entry]:
-        """The same, one after another: what is in memory at once goes by `room`, and not by what is selected.
+        """Yield the selected entries one by one, in memory bounded by `room` instead of by the number of entries.
 
-        An event comes with all attempts on it, whatever they take. What is pruned meanwhile is left out.
+        An entry always has all its attempts, whatever their size. Entries that are pruned meanwhile are left out.
         """
         for numbers in portions(self._sizes(query), room):
             yield from self.select(Query(numbers=numbers))
 
     def numbers(self, query: Query) -> tuple[int, ...]:
-        """The numbers of these entries, in the order of arrival, which theirs is not always."""
+        """Return the numbers of the selected entries in order of arrival, which may not be ascending."""
         return tuple(number for number, _ in self._sizes(query))
 
     def _sizes(self, query: Query) -> Sequence[Row[int, int]]:
@@ -114,9 +116,9 @@ class Journal:
             return connection.execute(listing.sizes(query)).all()
 
     def listed(self, query: Query, room: int = listing.ROOM) -> list[Entry]:
-        """For a list, in bounded memory: of long events the newest have their data, as far as `room` goes.
+        """Return entries for a list in bounded memory; only the newest long events have data, limited by `room`.
 
-        Whoever needs one whole selects it by its number.
+        To read a long event completely, select it by its number.
         """
         with self._database.reading() as connection:
             rows = connection.execute(listing.heads(query)).all()
@@ -127,21 +129,25 @@ class Journal:
             )
 
     def size(self) -> int:
-        """Bytes of all events and attempts with their rows and indexes; the database takes at most twice that."""
+        """Return the bytes of all events and attempts with rows and indexes; the database takes up to twice that."""
         return pruning.taken(self._database)
 
     def redriving(self, seq: int) -> AbstractContextManager[bool]:
-        """Whether no other process at a PostgreSQL redrives the dead letter of this number, until the block ends."""
+        """Acquire the lock for redriving the dead letter `seq` during the block; yield whether that succeeded.
+
+        Always succeeds for SQLite.
+        """
         return self._database.alone(REDRIVING + seq)
 
     def prune(self, age: timedelta | None = None, size: int | None = None) -> int:
-        """Delete what is from longer than `age` ago, and the oldest until the rest takes at most `size` bytes.
+        """Delete everything older than `age`, then the oldest until the rest takes at most `size` bytes.
 
-        What others emit makes room first, down to half of that: a flood of it must not push out what we did, so what
-        arrives meanwhile is left for the next time. Returns how many events that were, 0 where another process prunes.
-        Goes by small transactions: whoever writes meanwhile does not wait. One thread at a time may call it.
+        Events of other emitters are deleted first, until they take half of `size`: a flood of them must not displace
+        this project's own events. What arrives meanwhile is left for the next pruning. Returns the number of deleted
+        events, 0 if another process is pruning. The transactions are small, so that writers wait only briefly. Only one
+        thread at a time may call this method.
         """
-        with self._database.alone(PRUNING) as mine:  # two that measured the same excess would delete it twice
+        with self._database.alone(PRUNING) as mine:  # two processes that measure the same excess would delete it twice
             return self._prune(age, size) if mine else 0
 
     def _prune(self, age: timedelta | None, size: int | None) -> int:
@@ -158,17 +164,17 @@ class Journal:
 
 
 def _entries(connection: Connection, found: Sequence[tuple[int, float, BaseCloudEvent]]) -> list[Entry]:
-    """These events with their attempts, in the order of arrival."""
+    """Build the entries of these events with their attempts, in order of arrival."""
     attempts = _attempts(connection, {(event.get_source(), event.get_id()) for _, _, event in found})
     entries = [
         Entry(seq, _moment(arrived), event, tuple(attempts.get((event.get_source(), event.get_id()), ())))
         for seq, arrived, event in found
     ]
-    return sorted(entries, key=lambda entry: (entry.arrived, entry.seq))  # side by side, a later one is written first
+    return sorted(entries, key=lambda entry: (entry.arrived, entry.seq))  # concurrent writes may swap numbers
 
 
 def _rows(event: BaseCloudEvent, arrived: datetime) -> tuple[dict[str, Any], str]:
-    """The row of an event in the table that is searched, and its body."""
+    """Return an event's row in the searchable table, and its body."""
     body = JSONFormat().write(event).decode()
     uid, name = maintenance_of(event)
     about = {"type": event.get_type(), "node": node_of(event), "maintenance": uid, "name": name}
@@ -191,12 +197,12 @@ def _attempt_row(attempt: Attempt) -> dict[str, Any]:
 
 
 def _plain(text: str) -> str:
-    """PostgreSQL takes no NUL in a text; the event itself, in JSON, has none."""
+    """Remove NUL characters, which PostgreSQL rejects in a text; in the event itself JSON escapes them."""
     return text.replace("\x00", "")
 
 
 def _attempts(connection: Connection, keys: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], list[Attempt]]:
-    """The attempts on the events with these sources and ids, by both, in the order in which they began."""
+    """Return the attempts on the events with these sources and ids, grouped by event, ordered by start time."""
     found: dict[tuple[str, str], list[Attempt]] = {}
     left = iter(keys)
     while some := set(islice(left, AT_ONCE)):
@@ -215,5 +221,8 @@ def _attempt(row: Any) -> Attempt:
 
 
 def _moment(seconds: float) -> datetime:
-    """A row that was written before times were checked may be beyond all time, and must not hide the others."""
+    """Convert a stored time, limited to the valid range.
+
+    Old releases stored times unchecked. An invalid one must not make the other rows unreadable.
+    """
     return datetime.fromtimestamp(min(max(seconds, EARLIEST.timestamp()), LATEST.timestamp()), timezone.utc)

@@ -1,7 +1,7 @@
-"""Exports a journal as text and imports it again: CloudEvents in the JSON format, one a line.
+"""Exports a journal as text and imports it again: CloudEvents in the JSON format, one per line.
 
-An event's extension `journaltime` is the time of its arrival. Its attempts follow it as an event `attempts.made`, or as
-several where one line would be long.
+An event's extension `journaltime` is its arrival time. Its attempts follow it in one `attempts.made` event, or in
+several if the line would be long.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 ARRIVED = "journaltime"
 LINE_LIMIT = 16 * 1024 * 1024
-"""Bytes. An event of 2 MiB takes up to 12 in the JSON format, all escaped."""
+"""Maximum bytes of a line; an event of 2 MiB takes up to 12 MiB in the JSON format if all of it is escaped."""
 
 Line = tuple[BaseCloudEvent, datetime] | list[Attempt]
-"""An event with its arrival, or attempts."""
+"""An event with its arrival time, or attempts."""
 
 
 class BrokenLine(ValueError):
-    """A line is no event; the message names its number and what is wrong with it."""
+    """A line is not a valid event; the message names its number and the problem."""
 
 
 def exported(journal: Journal, query: Query) -> Iterator[bytes]:
-    """A line for each event that the query selects, and lines for its attempts. Raises `JournalError`."""
+    """Yield a line for each selected event, followed by lines for its attempts. Raises `JournalError`."""
     for entry in _entries(journal, query):
         event = entry.event
         whole = CloudEvent({**event.get_attributes(), ARRIVED: entry.arrived.isoformat()}, event.get_data())
@@ -47,7 +47,7 @@ def exported(journal: Journal, query: Query) -> Iterator[bytes]:
 
 
 def _entries(journal: Journal, query: Query) -> Iterator[Entry]:
-    """The entries, some at a time. What is pruned meanwhile is left out, and ends nothing."""
+    """Yield the selected entries, read in portions; entries that are pruned meanwhile are left out."""
     if query.limit:
         yield from journal.each(query)
         return
@@ -57,11 +57,11 @@ def _entries(journal: Journal, query: Query) -> Iterator[Entry]:
 
 
 def imported(journal: Journal, file: BinaryIO) -> int:
-    """Write what was exported into a journal; returns how many events were not there yet. Twice changes nothing.
+    """Import an export into a journal; return the number of new events. A repeated import changes nothing.
 
-    The whole file is read first, so that a broken line is an error before anything is written: `BrokenLine` with its
-    number. Then some lines go in one transaction: whoever records meanwhile does not wait for the whole file. Stopped
-    half-way by a `JournalError`, it can be imported again. Lines that are empty are passed over.
+    The whole file is checked first, so that an invalid line raises `BrokenLine` before anything is written. Each
+    transaction then writes several lines, so that `record` does not wait for the whole file. If a `JournalError`
+    interrupts the import, it can be repeated. Empty lines are skipped.
     """
     _check(file)
     file.seek(0)
@@ -74,13 +74,13 @@ def imported(journal: Journal, file: BinaryIO) -> int:
 
 
 def _check(lines: Iterable[bytes]) -> None:
-    """Raises `BrokenLine` for the first line that cannot be imported."""
+    """Raise `BrokenLine` for the first line that cannot be imported."""
     for number, line in _numbered(lines):
         _parsed(number, line)
 
 
 def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not empty, with their numbers."""
+    """Return the lines that are not empty, with their numbers."""
     return ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
 
 
@@ -96,10 +96,10 @@ def _line(line: bytes) -> Line:
     if event.get_type() == ATTEMPTS_MADE:
         attempts = attempts_in(event)
         for attempt in attempts:
-            attempt_keys(attempt)  # each is checked
+            attempt_keys(attempt)  # raises BadEvent for keys that are too long
         return attempts
-    event_keys(event)  # they are checked
+    event_keys(event)  # raises BadEvent for keys that are too long
     attributes = event.get_attributes()
-    time = attributes.pop(ARRIVED, None)  # no journal has written it: it arrives now
+    time = attributes.pop(ARRIVED, None)  # absent if no journal exported the event: it arrives now
     arrived = datetime.now(timezone.utc) if time is None else moment(str(time))
     return CloudEvent(attributes, event.get_data()), arrived

@@ -1,6 +1,6 @@
-"""Arranges recorded events as trees of cause and effect, one for each maintenance or run, with the time between. Pure.
+"""Arranges recorded events as trees of cause and effect, one per maintenance or run, with the delays. No I/O.
 
-Events that no function replied with (of the API server, PodSource, the tick) are roots, in the order of arrival.
+Events that are not replies of a function (from the API server, PodSource or the tick) are roots, in order of arrival.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from eventing.journal.entries import Attempt, Entry, maintenance_of
 from eventing.subscriptions import subscribers
 
 GRACE = timedelta(seconds=5)
-"""How long an attempt may take to be recorded; functions publish theirs every half second."""
+"""Time within which an attempt is recorded; functions publish their attempts every half second."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Branch:
     """One event with its effects.
 
     Attributes:
-        entry: as recorded.
-        after: seconds from the arrival of its cause to its own, None when the cause is not known.
-        cause: type of a cause that is no branch of this tree, such as a tick; else "".
-        missing: its subscribers without a recorded attempt.
-        answered: those among them that replied: they ran, and ended before they could say so.
-        dead_letters: whom it could not be delivered to.
-        effects: the replies to it.
+        entry: The recorded event.
+        after: Seconds from the arrival of its cause to its own arrival, None if the cause is unknown.
+        cause: Type of the cause if it belongs to another tree, such as a tick; otherwise "".
+        missing: Subscribers without a recorded attempt.
+        answered: Subscribers in `missing` that replied: they ran, and ended before they published the attempt.
+        dead_letters: One for each subscriber that did not accept the event.
+        effects: The replies to the event.
     """
 
     entry: Entry
@@ -42,19 +42,19 @@ class Branch:
 
     @property
     def attempts(self) -> list[Attempt]:
-        """The recorded attempts without replays."""
+        """Return the recorded attempts without replays."""
         return [attempt for attempt in self.entry.attempts if not attempt.replay]
 
     @property
     def failures(self) -> list[Attempt]:
-        """Those that failed and that no later one of the same function made up for."""
+        """Return the failed attempts that no later success of the same function followed."""
         made_up = {made.function: made.at for made in self.attempts if not made.failed}
         return [made for made in self.attempts if made.failed and not made_up.get(made.function, made.at) > made.at]
 
 
 @dataclass(frozen=True)
 class Tree:
-    """All recorded events of one object that events are about; of none, with an empty uid."""
+    """All recorded events about one object; events about no object have a tree with an empty uid."""
 
     kind: str
     uid: str
@@ -63,7 +63,10 @@ class Tree:
     roots: list[Branch]
 
     def branches(self) -> Iterator[tuple[int, Branch]]:
-        """Each branch with its depth, cause before effect. No recursion: a chain may be as long as a drain."""
+        """Yield each branch with its depth, causes before effects.
+
+        Uses no recursion, because a long drain makes a long chain of events.
+        """
         stack = [(0, branch) for branch in reversed(self.roots)]
         while stack:
             depth, branch = stack.pop()
@@ -72,7 +75,7 @@ class Tree:
 
 
 def missing(entry: Entry, now: datetime) -> tuple[str, ...]:
-    """The subscribers of the event without a recorded attempt, though there was time to record one."""
+    """Return the event's subscribers without a recorded attempt, once there was time to record one."""
     if entry.dead_letter or now - entry.arrived < GRACE:
         return ()
     known = {attempt.function for attempt in entry.attempts if not attempt.replay}
@@ -80,9 +83,9 @@ def missing(entry: Entry, now: datetime) -> tuple[str, ...]:
 
 
 def trees_of(entries: Sequence[Entry], causes: Iterable[Entry], now: datetime) -> list[Tree]:
-    """Trees of these entries, in the order of their first events, that of no maintenance last.
+    """Build the trees of these entries, ordered by their first events; the tree without an object comes last.
 
-    `causes` are entries that may have caused some of these and are not to be shown themselves.
+    `causes` are entries that may have caused some of these entries, but are not part of the trees.
     """
     events = [entry for entry in entries if entry.dead_letter is None]
     known = {entry.event.get_id(): entry for entry in (*causes, *events)}
@@ -98,7 +101,7 @@ def trees_of(entries: Sequence[Entry], causes: Iterable[Entry], now: datetime) -
 
 
 def unknown_causes(entries: Iterable[Entry]) -> tuple[str, ...]:
-    """Ids of events that caused some of these and are not among them."""
+    """Return the ids of causes that are not among these entries."""
     entries = list(entries)
     known = {entry.event.get_id() for entry in entries}
     return tuple({entry.cause for entry in entries if entry.cause} - known)
@@ -110,7 +113,7 @@ def _branch(entry: Entry, known: Mapping[str, Entry], replies: Collection[tuple[
     cause = known.get(entry.cause)
     if cause is None:
         return Branch(entry, missing=absent, answered=answered)
-    # written side by side, an effect may be there a moment before its cause
+    # of concurrent writes, an effect may be recorded shortly before its cause
     after = max(0.0, (entry.arrived - cause.arrived).total_seconds())
     outside = "" if cause.maintenance == entry.maintenance else cause.event.get_type()
     return Branch(entry, after, outside, absent, answered)
@@ -125,7 +128,7 @@ def _place(branch: Branch, branches: Mapping[str, Branch], trees: dict[str, Tree
 
 
 def _place_letter(entry: Entry, letter: DeadLetter, branches: Mapping[str, Branch], trees: dict[str, Tree]) -> None:
-    """Beside the event that it was; alone, where that was never recorded."""
+    """Add a dead letter to its event's branch, or as a root if that event was not recorded."""
     branch = branches.get(entry.event.get_id())
     if branch is None:
         branch = Branch(entry)

@@ -37,18 +37,21 @@ from kube.paths import Object
 from kube.trimming import whole
 
 FIRST_LOOK, LONGEST_LOOK = 2.0, 30.0
-"""Seconds between looks for a kind that is not served, or that we may not list, doubling."""
+"""Initial and maximum seconds between checks for a kind that is not served or may not be listed, doubling."""
 RESOURCE, REFERENCE = "Resource", "Reference"
 TYPES = {
     RESOURCE: {"ADDED": RESOURCE_ADDED, "MODIFIED": RESOURCE_UPDATED, "DELETED": RESOURCE_DELETED},
     REFERENCE: {"ADDED": REFERENCE_ADDED, "MODIFIED": REFERENCE_UPDATED, "DELETED": REFERENCE_DELETED},
 }
-"""Mode of a source → change → type of its event. In mode Reference of an object only its name is kept and sent."""
+"""Mode of a source → kind of change → event type.
+
+In mode Reference the source keeps and sends only what identifies an object.
+"""
 
 
 @dataclass(frozen=True)
 class Watched:
-    """One entry of `spec.resources`, the namespace to look in, "" for all, and the mode of the source."""
+    """One entry of `spec.resources`, with the namespace ("" for all) and the mode of its source."""
 
     api_version: str
     kind: str
@@ -58,25 +61,30 @@ class Watched:
 
 
 class _Waits(Witness):
-    """Says why a source waits. A stream with a witness keeps what it knows where a list is refused: see `follow`."""
+    """Stream observer that logs why the source waits.
+
+    A stream with an observer keeps its state and retries if a list is rejected: see `follow`.
+    """
 
     def __init__(self, source: str) -> None:
         self._source = source
 
     def failed(self, error: ApiError) -> None:
-        """See `Witness`; that the server is away `follow` says by itself."""
+        """Log the error, unless the server is unavailable, which `follow` logs itself."""
         if not isinstance(error, Unavailable):
             self.say(error)
 
     def say(self, error: ApiError) -> None:
-        """Say it, whatever it is."""
+        """Log any error."""
         log("source waits", logging.WARNING, source=self._source, error=error.message)
 
 
 class ApiServerSource:
-    """Follows one kind. For objects that are there when it starts it emits nothing, as on Knative; for a kind
-    that appears later it emits an event for each object found then, since those are new. `kubeconfig` has its identity,
-    None for that of `$KUBECONFIG`.
+    """Watches one kind and emits its changes.
+
+    As on Knative, it emits nothing for objects that exist when it starts. If the kind is served only later, it emits an
+    event for each object found then, because those objects are new. `kubeconfig` is the source's identity, None for the
+    one in `$KUBECONFIG`.
     """
 
     def __init__(self, name: str, watched: Watched, kubeconfig: str | None = None) -> None:
@@ -86,7 +94,7 @@ class ApiServerSource:
         self._initial = False
 
     async def run(self, outlet: Outlet) -> None:
-        """Follow the kind for ever."""
+        """Watch the kind until cancelled."""
         api = await Api.connect(self._kubeconfig)
         try:
             for pause in pauses(FIRST_LOOK, LONGEST_LOOK):
@@ -96,7 +104,7 @@ class ApiServerSource:
             await api.close()
 
     async def _follow(self, api: Api, outlet: Outlet) -> None:
-        """Follow until the kind is gone, or is not there in the first place."""
+        """Watch the kind and emit its changes; return if the kind is not served, or on an API error."""
         watched = self._watched
         try:
             served = await discovery.resource(api, watched.api_version, watched.kind)
@@ -119,15 +127,17 @@ class ApiServerSource:
 
 
 def named(item: Object) -> Object:
-    """What is left of an object in mode Reference: enough to name it, and to know it again."""
+    """Reduce an object to what mode Reference needs: its identity, and the version to detect changes."""
     metadata = {key: item["metadata"].get(key) for key in ("name", "namespace", "uid", "resourceVersion")}
     known = {key: value for key, value in metadata.items() if value}
     return {"apiVersion": item["apiVersion"], "kind": item["kind"], "metadata": known}
 
 
 def event(server: str, served: Resource, kind: str, body: Object) -> CloudEvent:
-    """The event of Knative's source; its subject always has `namespaces` in it, and v1 is below /apis like everything
-    (`makeEvent` in its apiserver adapter). Its data is the object, or of a type of mode Reference an ObjectReference.
+    """Build the event as Knative's source does (`makeEvent` in its apiserver adapter).
+
+    The subject always contains `namespaces`, and the core group v1 is also under /apis. The data is the object, or an
+    ObjectReference for the event types of mode Reference.
     """
     metadata = body["metadata"]
     namespace = metadata.get("namespace", "")
@@ -155,8 +165,11 @@ def _reference(body: Object) -> Object:
 
 
 def read(document: Document) -> list[ApiServerSource]:
-    """One source per kind that the manifest names, as the account that it names where the environment has that one's
-    kubeconfig: of `certificate-sources` in `$CERTIFICATE_SOURCES_KUBECONFIG`."""
+    """Build one source for each kind in the manifest.
+
+    A source uses its service account's kubeconfig if the environment names one: for `certificate-sources` the variable
+    is `$CERTIFICATE_SOURCES_KUBECONFIG`.
+    """
     document.only("spec", {"mode", "serviceAccountName", "resources", "sink", "namespaceSelector"})
     broker_sink(document)
     mode = document.need("spec.mode", str)

@@ -1,6 +1,6 @@
-"""The local delivery as a program: `python -m eventing.local.broker`. Reads the manifests that Knative reads.
+"""The local delivery as a program: `python -m eventing.local.broker`. It reads the same manifests as Knative.
 
-Everything runs on one event loop: sources and ingress write events to the outbox, `delivery` delivers them.
+Everything runs on one event loop: sources and ingress write events to the outbox, and `delivery` delivers them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kube.door.api_errors import Unavailable
 
 @dataclass(frozen=True)
 class Options:
-    """The command line."""
+    """The parsed command line."""
 
     triggers: dict[str, Trigger]
     sources: list[Source]
@@ -47,7 +47,7 @@ class Options:
 
 
 async def serve(options: Options) -> None:
-    """Deliver until SIGTERM or SIGINT. Raises what makes going on impossible."""
+    """Deliver events until SIGTERM or SIGINT. Raises an error that makes further delivery impossible."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -64,7 +64,7 @@ async def serve(options: Options) -> None:
 
 
 async def _emit(options: Options, delivery: Delivery, measures: Measures, stopping: asyncio.Event) -> None:
-    """Run ingress and sources until `stopping` is set, or until one of them, or the delivery, breaks."""
+    """Run ingress and sources until `stopping` is set, or until a source or the delivery fails."""
     found = options.sources
     app = ingress.application(delivery.accept, lambda: [one.name for one in found if not one.ready], measures)
     async with _listening(app, options.host, options.port) as url:
@@ -82,9 +82,9 @@ async def _emit(options: Options, delivery: Delivery, measures: Measures, stoppi
 
 @asynccontextmanager
 async def _listening(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
-    """Serve `app`; gives its URL, with the port that was found when 0 was asked for."""
+    """Serve `app` and yield its URL, with the port that the system chose if `port` is 0."""
     logging.getLogger("aiohttp.server").addFilter(_without_traceback)
-    # Knative's ingress unpacks nothing either: a compressed body is refused as what it is, no JSON.
+    # Like Knative's ingress, do not decompress: a compressed body is rejected because it is not JSON.
     runner = web.AppRunner(app, access_log=None, auto_decompress=False)
     await runner.setup()
     try:
@@ -95,16 +95,19 @@ async def _listening(app: web.Application, host: str, port: int) -> AsyncIterato
 
 
 async def _bound(site: web.TCPSite, address: str) -> None:
-    """Start to listen. Raises `OSError` that names the address and the remedy."""
+    """Start to listen. Raises `OSError` with the address and the remedy."""
     try:
         await site.start()
     except OSError as error:
-        reason = (error.strerror or str(error)).rpartition(": ")[2]  # asyncio tells the address before it
+        reason = (error.strerror or str(error)).rpartition(": ")[2]  # asyncio puts the address first
         raise OSError(error.errno, f"{address}: {reason}; name another address by --listen") from None
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """What is no HTTP was answered with 400, and is one line of the log: whoever sends it must not fill that."""
+    """Reduce the log record of a malformed HTTP request to one line.
+
+    The client has received a 400. It must not be able to fill the log with tracebacks.
+    """
     if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
         record.msg, record.args, record.exc_info = f"refused: {type(record.exc_info[1]).__name__}", None, None
     return True
@@ -112,7 +115,7 @@ def _without_traceback(record: logging.LogRecord) -> bool:
 
 @asynccontextmanager
 async def _running(found: list[Source], outlet: Outlet) -> AsyncIterator[list[asyncio.Task[None]]]:
-    """Run sources side by side; at the end all are cancelled and have ended."""
+    """Run the sources concurrently; at the end of the block, cancel them and wait for them."""
     tasks = [asyncio.create_task(source.run(outlet), name=source.name) for source in found]
     try:
         yield tasks
@@ -124,7 +127,7 @@ async def _running(found: list[Source], outlet: Outlet) -> AsyncIterator[list[as
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Turn what the operator can mend into one line and exit status 1."""
+    """Turn errors that the operator can fix into one line and exit status 1."""
     try:
         yield
     except (ManifestError, Unavailable) as error:
@@ -136,7 +139,7 @@ def _one_line() -> Iterator[None]:
 
 
 async def _check_identity(documents: list[Document]) -> None:
-    """A source that could never reach its cluster is an error at the start, not a silence later."""
+    """Raise `Unavailable` at startup, not only in the log later, if a source needs a kubeconfig and there is none."""
     if any(document.kind == "ApiServerSource" for document in documents):
         await (await Api.connect()).close()
 
@@ -177,7 +180,7 @@ def _url(context: click.Context, option: click.Parameter, value: str) -> str:
 )
 @click.option("--listen", default="127.0.0.1:8081", show_default=True, callback=_address, help="HOST:PORT for events.")
 def main(paths: tuple[Path, ...], functions: str, database: Path, listen: tuple[str, int]) -> None:
-    """Deliver events as the Triggers and sources in the manifests say, without Knative."""
+    """Deliver events according to the Triggers and sources in the manifests, without Knative."""
     logs.configure()
     with _one_line():
         documents = manifests.read(paths)

@@ -22,25 +22,31 @@ from kube.backoff import pauses
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
-"""Seconds before a child that ended is started again, doubling; after a run of LONGEST_PAUSE it begins anew."""
+"""Initial and maximum seconds before an ended child is restarted, doubling.
+
+The backoff is reset after a child has run for longer than LONGEST_PAUSE.
+"""
 STOP_SECONDS = 5.0
-"""What a child gets between SIGTERM and SIGKILL."""
+"""Seconds that a child has between SIGTERM and SIGKILL."""
 CONTAINERS = "spec.template.spec.containers"
 OWN_HOST = "PORT"
-"""The variable that says where a container serves. It is alone there; here many share one host, and none serves."""
+"""Environment variable with the port at which a container serves HTTP.
+
+In a pod the container can use any port. Here all children share one host, so none of them gets a port.
+"""
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 @dataclass(frozen=True)
 class Program:
-    """A command line and what it finds in its environment beside ours."""
+    """A command line, and its environment variables in addition to those of this process."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
 
 
 class ContainerSource:
-    """Keeps one child running; `ready` while it does."""
+    """Keeps one child process running; `ready` is true while it runs."""
 
     def __init__(self, name: str, program: Program) -> None:
         self.name = name
@@ -48,7 +54,7 @@ class ContainerSource:
         self._program = program
 
     async def run(self, outlet: Outlet) -> None:
-        """Start the child, and again whenever it ends; stop it when cancelled."""
+        """Start the child, restart it whenever it ends, and stop it on cancellation."""
         backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
         while True:
             started = time.monotonic()
@@ -60,7 +66,7 @@ class ContainerSource:
             await asyncio.sleep(pause)
 
     async def _run_once(self, outlet: Outlet) -> str:
-        """Start the child and await its end; returns how it ended."""
+        """Start the child, wait for its end, and return how it ended."""
         try:
             child = await asyncio.create_subprocess_exec(
                 *self._program.command,
@@ -68,7 +74,7 @@ class ContainerSource:
                 stdin=asyncio.subprocess.DEVNULL,
                 preexec_fn=_die_with(os.getpid()),
             )
-        except (OSError, ValueError) as error:  # no such program; a word or a name that no program can be given
+        except (OSError, ValueError) as error:  # program not found; invalid argument or variable, such as one with NUL
             return f"not started: {error}"
         self.ready = True
         try:
@@ -79,8 +85,11 @@ class ContainerSource:
 
 
 def _die_with(parent: int) -> Callable[[], None] | None:
-    """What the child does before its program: ask Linux for SIGKILL at our end, however we end. Elsewhere there is no
-    such thing, and a child outlives a broker that was killed."""
+    """Return a function that the child runs before its program, so that the child ends with this process.
+
+    On Linux it requests SIGKILL for the child when this process ends, for whatever reason. Other systems lack this
+    mechanism: there the result is None, and a child outlives a broker that was killed.
+    """
     libc = LIBC
     if libc is None:
         return None
@@ -105,7 +114,7 @@ async def _stop(child: Process) -> None:
 
 
 def read(document: Document, kubeconfig: str | None) -> ContainerSource:
-    """The source that a manifest describes; `kubeconfig` is the child's identity, ours when None."""
+    """Build the source from a manifest; `kubeconfig` is the child's identity, None for this process's own."""
     document.only("spec", {"template", "sink"})
     broker_sink(document)
     found = program(document)
@@ -114,7 +123,7 @@ def read(document: Document, kubeconfig: str | None) -> ContainerSource:
 
 
 def program(document: Document) -> Program:
-    """What the one container of the source would run; it is told no port to serve at."""
+    """Return the program of the source's only container, without a port to serve."""
     containers = document.need(CONTAINERS, list)
     if len(containers) != 1 or not isinstance(containers[0], dict):
         raise document.wrong(CONTAINERS, "must be one container")
@@ -134,7 +143,7 @@ def _words(document: Document, container: Mapping[str, Any], name: str) -> list[
 
 
 def _environment(document: Document, container: Mapping[str, Any]) -> dict[str, str]:
-    """Name to value, of those that have one: what `valueFrom` names is not here."""
+    """Return variable names and values; entries with `valueFrom` are left out: what they refer to is not here."""
     entries = container.get("env") or []
     if not isinstance(entries, list):
         raise document.wrong(f"{CONTAINERS}[0].env", f"must be a list, is {entries!r}")

@@ -1,8 +1,8 @@
 """Delivers each accepted event to the subscribers of all matching Triggers, with retries and dead letters.
 
-At least once, and in order per key and subscriber: a lane holds the pending deliveries of one key to one subscriber's
-URL, and delivers one after another. Lanes go by URL, not by Trigger: two Triggers that call one function must not run
-it twice at once for the same node.
+Delivery is at least once, and in order per key and subscriber. A lane is the queue of the pending deliveries of one key
+to one subscriber URL; it delivers them one after another. Lanes depend on the URL, not on the Trigger, because two
+Triggers of one function must not run it concurrently for the same node.
 """
 
 from __future__ import annotations
@@ -29,18 +29,27 @@ from eventing.logs import log
 from kube.backoff import pauses
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
-"""Seconds between attempts to deliver a dead letter, doubling, without end."""
+"""Initial and maximum seconds between attempts to deliver a dead letter, doubling; attempts are unlimited."""
 GRACE_SECONDS = 5.0
-"""For requests under way at the end: cut off, they would be made again at the next start."""
+"""Seconds that requests in flight have at shutdown; interrupted ones would be repeated at the next start."""
 LETTERS_AT_ONCE = 4
-"""To one sink of dead letters: what it does not take must not keep its Triggers, or others at that server, waiting."""
+"""Maximum concurrent requests to one dead letter sink.
+
+A sink that does not accept them must not block its Triggers, or other subscribers at the same server.
+"""
 AT_ONE_DOOR = 10
-"""Requests under way to one server, of all Triggers together: one process may serve all functions, and has so many
-threads. What is more waits here, where no time-out of a request runs meanwhile."""
+"""Maximum requests in flight to one server, for all Triggers together.
+
+One process may serve all functions, and has this number of threads. Further requests wait here, where the timeout of
+the request has not started yet.
+"""
 ERROR_TEXT = 500
-"""Characters of an answer that go into the log."""
+"""Maximum characters of a response in the log."""
 OTHER = "other"
-"""The label of types that nobody knows and no Trigger names: whoever may post must not make a time series of each."""
+"""Metric label for event types that are neither known nor in a Trigger's filter.
+
+A sender must not be able to create a time series for every type that it invents.
+"""
 LEVELS = {
     "delivered": logging.INFO,
     "retrying": logging.WARNING,
@@ -49,13 +58,13 @@ LEVELS = {
     "dead letter not taken": logging.ERROR,
     "dropped": logging.ERROR,
 }
-"""Outcome of an attempt: the message of its log line, and the label `result` in the metrics."""
+"""Outcome of an attempt → log level. The outcome is the log message, and the label `result` in the metrics."""
 
 Lane = tuple[str, str]
 
 
 class Delivery:
-    """The dispatch of one outbox: it posts nothing until `begin`. Call everything from the event loop."""
+    """The dispatcher of one outbox; it posts nothing until `begin`. Its methods must run in the event loop."""
 
     def __init__(
         self, outbox: Outbox, triggers: Mapping[str, Trigger], client: aiohttp.ClientSession, measures: Measures
@@ -70,14 +79,14 @@ class Delivery:
         self._open = asyncio.Event()
         self._under_way = 0
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Gets the exception when the outbox cannot be written any more. It still holds all pending deliveries."""
+        """Receives the first exception of a worker, such as a failed outbox write; the outbox keeps the deliveries."""
 
     def accept(self, event: Envelope) -> None:
-        """Store an event and enqueue its deliveries. When this returns, a crash does not lose it."""
+        """Store an event and enqueue its deliveries. After this returns, a crash does not lose the event."""
         self._accepted(event, self._outbox.accept(event, self._matching(event)))
 
     def resume(self) -> None:
-        """Enqueue the deliveries that an earlier process left pending; those without a Trigger by now are dropped."""
+        """Enqueue the deliveries that an earlier process left pending; drop those whose Trigger no longer exists."""
         found = list(self._outbox.pending())
         dropped = [pending for pending in found if pending.trigger not in self._triggers]
         self._outbox.drop(dropped)
@@ -87,11 +96,15 @@ class Delivery:
         log("resumed", pending=len(found) - len(dropped))
 
     def begin(self) -> None:
-        """Let requests go out: what they answer would be stranded in a process that ends for want of its port."""
+        """Allow requests to be sent.
+
+        Called once the ingress listens. If its port is in use, the process ends, and earlier replies would be stuck in
+        the outbox.
+        """
         self._open.set()
 
     async def stop(self) -> None:
-        """Start no request any more, give those under way time to end, then end all work."""
+        """Send no more requests, let those in flight finish within the grace period, then cancel all workers."""
         self._open.clear()
         deadline = time.monotonic() + GRACE_SECONDS
         while self._under_way and time.monotonic() < deadline:
@@ -112,10 +125,10 @@ class Delivery:
         self._enqueue(deliveries)
 
     def _forget_waiting(self, event: Envelope, ticks: Iterable[PendingDelivery]) -> None:
-        """Acknowledge earlier ones like it that still wait for its subscribers: a tick says all that they do.
+        """Acknowledge earlier, equal ticks that still wait for the same subscribers, as the new one replaces them.
 
-        A server that answered nobody for some minutes would otherwise have all of them to answer, one after another.
-        Whoever takes all events, as `record` does, gets each.
+        Otherwise a server that was unresponsive for some minutes would have to handle all of them, one after another.
+        Triggers without a filter for ticks, such as that of `record`, get every tick.
         """
         for tick in ticks:
             lane, trigger = self._lanes.get(self._lane(tick), deque()), self._triggers[tick.trigger]
@@ -141,7 +154,7 @@ class Delivery:
                 worker.add_done_callback(self._worked)
 
     def _lane(self, pending: PendingDelivery) -> Lane:
-        """A dead letter has a lane of its own: one that is never accepted must not hold back anything."""
+        """Return a delivery's lane. Each dead letter has its own, because it may block its lane forever."""
         trigger = self._triggers[pending.trigger]
         if pending.failure:
             return (trigger.name, f"dead letter {pending.event}")
@@ -162,7 +175,7 @@ class Delivery:
             self.broken.set_exception(error)
 
     async def _deliver(self, pending: PendingDelivery) -> None:
-        """Retry as often as the Trigger says; then dead-letter the event, or drop it where there is no such sink."""
+        """Post the event, retrying as the Trigger specifies; then dead-letter it, or drop it if it has no sink."""
         trigger, event = self._triggers[pending.trigger], self._outbox.event(pending.event)
         for retries in range(trigger.policy.retry + 1):
             outcome = await self._attempt(trigger, trigger.url, event, self._slots[trigger.name])
@@ -191,9 +204,9 @@ class Delivery:
         self._enqueue([self._outbox.dead_letter(pending, Failure(trigger.url, outcome.status, outcome.data))])
 
     async def _dead_letter(self, pending: PendingDelivery, failure: Failure) -> None:
-        """Deliver a dead letter to its sink, however long it takes, unless the sink refuses it for good.
+        """Deliver a dead letter to its sink, retrying without limit unless the sink rejects it permanently.
 
-        The reply does not matter (as on Knative).
+        The sink's reply is ignored, as on Knative.
         """
         trigger, event = self._triggers[pending.trigger], self._outbox.event(pending.event)
         if trigger.policy.dead_letters is None:
@@ -225,7 +238,7 @@ class Delivery:
         return outcome
 
     def _report(self, message: str, trigger: Trigger, event: Envelope, outcome: Outcome, **more: float) -> None:
-        """Count and log what became of an attempt."""
+        """Count and log the outcome of an attempt."""
         self._measures.attempts.labels(trigger.name, message).inc()
         fields: dict[str, Any] = {"trigger": trigger.name, "status": outcome.status, **more}
         fields["ms"] = round(1000 * outcome.seconds, 2)

@@ -1,4 +1,4 @@
-"""An accepted event as the HTTP headers and body to post it with: it is parsed once, at the ingress."""
+"""An accepted event as HTTP headers and body, ready to be posted; it is parsed only once, at the ingress."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ CONTENT_TYPE = "content-type"
 TRACE = traces.EXTENSION
 HEADER_NAME = re.compile(r"[a-z0-9-]+")
 LONGEST_VALUE, MOST_HEADERS = 8000, 64
-"""Characters, and headers. gunicorn refuses a field over 8190 and more than 100 of them: no subscriber, and no dead
-letter sink, could ever take such an event."""
+"""Maximum characters of a header value, and maximum number of headers.
+
+gunicorn rejects a field of more than 8190 characters and a request of more than 100 fields. Neither a subscriber nor a
+dead letter sink could therefore accept such an event.
+"""
 SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
-"""What stands for itself in a header value (CloudEvents HTTP binding, 3.1.3.2)."""
+"""Characters that need no percent-encoding in a header value (CloudEvents HTTP binding, 3.1.3.2)."""
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """One event in binary mode; header names in lower case."""
+    """One event in binary mode; header names are in lower case."""
 
     headers: Mapping[str, str]
     body: bytes
 
     def attribute(self, name: str) -> str | None:
-        """A context attribute or extension, None when the event has none."""
+        """Return a context attribute or extension, or None if the event does not have it."""
         if name == "datacontenttype":
             return self.headers.get(CONTENT_TYPE)
         value = self.headers.get(f"ce-{name}")
@@ -37,23 +40,23 @@ class Envelope:
 
     @property
     def key(self) -> str:
-        """What keeps events in order: the partition key, or what the event is about, or where it comes from.
+        """Return the key within which events stay in order: the partition key, else the subject, else the source.
 
-        The API server's events have no partition key: one object's events stay in order by their subject.
+        The API server's events have no partition key. Their subject keeps the events of one object in order.
         """
         return self.attribute("partitionkey") or self.attribute("subject") or self.attribute("source") or ""
 
     def fields(self) -> dict[str, str]:
-        """What a log line says of the event."""
+        """Return the event's attributes for a log line."""
         named = {name: self.attribute(name) for name in ("id", "type", "source", "subject", "node")}
         return {name: value for name, value in named.items() if value}
 
     def is_like(self, other: Envelope) -> bool:
-        """Whether the other one differs in id, time and trace at most."""
+        """Return whether the other event differs at most in id, time and trace."""
         return self.body == other.body and _lasting(self.headers) == _lasting(other.headers)
 
     def extended(self, extensions: Mapping[str, str]) -> Envelope:
-        """The same event with further extensions."""
+        """Return the event with additional extensions."""
         added = {f"ce-{name}": quote(value, safe=SAFE) for name, value in extensions.items()}
         return Envelope({**self.headers, **added}, self.body)
 
@@ -63,14 +66,17 @@ def _lasting(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def received(headers: Mapping[str, str], body: bytes) -> Envelope:
-    """The event in a request or reply; raises `wire.BadEvent`. A trace given as plain header becomes the extension."""
+    """Parse the event in a request or reply. Raises `wire.BadEvent`.
+
+    A trace that is only in the plain `traceparent` header becomes the extension.
+    """
     try:
         envelope = sealed(wire.received(headers, body))
     except UnicodeEncodeError:
         raise wire.BadEvent("an attribute has characters that are no text") from None
     lowered = {name.lower(): value for name, value in headers.items()}
     if wire.media_type(lowered.get(CONTENT_TYPE, "")) != wire.STRUCTURED:
-        envelope = Envelope(envelope.headers, body)  # the very bytes: written anew, they could differ
+        envelope = Envelope(envelope.headers, body)  # the original bytes: serializing again could change them
     if traces.FORM.fullmatch(lowered.get(TRACE, "")) and envelope.attribute(TRACE) is None:
         envelope = envelope.extended({TRACE: lowered[TRACE]})
     _check_sendable(envelope)
@@ -78,7 +84,10 @@ def received(headers: Mapping[str, str], body: bytes) -> Envelope:
 
 
 def _check_sendable(envelope: Envelope) -> None:
-    """Refuse at the door what could not be sent on: a structured event can hold what fits no header."""
+    """Raise `BadEvent` for an event that could not be posted to a subscriber.
+
+    An event in structured mode may have attributes that do not fit into a header.
+    """
     if len(envelope.headers) > MOST_HEADERS:
         raise wire.BadEvent(f"{len(envelope.headers)} attributes; at most {MOST_HEADERS} are taken")
     for name, value in envelope.headers.items():
@@ -89,6 +98,6 @@ def _check_sendable(envelope: Envelope) -> None:
 
 
 def sealed(event: BaseCloudEvent) -> Envelope:
-    """Our own event, ready to be kept and posted."""
+    """Convert an event of this project into an envelope."""
     message = wire.binary(event)
     return Envelope(message.headers, message.body)

@@ -1,4 +1,4 @@
-"""HTTP server of the local delivery: accepts events, and serves health and metrics."""
+"""HTTP server of the local delivery: accepts events, and serves health checks and metrics."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ Waiting = Callable[[], list[str]]
 
 
 PATHS = ("/", "/{namespace}/{broker}")
-"""Where events are accepted; the second as on Knative's ingress. No function's path: we would answer in its place."""
+"""Paths that accept events; the second is that of Knative's ingress.
+
+None may be the path of a function: the ingress would respond in the function's place.
+"""
 
 
 def application(accept: Accept, waiting: Waiting, measures: Measures) -> web.Application:
-    """The web application. `accept` stores an event; `waiting` names the sources that are not at work yet."""
+    """Build the web application. `accept` stores an event; `waiting` names the sources that are not ready."""
 
     async def event(request: web.Request) -> web.Response:
         return await _event(request, accept)
@@ -50,7 +53,11 @@ def application(accept: Accept, waiting: Waiting, measures: Measures) -> web.App
 
 
 async def _event(request: web.Request, accept: Accept) -> web.Response:
-    """202 once the event is stored; 413 or 400 with the reason, as Knative's ingress; 503 when it cannot be stored."""
+    """Store the event and return 202, or return an error response.
+
+    Like Knative's ingress it returns 413 or 400 with the reason for an invalid request. If the event cannot be stored,
+    it returns 503.
+    """
     try:
         body = await request.read()
     except web.HTTPRequestEntityTooLarge:

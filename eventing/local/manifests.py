@@ -1,4 +1,4 @@
-"""Reads manifest files into documents whose errors name file, object and field. Used by `triggers` and `sources`."""
+"""Reads manifests into documents whose errors name file, object and field. Used by `triggers` and `sources`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 
 T = TypeVar("T")
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Written in C where there is one: a start waits for it, and it is eight times as fast."""
+"""The YAML loader in C, if available: it is eight times as fast, and startup waits for it."""
 EVENTING = "eventing.knative.dev"
 SOURCES = "sources.knative.dev"
 READ = {
@@ -22,37 +22,37 @@ READ = {
     "ContainerSource": f"{SOURCES}/v1",
 }
 HARMLESS = {"EventType", "SinkBinding", "RabbitmqBrokerConfig"}
-"""Kinds of those two groups that move no event; a SinkBinding only sets the broker's address in a workload."""
+"""Kinds of these API groups that move no events; a SinkBinding only sets the broker's address in a workload."""
 
 
 class ManifestError(Exception):
-    """A manifest asks for what the local delivery cannot do; the message names file, object and field."""
+    """A manifest is invalid or needs what the local delivery lacks; the message names file, object and field."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """One YAML document and the file it comes from."""
+    """One YAML document and its file."""
 
     file: Path
     body: dict[str, Any]
 
     @property
     def kind(self) -> str:
-        """The document's kind, "" when it has none."""
+        """Return the document's kind, "" if it has none."""
         return str(self.body.get("kind") or "")
 
     @property
     def name(self) -> str:
-        """`metadata.name`."""
+        """Return `metadata.name`."""
         return self.need("metadata.name", str)
 
     @property
     def namespace(self) -> str:
-        """`metadata.namespace`, or what kubectl takes without one."""
+        """Return `metadata.namespace`, or `default`."""
         return self.get("metadata.namespace", str) or "default"
 
     def get(self, field: str, wanted: type[T]) -> T | None:
-        """The value at a dotted path, None when it is absent."""
+        """Return the value at a dotted path, or None if it is absent. Raises `ManifestError` for a wrong type."""
         value: Any = self.body
         for step in field.split("."):
             value = value.get(step) if isinstance(value, dict) else None
@@ -63,27 +63,34 @@ class Document:
         return value
 
     def need(self, field: str, wanted: type[T]) -> T:
-        """The value at a dotted path, which must be there."""
+        """Return the value at a dotted path. Raises `ManifestError` if it is absent or of a wrong type."""
         value = self.get(field, wanted)
         if value is None:
             raise self.wrong(field, "is missing")
         return value
 
     def only(self, field: str, known: Set[str]) -> None:
-        """Refuse what we would silently ignore: a manifest must mean the same here and on Knative."""
+        """Raise `ManifestError` for a field that is not in `known`.
+
+        If such a field were ignored, the manifest would not mean the same here and on Knative.
+        """
         for name in self.get(field, dict) or {}:
             if name not in known:
                 raise self.wrong(f"{field}.{name}", "is not understood by the local delivery")
 
     def wrong(self, field: str, problem: str) -> ManifestError:
-        """The error to raise about a field."""
+        """Build the error about a field."""
         metadata = self.body.get("metadata")
-        name = (metadata.get("name") if isinstance(metadata, dict) else None) or "without name"  # of whatever type
+        name = (metadata.get("name") if isinstance(metadata, dict) else None) or "without name"  # may have any type
         return ManifestError(f"{self.file}: {self.kind} {name}: {field} {problem}")
 
 
 def read(paths: Iterable[Path]) -> list[Document]:
-    """The documents of the kinds in `READ`, from files and from all YAML files below folders; the rest is left."""
+    """Return the documents of the kinds in `READ`, from files and from all YAML files below directories.
+
+    Raises `ManifestError` for other kinds of the eventing API groups, except those in `HARMLESS`. Documents of other
+    API groups are skipped.
+    """
     found = [document for path in paths for file in _files(path) for document in _documents(file)]
     return [document for document in found if _is_read(document)]
 

@@ -9,7 +9,7 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class Measures:
-    """All its metrics, in a registry of their own."""
+    """All metrics of the local delivery, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -25,5 +25,5 @@ class Measures:
         )
 
     def text(self) -> bytes:
-        """The exposition format."""
+        """Return the metrics in the Prometheus exposition format."""
         return generate_latest(self.registry)

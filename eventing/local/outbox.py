@@ -1,8 +1,8 @@
 """Outbox of the local delivery, in SQLite: accepted events and, for each, the Triggers that have not acknowledged it.
 
-An event and its pending deliveries are written in one transaction before its sender gets a response, and a delivery is
-acknowledged in one transaction with accepting the reply: after a crash either both happened or neither. One process at
-a time has an outbox: two would deliver each event twice, and take its row away beneath each other.
+An event and its pending deliveries are written in one transaction, before the sender gets a response. A delivery is
+acknowledged in the transaction that accepts its reply. After a crash either both have happened or neither. Only one
+process at a time may use an outbox: two would deliver each event twice, and delete rows that the other still needs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TextIO
 from eventing.local.envelope import Envelope
 
 VERSION = 1
-"""Of the schema. An outbox without one has the schema of version 1."""
+"""Version of the schema; an outbox that stores no version has version 1."""
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS event (
     sequence INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -36,17 +36,17 @@ CREATE TABLE IF NOT EXISTS delivery (
 PRAGMA user_version = {VERSION};
 """
 BUSY_SECONDS = 5.0
-"""Somebody may look into the file with the sqlite3 program meanwhile."""
+"""Seconds to wait for a lock, for example that of a user who inspects the file with the sqlite3 program."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a delivery failed for good, as the dead letter will carry it.
+    """Why a delivery failed permanently, as its dead letter reports it.
 
     Attributes:
-        destination: the subscriber's URL.
-        code: the last HTTP status.
-        data: the body of the last response, in base64.
+        destination: The subscriber's URL.
+        code: The last HTTP status.
+        data: The body of the last response, in base64.
     """
 
     destination: str
@@ -56,7 +56,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class PendingDelivery:
-    """A delivery not acknowledged yet: event number and key, its Trigger, the failure once it is a dead letter."""
+    """A delivery that is not acknowledged: event number, key, Trigger, and the failure of a dead letter."""
 
     event: int
     key: str
@@ -65,10 +65,11 @@ class PendingDelivery:
 
 
 class Outbox:
-    """The open database. Every method is one short transaction (about 0.1 ms: WAL writes without waiting for the disk;
-    a power cut can take the last few, a kill -9 none).
+    """The open database; every method is one short transaction.
 
-    Raises `sqlite3.Error` when the file cannot be used, is another process's, or is one of a newer version.
+    A transaction takes about 0.1 ms, because WAL writes do not wait for the disk. A power failure can lose the last few
+    transactions; kill -9 loses none. Raises `sqlite3.Error` if the file is unusable, is locked by another process, or
+    has a newer version.
     """
 
     def __init__(self, path: Path) -> None:
@@ -80,25 +81,25 @@ class Outbox:
         self._database.executescript(SCHEMA)
 
     def close(self) -> None:
-        """Close the database; from now on it is anybody's."""
+        """Close the database and release its lock."""
         self._database.close()
         self._lock.close()
 
     def accept(self, envelope: Envelope, triggers: Sequence[str]) -> list[PendingDelivery]:
-        """Store an event with a pending delivery for each Trigger; without Triggers nothing is stored."""
+        """Store an event with a pending delivery for each Trigger; without Triggers, store nothing."""
         with self._transaction():
             return self._insert(envelope, triggers)
 
     def acknowledge(
         self, pending: PendingDelivery, reply: Envelope | None = None, triggers: Sequence[str] = ()
     ) -> list[PendingDelivery]:
-        """Remove a delivery that is done and accept the reply, if any, in one transaction."""
+        """Remove a completed delivery, and accept the reply if there is one, in one transaction."""
         with self._transaction():
             self._remove(pending)
             return self._insert(reply, triggers) if reply else []
 
     def dead_letter(self, pending: PendingDelivery, failure: Failure) -> PendingDelivery:
-        """Store that a delivery has failed for good: from now on it is pending for the dead letter sink."""
+        """Record that a delivery failed permanently; it is then pending for the dead letter sink."""
         self._database.execute(
             "UPDATE delivery SET failure = ? WHERE event = ? AND trigger = ?",
             (json.dumps(asdict(failure)), pending.event, pending.trigger),
@@ -106,12 +107,12 @@ class Outbox:
         return replace(pending, failure=failure)
 
     def event(self, sequence: int) -> Envelope:
-        """The event of a pending delivery."""
+        """Return the event of a pending delivery."""
         row = self._database.execute("SELECT headers, body FROM event WHERE sequence = ?", (sequence,)).fetchone()
         return Envelope(json.loads(row[0]), row[1])
 
     def pending(self) -> Iterator[PendingDelivery]:
-        """All pending deliveries, in order of acceptance."""
+        """Yield all pending deliveries, in order of acceptance."""
         rows = self._database.execute(
             "SELECT sequence, headers, trigger, failure FROM event JOIN delivery ON event = sequence ORDER BY sequence"
         )
@@ -120,7 +121,7 @@ class Outbox:
             yield PendingDelivery(sequence, Envelope(json.loads(headers), b"").key, trigger, cause)
 
     def drop(self, deliveries: Sequence[PendingDelivery]) -> None:
-        """Remove deliveries that have no Trigger any more."""
+        """Remove deliveries whose Trigger no longer exists."""
         with self._transaction():
             for delivery in deliveries:
                 self._remove(delivery)
@@ -158,9 +159,10 @@ class Outbox:
 
 
 def _locked(path: Path) -> TextIO:
-    """The file beside the outbox, locked while it is open: the kernel ends that with the process, however it dies.
+    """Lock a file next to the outbox and return it; the lock holds while the file is open.
 
-    It holds the number of the process that has it. Raises `sqlite3.OperationalError` with that, and the remedy.
+    The kernel releases the lock when the process ends, however it ends. The file contains the process id of the lock's
+    owner. Raises `sqlite3.OperationalError` with that id and the remedy if another process holds the lock.
     """
     try:
         file = Path(f"{path.resolve()}.lock").open("a+")  # noqa: SIM115 - it stays open

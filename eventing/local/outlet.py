@@ -1,4 +1,4 @@
-"""What an event source of the local delivery emits to, in this process or from a child."""
+"""The interface through which event sources emit to the local delivery."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from eventing.local.envelope import Envelope
 
 @dataclass(frozen=True)
 class Outlet:
-    """The local delivery as a source sees it.
+    """The local delivery, as event sources use it.
 
     Attributes:
-        emit: accepts an event of a source in this process; when it returns, the event is stored.
-        url: the sink that other processes post to.
+        emit: Stores an event of a source in this process before it returns.
+        url: The sink that other processes post to.
     """
 
     emit: Callable[[Envelope], None]

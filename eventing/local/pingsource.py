@@ -1,4 +1,4 @@
-"""PingSource for the local delivery: emits an event at every moment of a cron schedule."""
+"""PingSource for the local delivery: emits an event at each time of a cron schedule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from eventing.local.outlet import Outlet
 from eventing.local.triggers import broker_sink
 
 EARLY = timedelta(seconds=1)
-"""So much a sleep may end before its time."""
+"""Maximum time by which a sleep may end early."""
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,21 @@ class Schedule:
     zone: tzinfo
 
     def after(self, moment: datetime) -> datetime:
-        """The next time after `moment`."""
+        """Return the next scheduled time after `moment`."""
         times = croniter(self.expression, moment.astimezone(self.zone), second_at_beginning=True)
         upcoming: datetime = times.get_next(datetime)
         return upcoming
 
     def behind(self, last: datetime, now: datetime) -> datetime:
-        """The next time behind the one that was aimed at `last`.
+        """Return the scheduled time that follows `last`, the target of the previous sleep.
 
-        A sleep may end a little early: no tick comes twice. Of a clock that was set back, `last` says nothing.
+        A sleep may end slightly early; this must not repeat a tick. If the clock was set back, `last` is ignored.
         """
         return self.after(max(now, last) if last - now < EARLY else now)
 
 
 class PingSource:
-    """Sends the same data at each moment of its schedule. A moment slept through is not made up for."""
+    """Emits the same data at each scheduled time; times that pass while the machine sleeps are skipped."""
 
     def __init__(self, name: str, source: str, schedule: Schedule, data: Envelope) -> None:
         self.name = name
@@ -53,7 +53,7 @@ class PingSource:
         self._source, self._schedule, self._data = source, schedule, data
 
     async def run(self, outlet: Outlet) -> None:
-        """Tick for ever."""
+        """Emit ticks until cancelled."""
         self.ready = True
         last = datetime.now(timezone.utc)
         while True:
@@ -69,7 +69,7 @@ class PingSource:
 
 
 def read(document: Document) -> PingSource:
-    """The source that a manifest describes."""
+    """Build the source from a manifest."""
     document.only("spec", {"schedule", "timezone", "contentType", "data", "dataBase64", "sink"})
     broker_sink(document)
     source = f"/apis/v1/namespaces/{document.namespace}/pingsources/{document.name}"
@@ -83,7 +83,7 @@ def _schedule(document: Document) -> Schedule:
     zone = document.get("spec.timezone", str) or "UTC"
     try:
         schedule = Schedule(expression, ZoneInfo(zone))
-    except (ZoneInfoNotFoundError, ValueError, OSError):  # a folder of zones, among others
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: for example, the name is a directory of zones
         raise document.wrong("spec.timezone", f"is no time zone known here: {zone!r}") from None
     try:
         schedule.after(datetime.now(timezone.utc))
@@ -93,7 +93,7 @@ def _schedule(document: Document) -> Schedule:
 
 
 def _data(document: Document) -> Envelope:
-    """Content type and body of every tick, as Knative's ping adapter sets them."""
+    """Return content type and body of every tick, as Knative's ping adapter sets them."""
     content_type = document.get("spec.contentType", str) or "application/json"
     encoded = document.get("spec.dataBase64", str)
     try:

@@ -1,4 +1,4 @@
-"""Posts an event to a subscriber once and classifies the response as Knative's broker does. Used by `delivery`."""
+"""Posts an event to a subscriber once, and classifies the response like Knative's broker. Used by `delivery`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from eventing.local.envelope import TRACE, Envelope
 from eventing.wire import BadEvent
 
 RETRYABLE = {404, 408, 409, 429}
-"""Beside 5xx: Knative's `SelectiveRetry`."""
+"""Statuses that are retried in addition to 5xx: Knative's `SelectiveRetry`."""
 NO_ANSWER = 500
-"""The code Knative gives to a request that got no answer."""
+"""The status that Knative gives to a request without a response."""
 BAD_REPLY = 502
-"""The code Knative's broker gives to an answer that is neither empty nor a CloudEvent."""
+"""The status that Knative's broker gives to a response that is neither empty nor a CloudEvent."""
 UNSENDABLE = 400
-"""The code of an event of which no request can be made. The door refuses such; an outbox may hold what an older one did
-not."""
+"""The status of an event that cannot be made into an HTTP request.
+
+The ingress rejects such events, but the outbox may contain one that an older release accepted.
+"""
 IDLE_SECONDS = 1.0
-"""gunicorn closes idle connections after 2 s: reusing one at that moment would cost a failed attempt."""
+"""gunicorn closes idle connections after 2 s; reusing a connection at that moment would fail an attempt."""
 OURS = ["Content-Type", "User-Agent", "Accept"]
-"""Headers aiohttp would make up; an event without content type must stay without."""
+"""Headers that aiohttp would add; an event without content type must be sent without one."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,11 @@ class Outcome:
     """The result of one attempt.
 
     Attributes:
-        status: HTTP status, or NO_ANSWER or BAD_REPLY.
-        accepted: whether the HTTP status was 2xx, whatever came with it: all that counts for a dead letter.
-        text: the response's body, or what went wrong.
-        reply: the event in the response.
-        seconds: how long it took.
+        status: HTTP status, or NO_ANSWER, BAD_REPLY or UNSENDABLE.
+        accepted: Whether the HTTP status was 2xx, whatever the body; this is sufficient for a dead letter.
+        text: The response's body, or the error.
+        reply: The event in the response.
+        seconds: Duration of the attempt.
     """
 
     status: int
@@ -49,38 +51,38 @@ class Outcome:
 
     @property
     def delivered(self) -> bool:
-        """Whether the subscriber accepted the event and replied nothing or an event."""
+        """Return whether the subscriber accepted the event, and replied with an event or with nothing."""
         return self.accepted and self.status != BAD_REPLY
 
     @property
     def retryable(self) -> bool:
-        """Whether another attempt may succeed."""
+        """Return whether another attempt may succeed."""
         return self.status >= 500 or self.status in RETRYABLE
 
     @property
     def data(self) -> str:
-        """The body as `knativeerrordata` carries it."""
+        """Return the body encoded for `knativeerrordata`."""
         return deadletters.encoded(self.text)
 
 
 def session() -> aiohttp.ClientSession:
-    """Connections to all subscribers; `Delivery` bounds them, by Trigger and by server, not the pool."""
+    """Create the session for all subscribers; `Delivery` limits its connections by Trigger and by server."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS)
     return aiohttp.ClientSession(connector=connector, skip_auto_headers=OURS, auto_decompress=True)
 
 
 async def post(client: aiohttp.ClientSession, url: str, event: Envelope, timeout: float) -> Outcome:
-    """Post `event` in binary mode. Never raises for what a subscriber does."""
+    """Post `event` in binary mode and return the outcome; errors of the subscriber do not raise."""
     start = time.perf_counter()
     outcome = await _answer(client, url, event, timeout)
     return replace(outcome, seconds=time.perf_counter() - start)
 
 
 async def _answer(client: aiohttp.ClientSession, url: str, event: Envelope, timeout: float) -> Outcome:
-    """`Prefer: reply` is what Knative sends."""
+    """Post the event with `Prefer: reply`, as Knative does, and classify the response."""
     headers = {**event.headers, "prefer": "reply"}
     trace = event.attribute(TRACE) or ""
-    if traces.FORM.fullmatch(trace):  # any other text names no span, and might be no header
+    if traces.FORM.fullmatch(trace):  # other text identifies no span, and may be invalid in a header
         headers[TRACE] = trace
     limit = aiohttp.ClientTimeout(total=timeout)
     try:

@@ -1,4 +1,4 @@
-"""Makes the event sources that the manifests describe. Used by `broker`."""
+"""Creates the event sources that the manifests describe. Used by `broker`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from eventing.local.outlet import Outlet
 
 
 class Source(Protocol):
-    """Something that emits events until it is cancelled. `ready` once it is at work."""
+    """A source that emits events until it is cancelled; `ready` is true once it is active."""
 
     name: str
     ready: bool
 
     async def run(self, outlet: Outlet) -> None:
-        """Emit events into `outlet` for ever."""
+        """Emit events to `outlet` until cancelled."""
 
 
 def read(documents: Iterable[Document], kubeconfig: str | None) -> list[Source]:
-    """The sources among `documents`; `kubeconfig` is the identity of those that run as child processes."""
+    """Build the sources among `documents`; `kubeconfig` is the identity of those that run as child processes."""
     sources: list[Source] = []
     for document in documents:
         if document.kind == "ApiServerSource":

@@ -1,4 +1,4 @@
-"""Triggers and their delivery policies, read from manifests: filter, subscriber, retries, dead letter sink. Pure."""
+"""Triggers and their delivery policies, read from manifests: filter, subscriber, retries, dead letter sink. No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PARALLELISM = "rabbitmq.eventing.knative.dev/parallelism"
 """The RabbitMQ Broker's annotation on a Trigger; Knative's own broker has none."""
 DEFAULT_PARALLELISM = 16
 DEFAULT_TIMEOUT = 30.0
-"""Seconds. Knative has none; here a hung function must not hold its node's events for ever."""
+"""Seconds. Knative has no default; here an unresponsive function must not block its node's events forever."""
 NUMBER = r"([0-9]+(?:[.,][0-9]+)?)"
 DURATION = re.compile(
     rf"P(?:{NUMBER}Y)?(?:{NUMBER}M)?(?:{NUMBER}W)?(?:{NUMBER}D)?(?:T(?:{NUMBER}H)?(?:{NUMBER}M)?(?:{NUMBER}S)?)?"
@@ -22,21 +22,21 @@ DURATION = re.compile(
 UNITS = (604800, 86400, 3600, 60, 1)
 """Seconds in a week, day, hour, minute and second."""
 MOST_DOUBLINGS = 1000
-"""A float has no larger one, and no pause that is doubled so often ends."""
+"""Limit on the exponent of the backoff: a float cannot represent much larger powers of two."""
 EXPONENTIAL, LINEAR = "exponential", "linear"
 ALWAYS_THERE = {"specversion", "id", "type", "source", "subject", "time", "datacontenttype", "dataschema"}
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The delivery policy of a Trigger: retries, back-off, timeout, dead letter sink.
+    """The delivery policy of a Trigger: retries, backoff, timeout and dead letter sink.
 
     Attributes:
-        retry: attempts after the first one.
+        retry: Attempts after the first one.
         backoff: EXPONENTIAL or LINEAR.
-        delay: seconds, the unit of the backoff.
-        timeout: seconds for one attempt.
-        dead_letters: URL of the dead letter sink, None to drop what cannot be delivered.
+        delay: Unit of the backoff, in seconds.
+        timeout: Seconds for one attempt.
+        dead_letters: URL of the dead letter sink, None to drop undeliverable events.
     """
 
     retry: int = 0
@@ -46,14 +46,16 @@ class Policy:
     dead_letters: str | None = None
 
     def pause(self, retries: int) -> float:
-        """Seconds to wait when `retries` retries are behind us: Knative's formulas, in which the first linear
-        pause is none (`RetryConfigFromDeliverySpec` in its kncloudevents package).
+        """Return the seconds to wait after `retries` retries.
+
+        These are Knative's formulas, in which the first linear pause is 0 (`RetryConfigFromDeliverySpec` in its
+        kncloudevents package).
         """
         return self.delay * (2.0 ** min(retries, MOST_DOUBLINGS) if self.backoff == EXPONENTIAL else retries)
 
 
 KNATIVE_DEFAULT = Policy(retry=10, backoff=EXPONENTIAL, delay=0.2)
-"""What Knative's ConfigMap `config-br-defaults` gives a Broker without `spec.delivery`."""
+"""The policy that Knative's ConfigMap `config-br-defaults` gives a Broker without `spec.delivery`."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,10 @@ class Trigger:
     parallelism: int = DEFAULT_PARALLELISM
 
     def matches(self, attribute: Callable[[str], str | None]) -> bool:
-        """Whether an event, given as a look-up of its attributes, passes the filter.
+        """Return whether an event passes the filter; `attribute` returns the value of an attribute.
 
-        As Knative's attributes filter: every value equal; "" stands for any value, but an extension must be there.
+        Works like Knative's attributes filter: all values must be equal. "" matches any value, but an extension must be
+        present.
         """
         return all(_passes(name, wanted, attribute(name)) for name, wanted in self.attributes.items())
 
@@ -81,7 +84,7 @@ def _passes(name: str, wanted: str, value: str | None) -> bool:
 
 
 def read(documents: Iterable[Document], functions: str) -> dict[str, Trigger]:
-    """The Triggers among `documents` by name; services are found below the URL `functions`."""
+    """Return the Triggers among `documents` by name; the URLs of Services are below the URL `functions`."""
     documents = list(documents)
     brokers = [document for document in documents if document.kind == "Broker"]
     if len(brokers) > 1:
@@ -111,7 +114,10 @@ def _trigger(document: Document, broker: Document | None, functions: str) -> Tri
 
 
 def _policy(trigger: Document, broker: Document | None, functions: str) -> Policy:
-    """The Trigger's own delivery, else the Broker's as a whole; the dead letter sink is looked up on its own."""
+    """Return the Trigger's own delivery policy, or else the Broker's, always as a whole.
+
+    The dead letter sink is determined independently: the Trigger's, or else the Broker's.
+    """
     holders = [holder for holder in (trigger, broker) if holder and holder.get("spec.delivery", dict) is not None]
     sinks = [holder for holder in holders if holder.get("spec.delivery.deadLetterSink", dict) is not None]
     sink = destination(sinks[0], "spec.delivery.deadLetterSink", functions) if sinks else None
@@ -143,9 +149,9 @@ def _seconds(document: Document, field: str, otherwise: float) -> float:
 
 
 def seconds(text: str) -> float:
-    """Seconds in an ISO 8601 duration such as PT0.2S, weeks to seconds.
+    """Convert an ISO 8601 duration such as PT0.2S to seconds; units are weeks to seconds.
 
-    Raises `ValueError` for any other text, for years and months, which have no fixed length, and for what never ends.
+    Raises `ValueError` for other text, for years and months, which have no fixed length, and for infinite durations.
     """
     match = DURATION.fullmatch(text)
     if match is None or not any(match.groups()):
@@ -168,7 +174,7 @@ def _parallelism(document: Document) -> int:
 
 
 def destination(document: Document, field: str, functions: str) -> str:
-    """The URL of a Knative Destination: `ref` to a Service, with `uri` a path on it, or an absolute `uri` alone."""
+    """Return the URL of a Knative Destination: `ref` to a Service with an optional path, or an absolute `uri`."""
     document.need(field, dict)
     document.only(field, {"ref", "uri"})
     uri = document.get(f"{field}.uri", str)
@@ -185,7 +191,7 @@ def destination(document: Document, field: str, functions: str) -> str:
 
 
 def broker_sink(document: Document) -> None:
-    """Check that a source's sink is the Broker, which is us."""
+    """Raise `ManifestError` if the sink of a source is not the Broker."""
     kind = document.need("spec.sink.ref.kind", str)
     if kind != "Broker":
         raise document.wrong("spec.sink.ref.kind", f"must be Broker, is {kind}")

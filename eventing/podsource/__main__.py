@@ -1,6 +1,6 @@
-"""PodSource as a program, run by a ContainerSource: `python -m eventing.podsource`, which emits to `$K_SINK`.
+"""PodSource as a program: `python -m eventing.podsource`. A ContainerSource runs it; it emits to `$K_SINK`.
 
-With `$PORT` it serves its pages there (`eventing.podsource.http_pages`).
+If `$PORT` is set, it serves health checks and metrics at this port (`eventing.podsource.http_pages`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kube.door.api import Api
 
 
 async def main() -> None:
-    """Run until SIGTERM or SIGINT. What dies in it ends it with an error, so that the platform starts it again."""
+    """Run until SIGTERM or SIGINT. The error of a failed task ends the process, so that the platform restarts it."""
     sink = os.environ.get("K_SINK")
     if not sink:
         raise SystemExit("podsource: K_SINK is not set; run as a ContainerSource, or set it to a broker's address")
@@ -29,7 +29,7 @@ async def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
-        api = await Api.connect(connections=0)  # a limit would be one to the nodes under maintenance
+        api = await Api.connect(connections=0)  # unlimited: each node under maintenance has a watch
         stack.push_async_callback(api.close)
         tasks = await stack.enter_async_context(Tasks())
         sender = await stack.enter_async_context(Sender(sink, tasks))
@@ -40,7 +40,7 @@ async def main() -> None:
 
 
 async def _first(source: PodSource, stop: asyncio.Event) -> None:
-    """Wait until the source dies, whose error this raises, or until it is to stop."""
+    """Wait until the source fails, and raise its error, or until `stop` is set."""
     running, stopping = asyncio.create_task(source.run()), asyncio.create_task(stop.wait())
     done, rest = await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
     for task in rest:

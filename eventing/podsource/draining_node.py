@@ -1,4 +1,4 @@
-"""A node whose drain is running, as the watches last showed it, and which of its pods a budget lets go."""
+"""A node whose drain is running, as reported by the watches, and which of its pods a budget admits for eviction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from kube.selectors import matches
 
 
 class DrainingNode:
-    """Its maintenances and its pods. `synced`: all pods that were there have come; `version` is their newest state."""
+    """A node under maintenance: its NodeMaintenance objects and its pods.
+
+    `synced` is true once all existing pods are known. `version` is the newest resourceVersion of the pod watch.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -31,7 +34,7 @@ class DrainingNode:
         self._waiting: dict[str, list[Pod]] | None = None
 
     def maintain(self, item: Object) -> bool:
-        """Take in a maintenance as it is now; returns whether other pods may have to leave by it than before."""
+        """Add or update a maintenance; return whether this changes the drain options of the node."""
         before = self._options
         self.maintenances[item["metadata"]["uid"]] = item
         self._waiting = None
@@ -39,52 +42,55 @@ class DrainingNode:
 
     @property
     def _options(self) -> DrainOptions:
-        """How the one drains that has begun; of several on a node only one does."""
+        """Return the drain options of the node's maintenance; of several, those of the one that has begun."""
         return drain_flags.options_of(max(self.maintenances.values(), key=m.has_begun, default={}))
 
     def references(self) -> list[Reference]:
-        """What its events are about: all its maintenances, as the watch that shows which has begun may lag behind."""
+        """Return the references for the node's events: to all its maintenances.
+
+        The watch may not have reported yet which of them has begun.
+        """
         return [Reference.of(item) for item in self.maintenances.values()]
 
     def has_begun(self) -> bool:
-        """Whether one of its maintenances may have evicted pods already."""
+        """Return whether one of its maintenances has begun and may have evicted pods already."""
         return any(m.has_begun(item) for item in self.maintenances.values())
 
     @property
     def is_ours(self) -> bool:
-        """Its pods are known, and may be evicted."""
+        """Return whether the node's pods are known and may be evicted."""
         return self.synced and self.has_begun()
 
     def put(self, pod: Pod) -> Pod | None:
-        """Take in a pod as it is now; returns it as it was, None when it is new."""
+        """Add or update a pod; return its previous state, or None if it is new."""
         before = self._pods.get(uid(pod))
         self._pods[uid(pod)] = pod
         self._waiting = None
         return before
 
     def drop(self, pod: Pod) -> Pod | None:
-        """The pod is gone; returns it as it was, None when it was not known."""
+        """Remove a pod that no longer exists; return its last state, or None if it was unknown."""
         self._waiting = None
         return self._pods.pop(uid(pod), None)
 
     def told_apart(self, pods: Iterable[Pod] | None = None) -> Sorted:
-        """These pods, or all of the node, told apart by `spec.drain` (DRN-1a)."""
+        """Classify these pods, or all pods of the node, by `spec.drain` (DRN-1a)."""
         listed = self._pods.values() if pods is None else pods
         return drain_flags.sorted_for(listed, self._options, datetime.now(timezone.utc))
 
     def leaving(self) -> list[Pod]:
-        """The pods that are still to leave the node, DaemonSet pods aside."""
+        """Return the pods that must still leave the node; DaemonSet pods only if `spec.drain` does not ignore them."""
         return self.told_apart().leaving
 
     def going(self, found: Sorted) -> list[Pod]:
-        """Those of the pods still to leave that `spec.drain` does not refuse."""
+        """Return the pods that must still leave and that `spec.drain` does not refuse."""
         return drain_flags.going(found, self._options)
 
     def waiting(self, namespace: str) -> list[Pod]:
-        """The pods of a namespace that are not on their way yet.
+        """Return the pods of a namespace that must leave and are not terminating yet.
 
-        DaemonSet pods are among them when no other pod is left: those whose DaemonSet is gone leave then (NMO-7).
-        Pods that `spec.drain` refuses are not: for them no budget opens.
+        They include DaemonSet pods if no other pod is left, since those whose DaemonSet is deleted leave then (NMO-7).
+        They exclude pods that `spec.drain` refuses, because no budget change lets those go.
         """
         if self._waiting is None:
             found, self._waiting = self.told_apart(), defaultdict(list)
@@ -94,14 +100,14 @@ class DrainingNode:
         return self._waiting.get(namespace, [])
 
     def namespaces(self) -> Iterable[str]:
-        """Of all its pods."""
+        """Return the namespaces of all its pods."""
         return {pod["metadata"]["namespace"] for pod in self._pods.values()}
 
 
 def room(budget: Budget, waiting: Sequence[Pod], neighbours: Iterable[Budget]) -> Room | None:
-    """What the budget has for the waiting pods of its namespace; None when it covers none of them.
+    """Return what the budget admits of the waiting pods in its namespace, or None if it covers none of them.
 
-    `neighbours` are all budgets of the namespace: a pod behind two of them may not go, whatever either allows.
+    `neighbours` are all budgets of the namespace. A pod that two budgets cover cannot be evicted, whatever they admit.
     """
     covered = [pod for pod in waiting if covers(budget, pod)]
     if not covered:
@@ -113,14 +119,17 @@ def room(budget: Budget, waiting: Sequence[Pod], neighbours: Iterable[Budget]) -
 
 
 def lets_go(versions: Iterable[Budget], waiting: Sequence[Pod], neighbours: Iterable[Budget]) -> bool:
-    """Whether a pod that one of the versions of a budget covers may go under the budgets that are there now."""
+    """Return whether the current budgets admit a pod that one of these versions of a budget covers."""
     touched = [pod for pod in waiting if any(covers(version, pod) for version in versions)]
     found = plan(touched, neighbours)
     return bool(found.free or found.queues)
 
 
 def selects(budget: Budget, pod: Pod) -> bool:
-    """Whether the budget is about the pod, however far that is: at its end a pod is in no phase that counts."""
+    """Return whether the budget's selector matches the pod, whatever the pod's phase.
+
+    `covers` ignores pods in phases that do not count, such as pods that have ended.
+    """
     labels: Mapping[str, Any] = pod["metadata"].get("labels") or {}
     return budget["metadata"]["namespace"] == pod["metadata"]["namespace"] and matches(
         budget["spec"].get("selector"), labels

@@ -1,4 +1,4 @@
-"""PodSource's own pages: `/healthz`, `/readyz` and `/metrics`, for whoever runs it."""
+"""PodSource's HTTP endpoints for operators: `/healthz`, `/readyz` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ log = logging.getLogger("podsource")
 
 
 def pages(ready: Callable[[], bool]) -> web.Application:
-    """The application. `/healthz` tells that the loop turns: what dies in it ends the process."""
+    """Build the web application.
+
+    `/healthz` only shows that the event loop runs: a failed task ends the process.
+    """
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -34,7 +37,7 @@ def pages(ready: Callable[[], bool]) -> web.Application:
 
 @asynccontextmanager
 async def serving(port: int, ready: Callable[[], bool]) -> AsyncIterator[None]:
-    """Serve the pages within the block, at `port` of every address; raises `OSError` when that is taken."""
+    """Serve the endpoints at `port` of all addresses during the block. Raises `OSError` if the port is in use."""
     runner = web.AppRunner(pages(ready), access_log=None)
     await runner.setup()
     try:

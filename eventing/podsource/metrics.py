@@ -1,4 +1,4 @@
-"""PodSource's metrics, shown at `/metrics`; docs/observability.md names each."""
+"""PodSource's metrics, served at `/metrics`; docs/observability.md describes each."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ NODES = Gauge("nodemaintenance_podsource_nodes", "Nodes whose drain is running")
 
 
 class Counted(Witness):
-    """Counts the watches of a resource and their failures."""
+    """Stream observer that counts a resource's watches and their failures."""
 
     def __init__(self, resource: str) -> None:
         self._watches, self._failures = WATCHES.labels(resource), FAILURES.labels(resource)
 
     def opened(self) -> None:
-        """One more."""
+        """Count a started watch."""
         self._watches.inc()
 
     def closed(self) -> None:
-        """One less."""
+        """Count an ended watch."""
         self._watches.dec()
 
     def failed(self, error: ApiError) -> None:
-        """Count it; the follower says why in the log."""
+        """Count a failure; `follow` logs its reason."""
         self._failures.inc()
 
 
 class Relisted(Counted):
-    """The witness of a stream of these objects, which says as well when they were listed."""
+    """Stream observer that also reports when the resource was listed."""
 
     def __init__(self, resource: str, listed: Callable[[], None]) -> None:
         super().__init__(resource)
         self._listed = listed
 
     def listed(self) -> None:
-        """Say it."""
+        """Report that the resource was listed."""
         self._listed()

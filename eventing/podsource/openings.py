@@ -1,4 +1,4 @@
-"""All budgets as the watch last showed them, and which node is to be told of which. No input/output: `now` is given."""
+"""All budgets as reported by the watch, and which node gets a hint about which budget. No I/O: `now` is an argument."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from kube.pods import Pod, is_terminating
 
 
 class Openings:
-    """Looks again at what a change concerns, and at nothing else: budgets are many, and so are pods.
+    """Tracks the budgets and the hints about them, and evaluates only what a change affects.
 
-    In: `nodes`, whose owner says here what changes there. `version` is the newest of a budget that was seen.
+    There are many budgets and many pods. The owner of `nodes` must report each change to them here. `version` is the
+    newest resourceVersion of any budget seen.
     """
 
     def __init__(self, nodes: Mapping[str, DrainingNode]) -> None:
@@ -26,13 +27,13 @@ class Openings:
         self._changed: set[tuple[str, str]] = set()
 
     def clear(self) -> None:
-        """Budgets are not watched any more."""
+        """Forget all budgets, because their watch has ended."""
         self._synced = False
         self._budgets.clear()
         self._changed.clear()
 
     def listed(self) -> None:
-        """All that was there has come, for the first time or anew."""
+        """Record that a list of the budgets is complete, either the first one or a later one."""
         if not self._synced:
             self._synced = True
             for node in self._nodes.values():
@@ -40,7 +41,7 @@ class Openings:
         self._turns.relisted()
 
     def put(self, budget: Budget) -> None:
-        """A budget is there, or has changed."""
+        """Add or update a budget."""
         before = self._exchange(budget, budget)
         if before is not None and before["spec"].get("selector") == budget["spec"].get("selector"):
             self._mark(budget_key(budget))
@@ -50,7 +51,7 @@ class Openings:
             self._released(before, budget)
 
     def drop(self, budget: Budget) -> None:
-        """A budget is gone."""
+        """Remove a deleted budget."""
         before = self._exchange(budget, None)
         self._mark(budget_key(budget))
         self._mark_beside(budget)
@@ -58,17 +59,19 @@ class Openings:
             self._released(before)
 
     def node_changed(self, node: DrainingNode) -> None:
-        """All pods of the node are to be looked at: it was not, or differently, concerned until now."""
+        """Mark the budgets over all pods of the node for evaluation, after a change of the node as a whole."""
         for namespace in node.namespaces():
             self._changed.update((key, node.name) for key in self._budgets.get(namespace, ()))
 
     def pod_changed(self, node: DrainingNode, pod: Pod) -> None:
-        """A pod is there, or has changed."""
+        """Mark the budgets over a new or changed pod for evaluation."""
         self._changed.update((key, node.name) for key in self._over(pod))
 
     def pod_freed(self, node: DrainingNode, before: Pod, pod: Pod) -> None:
-        """A pod has changed: tell it if budgets kept it before and none does now, since it has run to its end, or has
-        other labels."""
+        """Request a hint if budgets covered the changed pod before, and none covers it now.
+
+        This happens when the pod has ended, or when its labels have changed.
+        """
         known = self._budgets.get(pod["metadata"]["namespace"], {})
         kept_by = [key for key, budget in known.items() if covers(budget, before)]
         freed = node.is_ours and not is_terminating(pod) and not any(covers(budget, pod) for budget in known.values())
@@ -76,25 +79,25 @@ class Openings:
             self._turns.once(key, node.name)
 
     def pod_acted(self, node: DrainingNode, pod: Pod, now: float) -> None:
-        """A pod turned terminating."""
+        """Record that a pod became terminating."""
         for key in self._over(pod):
             self._turns.acted(key, node.name, now)
 
     def pod_left(self, node: DrainingNode, pod: Pod) -> None:
-        """A pod is gone."""
+        """Record that a pod no longer exists."""
         for key in self._over(pod):
             self._turns.left(key, node.name)
 
     def pass_begins(self, node: DrainingNode, now: float) -> None:
-        """A pass over the node is on its way, of which nobody need be told."""
+        """Record that a pass over the node is about to start, so that it needs no hints for now."""
         self._turns.pass_begins(node.name, now)
 
     def forget(self, node: DrainingNode) -> None:
-        """The node is drained."""
+        """Forget a node whose watch has ended."""
         self._turns.forget(node.name)
 
     def take(self, now: float) -> list[Told]:
-        """Who is to be told of what now."""
+        """Return the hints that are due now."""
         if self._synced:
             changed, self._changed = self._changed, set()
             for key, name in changed:
@@ -102,7 +105,7 @@ class Openings:
         return self._turns.take(now)
 
     def next(self, now: float) -> float:
-        """When `take` will have something if nothing happens before."""
+        """Return when `take` will return a hint if nothing changes before."""
         return self._turns.next(now)
 
     def _look(self, key: str, name: str) -> None:
@@ -118,7 +121,7 @@ class Openings:
         self._turns.show(key, name, room(budget, node.waiting(namespace), known.values()), allowed)
 
     def _exchange(self, budget: Budget, now: Budget | None) -> Budget | None:
-        """Put `now` in the place of a budget; returns it as it was."""
+        """Replace a budget with `now`, or remove it if `now` is None; return its previous state."""
         self.version = max(self.version, int(budget["metadata"]["resourceVersion"]))
         known, key = self._budgets[budget["metadata"]["namespace"]], budget_key(budget)
         before = known.pop(key, None)
@@ -127,18 +130,21 @@ class Openings:
         return before
 
     def _mark(self, key: str) -> None:
-        """The budget is to be looked at, for all nodes that have pods to wait for it."""
+        """Mark the budget for evaluation, for all nodes with waiting pods in its namespace."""
         if self._synced:
             names = [node.name for node in self._nodes.values() if node.waiting(namespace_of(key))]
             self._changed.update((key, name) for name in names)
 
     def _mark_beside(self, budget: Budget) -> None:
-        """A pod that two budgets cover, neither lets go: all of the namespace are concerned when one comes or goes."""
+        """Mark all budgets of the namespace for evaluation, after a budget was added or removed.
+
+        A pod that two budgets cover cannot be evicted, so the number of budgets over a pod matters.
+        """
         for key in self._budgets[budget["metadata"]["namespace"]] if self._synced else ():
             self._mark(key)
 
     def _released(self, *versions: Budget) -> None:
-        """Tell the nodes with pods that may go now that the budget is about others, or is gone."""
+        """Request hints for nodes with pods that may go now that the budget was changed or deleted."""
         key, namespace = budget_key(versions[0]), versions[0]["metadata"]["namespace"]
         for node in self._nodes.values():
             if node.is_ours and lets_go(versions, node.waiting(namespace), self._budgets[namespace].values()):
@@ -150,5 +156,5 @@ class Openings:
 
 
 def namespace_of(key: str) -> str:
-    """Of a budget's key, `namespace/name`."""
+    """Return the namespace in a budget's key, `namespace/name`."""
     return key.partition("/")[0]

@@ -1,4 +1,8 @@
-"""Coalesces PodSource's hints and posts them to a sink: of those close together the newest goes out, none is lost."""
+"""Coalesces PodSource's hints and posts them to a sink.
+
+Of several hints within a short time only the newest is sent. It is retried until the sink accepts it or a newer one
+replaces it.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +26,17 @@ from eventing.wire import binary
 from kube.backoff import pauses
 
 COALESCE_SECONDS = 0.5
-"""How long a hint that is not urgent waits for newer ones: nobody reads a progress bar faster."""
+"""Seconds that a hint waits for newer ones unless it is urgent; faster status updates would not help users."""
 INTERVAL_SECONDS = 0.05
-"""Between two urgent hints of one type for one maintenance and node."""
+"""Minimum seconds between two urgent hints of one type for one maintenance and node."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-"""Seconds between attempts while the sink does not accept a hint, doubling."""
+"""Initial and maximum seconds between attempts while the sink does not accept a hint, doubling."""
 log = logging.getLogger("podsource")
 
 
 @dataclass(frozen=True)
 class Hint:
-    """What one event will carry: its data and flags, and how often nobody acted on the like."""
+    """The content of one event: data, flags, and the number of earlier hints like it without effect."""
 
     data: Mapping[str, Any]
     flags: tuple[str, ...]
@@ -40,13 +44,19 @@ class Hint:
 
     @property
     def seed(self) -> str:
-        """The version of what was seen: the same state makes an event of the same id, unless it is told again."""
+        """Return the seed of the event's id: the resourceVersions in the data, and `again`.
+
+        The same state gives an event with the same id, unless the hint is a repetition.
+        """
         version = "|".join(str(self.data[name]) for name in ("podsVersion", "budgetsVersion") if self.data.get(name))
         return f"{version}|{self.again}" if self.again else version
 
 
 class Slot:
-    """The newest hint of one type for one maintenance and node, None while all are sent, and when it is due."""
+    """The newest hint of one type for one maintenance and node, and when it is due.
+
+    `hint` is None while nothing has to be sent.
+    """
 
     def __init__(self) -> None:
         self.last = 0.0
@@ -57,12 +67,12 @@ class Slot:
 
     @property
     def at_work(self) -> bool:
-        """Whether a hint is to be sent, or not accepted yet."""
+        """Return whether a hint waits to be sent, or has not been accepted yet."""
         return self.task is not None and not self.task.done()
 
 
 class Sender:
-    """Posts events to `sink`, in tasks of its own among `tasks`. An asynchronous context manager."""
+    """Asynchronous context manager that posts events to `sink`, from tasks of its own in `tasks`."""
 
     def __init__(self, sink: str, tasks: Tasks) -> None:
         self._sink, self._tasks = sink, tasks
@@ -94,10 +104,10 @@ class Sender:
         flags: tuple[str, ...] = (),
         again: int = 0,
     ) -> None:
-        """Emit an event after `COALESCE_SECONDS`, unless a newer one takes its place.
+        """Send an event after `COALESCE_SECONDS`, unless a newer one replaces it.
 
-        An `urgent` one goes out at once, `INTERVAL_SECONDS` after the last one. `again` is how often the same was told
-        and nobody acted.
+        An `urgent` event is sent at once, but at least `INTERVAL_SECONDS` after the last one. `again` is the number of
+        earlier hints like it without effect.
         """
         slot = self._slots.setdefault((node, kind, maintenance.uid), Slot())
         now = time.monotonic()
@@ -109,7 +119,7 @@ class Sender:
             slot.task = self._tasks.start(self._send_hints(slot, kind, maintenance, node))
 
     def discard(self, node: str, but: tuple[str, ...] = ()) -> None:
-        """Drop the node's hints that were not accepted yet, but for those of these types: its drain is over."""
+        """Drop the node's unaccepted hints, except those of the types in `but`, because its drain has ended."""
         of_node = {key: slot for key, slot in self._slots.items() if key[0] == node}
         for key, slot in of_node.items():
             if key[1] in but and slot.at_work:
@@ -127,18 +137,18 @@ class Sender:
             if await self._post(kind, maintenance, node, hint):
                 backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
                 continue
-            slot.hint = slot.hint or hint  # one that came meanwhile is newer
+            slot.hint = slot.hint or hint  # a hint that arrived meanwhile is newer
             await asyncio.sleep(next(backoff))
 
     async def _until_due(self, slot: Slot) -> None:
-        """Wait until the slot is due; a hint that comes meanwhile may make it due earlier."""
+        """Wait until the slot is due; a hint that arrives meanwhile may make it due earlier."""
         while (rest := slot.due - time.monotonic()) > 0:
             slot.wake.clear()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(slot.wake.wait(), rest)
 
     async def _post(self, kind: str, maintenance: Reference, node: str, hint: Hint) -> bool:
-        """Publish the hint as an event; whether the sink accepted it."""
+        """Post the hint as an event; return whether the sink accepted it."""
         emitted = event(kind, "podsource", maintenance, node, seed=hint.seed, data=hint.data, flags=hint.flags)
         message = binary(signed(emitted))
         try:

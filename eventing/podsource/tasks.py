@@ -1,4 +1,4 @@
-"""Tasks that stand and fall together: what dies is never missed."""
+"""A group of asyncio tasks that reports the first failure and cancels all tasks at its end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Tasks:
-    """Runs tasks until it is left. An asynchronous context manager; a task may end, be cancelled, or fail."""
+    """Asynchronous context manager that runs tasks until its block ends; a task may end, fail or be cancelled."""
 
     async def __aenter__(self) -> Tasks:
         self._running: set[asyncio.Task[None]] = set()
@@ -25,14 +25,14 @@ class Tasks:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run it beside the others."""
+        """Start a task that runs concurrently with the others."""
         task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._ended)
         return task
 
     async def failure(self) -> None:
-        """Wait until a task fails; raises what it raised."""
+        """Wait until a task fails, and raise its exception."""
         await self._failed
 
     def _ended(self, task: asyncio.Task[None]) -> None:

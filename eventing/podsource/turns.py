@@ -1,8 +1,8 @@
-"""Whose turn it is to be told that a budget opened, and when to say it again. Pure: the time is always given.
+"""Decides which node gets a hint that a budget opened, and when the hint is repeated. No I/O: time is an argument.
 
-An opening is told when it begins, not while it lasts (design rule 8). What nobody acts on is told again, with growing
-pauses; only progress ends the pause (rule 9). Of several nodes behind one budget only as many are told as it lets
-pods go, in turn: their passes would take the slots from each other.
+A hint is sent when an opening begins, not while it lasts (design rule 8). A hint without effect is repeated after
+growing pauses, and only progress resets the pause (rule 9). If several nodes wait for one budget, only as many get a
+hint as the budget admits pods, in turn. Their passes would otherwise compete for the same evictions.
 """
 
 from __future__ import annotations
@@ -13,18 +13,27 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 MIN_SECONDS = 0.25
-"""Between two hints of a budget to a node: an opening is seldom alone, and a pass takes what opened meanwhile along.
-At 0.3 s thirty pods behind a budget of ten left fast, on a broker that calls many passes at once, too."""
+"""Minimum seconds between two hints about one budget to one node.
+
+A budget that admits one pod often admits more soon after, and one pass evicts all of them. In a measurement with 0.3 s,
+thirty pods under a budget of ten left quickly, even with a broker that runs many passes concurrently.
+"""
 TURN_SECONDS = 1.0
-"""A node that was told has this long to use a slot; then the next one is told, and in the end the same one again."""
+"""Seconds that a node has to use an eviction after a hint.
+
+Then the next node gets a hint, and eventually the same node again.
+"""
 LONGEST_PAUSE = 60.0
-"""Seconds between two hints that nobody acts on; each pause is twice the last."""
+"""Maximum seconds between two hints without effect; each pause is twice the previous one."""
 DOUBLINGS = 6
-"""So many pauses are shorter than the longest."""
+"""Number of pauses that are shorter than the longest."""
 
 
 class Room(NamedTuple):
-    """What a budget has for the waiting pods of a node: a slot of its count, or a place beside it (unready pods)."""
+    """Which evictions a budget admits for a node's waiting pods.
+
+    `counted` evictions use up `disruptionsAllowed`; those of unready pods `beside` the count do not.
+    """
 
     counted: bool = False
     beside: bool = False
@@ -34,7 +43,7 @@ NO_ROOM = Room()
 
 
 class Told(NamedTuple):
-    """One hint. `again` counts those before it that nobody has acted on."""
+    """One hint; `again` is the number of earlier hints without effect."""
 
     budget: str
     node: str
@@ -43,14 +52,15 @@ class Told(NamedTuple):
 
 @dataclass
 class Claim:
-    """One node's claim on one budget.
+    """The state of the hints about one budget to one node.
 
     Attributes:
-        told: when it was told last.
-        tells: hints since a pod of the node last turned terminating.
-        left: a pod of the node has gone since the last hint.
-        quiet: not before this time; a pass was still at work.
-        once: a hint is due however the budget stands.
+        room: What the budget admits for the node's waiting pods.
+        told: Time of the last hint.
+        tells: Hints since a pod of the node last became terminating.
+        left: Whether a pod of the node has gone since the last hint.
+        quiet: No hint before this time, because a pass may still be running.
+        once: Whether a hint is due whatever the budget admits.
     """
 
     room: Room = NO_ROOM
@@ -62,11 +72,11 @@ class Claim:
 
     @property
     def is_open(self) -> bool:
-        """There is room of either kind."""
+        """Return whether the budget admits evictions of either kind."""
         return any(self.room)
 
     def due(self) -> float:
-        """When it may be told, whoever else may."""
+        """Return when the node may get the next hint, regardless of other nodes."""
         if self.once:
             return self.told + MIN_SECONDS
         if not self.is_open:
@@ -76,11 +86,15 @@ class Claim:
         return max(self.told + MIN_SECONDS, self.quiet)
 
     def holds(self, now: float) -> bool:
-        """It was told of a slot, and may still use it."""
+        """Return whether the node got a hint about a counted eviction and may still use it."""
         return self.room.counted and self.tells > 0 and now < self.told + TURN_SECONDS
 
     def show(self, room: Room) -> None:
-        """Take in what the budget has for the node now. An opening after a pod left is a new one; a flap is none."""
+        """Update what the budget admits for the node.
+
+        An opening after a pod has left is a new opening, which resets the pauses. Any other is flapping, which does
+        not.
+        """
         was_open, self.room = self.is_open, room
         if was_open and not self.is_open:
             self.quiet = -math.inf
@@ -88,12 +102,12 @@ class Claim:
             self.tells, self.left = 0, False
 
     def hear(self, now: float) -> None:
-        """Take down that a pass is on its way."""
+        """Record that a hint is sent, so that a pass will start."""
         self.told, self.tells, self.left, self.once = now, self.tells + 1, False, False
 
 
 class Turns:
-    """All claims. `show`, `acted` and so on take in what is seen; `take` gives the hints that are due."""
+    """The hint states of all budgets and nodes: `show`, `acted` and others update them, `take` returns due hints."""
 
     def __init__(self) -> None:
         self._claims: dict[str, dict[str, Claim]] = {}
@@ -101,46 +115,46 @@ class Turns:
         self._passes: dict[str, float] = {}
         self._when: dict[
             str, float
-        ] = {}  # of budgets of which nothing was seen since: pods tell often, budgets are many
+        ] = {}  # cached result of `_next` per budget until it changes: there are many budgets, and pods change often
 
     def show(self, budget: str, node: str, room: Room | None, allowed: int) -> None:
-        """The budget has this room for the waiting pods of the node, None when it covers none of them.
+        """Update what the budget admits for the node's waiting pods; `room` is None if it covers none of them.
 
-        In all it lets `allowed` pods go now.
+        `allowed` is the number of pods that the budget admits for all nodes together.
         """
         if room is not None or node in self._claims.get(budget, {}):
             self._claim(budget, node).show(room or NO_ROOM)
             self._allowed[budget] = allowed
 
     def pass_begins(self, node: str, now: float) -> None:
-        """A pass over the node is on its way for another reason: as good as told of all budgets."""
+        """Record that a pass over the node starts for another reason, which counts as a hint about all budgets."""
         self._passes[node] = now
         for budget in [budget for budget, claims in self._claims.items() if node in claims]:
             claim = self._claim(budget, node)
             claim.told, claim.tells, claim.left = now, max(claim.tells, 1), False
 
     def acted(self, budget: str, node: str, now: float) -> None:
-        """A pod of the node that the budget covers turned terminating. More may follow: the pass is at work."""
+        """Record that a pod of the node under this budget became terminating; the same pass may evict more."""
         claim = self._claim(budget, node)
         claim.tells, claim.quiet = 0, now + MIN_SECONDS if claim.is_open else -math.inf
 
     def left(self, budget: str, node: str) -> None:
-        """A pod of the node that the budget covers is gone."""
+        """Record that a pod of the node under this budget no longer exists."""
         self._claim(budget, node).left = True
 
     def relisted(self) -> None:
-        """What happened in between was not seen: what is open counts as newly opened."""
+        """Reset the pauses of all hints, because openings may have been missed before the budgets were listed again."""
         for claims in self._claims.values():
             for claim in claims.values():
                 claim.tells = min(claim.tells, 1)
         self._when.clear()
 
     def once(self, budget: str, node: str) -> None:
-        """Pods of the node may go since the budget covers them no more, or no longer is: tell it whatever the count."""
+        """Request a hint whatever the count, because the budget no longer covers pods of the node or was deleted."""
         self._claim(budget, node).once = True
 
     def forget(self, node: str) -> None:
-        """The node is drained."""
+        """Forget a node whose watch has ended."""
         self._passes.pop(node, None)
         for budget in list(self._claims):
             if self._claims[budget].pop(node, None):
@@ -150,7 +164,7 @@ class Turns:
                 self._allowed.pop(budget, None)
 
     def take(self, now: float) -> list[Told]:
-        """The hints that are due; they count as told."""
+        """Return the hints that are due, and record them as sent."""
         found: list[Told] = []
         for budget in self._claims:
             if self._when.get(budget, now) <= now:
@@ -159,12 +173,15 @@ class Turns:
         return found
 
     def next(self, now: float) -> float:
-        """When `take` will have something if nothing happens before; infinite when nothing is to be told."""
+        """Return when `take` will return a hint if nothing changes before; infinity if no hint is pending."""
         found = (self._when[each] if each in self._when else self._next(each, now) for each in self._claims)
         return min(found, default=math.inf)
 
     def _tell(self, budget: str, now: float) -> Iterator[Told]:
-        """Those not told for longest come first. A place beside the count is nobody's turn."""
+        """Yield the budget's due hints, first to the nodes whose last hint is oldest.
+
+        Unready pods outside the count do not use up the evictions that the budget allows.
+        """
         claims, slots = self._claims[budget], self._slots(budget, now)
         for node in sorted(claims, key=lambda name: (claims[name].told, name)):
             claim = claims[node]
@@ -178,18 +195,18 @@ class Turns:
             yield Told(budget, node, again)
 
     def _slots(self, budget: str, now: float) -> int:
-        """What the budget allows less what those who were told may still use."""
+        """Return the evictions that the budget allows, minus those that nodes with a recent hint may still use."""
         return self._allowed.get(budget, 0) - sum(claim.holds(now) for claim in self._claims[budget].values())
 
     def _next(self, budget: str, now: float) -> float:
         claims = self._claims[budget].values()
         later = [claim.due() for claim in claims if claim.due() > now]
-        if any(claim.due() <= now for claim in claims):  # they wait for a turn to pass
+        if any(claim.due() <= now for claim in claims):  # they wait until another node's slot expires
             later += [claim.told + TURN_SECONDS for claim in claims if claim.holds(now)]
         return min(later, default=math.inf)
 
     def _claim(self, budget: str, node: str) -> Claim:
-        """The claim, to be changed."""
+        """Return the state of the hints about this budget to this node, for an update; create it if it is new."""
         self._when.pop(budget, None)
         claims = self._claims.setdefault(budget, {})
         if node not in claims:

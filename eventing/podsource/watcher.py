@@ -1,7 +1,8 @@
-"""Emits `pods.gone` and `pods.came` when pods left or came to a node under maintenance, `budget.opened` for a budget.
+"""Emits `pods.gone` and `pods.came` for the pods of nodes under maintenance, and `budget.opened` for their budgets.
 
-The one long-running part of the product, and stateless: it watches the NodeMaintenance objects, the pods of nodes
-whose drain is running and, while there is such a node, the budgets. An idle cluster costs three quiet watches.
+PodSource is the only long-running part of the product, and it is stateless. It watches the NodeMaintenance objects and
+the pods of nodes whose drain is running. While there is such a node, it also watches the budgets. An idle cluster costs
+three idle watches.
 
 Touches: nodemaintenances list, watch; pods list, watch; poddisruptionbudgets list, watch.
 """
@@ -35,13 +36,16 @@ from kube.trimming import trimmed_budget, trimmed_pod
 
 EMITS = (events.PODS_GONE, events.PODS_CAME, events.BUDGET_OPENED)
 FIRST_LOOK, LONGEST_LOOK = 2.0, 60.0
-"""Seconds between looks whether the CRD of an absent group was installed, doubling; until it is found, ticks serve."""
+"""Initial and maximum seconds between checks for a NodeMaintenance CRD that is not installed, doubling.
+
+Until a check finds the CRD, only ticks drive its objects.
+"""
 
 
 class PodSource:
-    """Watches through `api`, which must not limit its connections: see `run`. Emits through `sender`.
+    """Watches through `api`, which must not limit its connections (see `run`), and emits through `sender`.
 
-    `tasks` run its watches; whoever made them hears of it when one dies.
+    `tasks` runs the watches and reports a failed one to its owner.
     """
 
     def __init__(self, api: Api, sender: Sender, tasks: Tasks, clock: Callable[[], float] = time.monotonic) -> None:
@@ -54,14 +58,14 @@ class PodSource:
 
     @property
     def ready(self) -> bool:
-        """All NodeMaintenance objects that were there when it started are known."""
+        """Return whether all NodeMaintenance objects that existed at the start are known."""
         return not self._unlisted
 
     async def run(self) -> None:
-        """Watch until cancelled, or until a task of it dies; raises what that raised.
+        """Watch until cancelled, or until a task fails; raise the error of that task.
 
-        Each node under maintenance has a watch of its own: the cost grows with the nodes at work and not with the
-        cluster, as that of one watch of all pods would. So many nodes, so many connections.
+        Each node under maintenance has its own watch and connection. The cost therefore grows with the number of these
+        nodes. That of a watch of all pods would grow with the cluster.
         """
         for group in GROUPS.values():
             self._tasks.start(self._maintenances(group))
@@ -88,7 +92,7 @@ class PodSource:
                 self._update(item, gone=change.kind == "DELETED", seen_before=not listed)
 
     def _absent(self, group: Group) -> None:
-        """The CRD is not, or no longer, there; and so none of its objects."""
+        """Remove all objects of a group whose CRD is not installed or was deleted."""
         self._unlisted.discard(group.api_version)
         for node in list(self._nodes.values()):
             for item in list(node.maintenances.values()):
@@ -96,10 +100,10 @@ class PodSource:
                     self._update(item, gone=True)
 
     def _update(self, item: Object, *, gone: bool, seen_before: bool = False) -> None:
-        """Watch a node while one of its maintenances is at work, and not longer.
+        """Watch a node while one of its maintenances is active, and no longer.
 
-        One that has begun when it is `seen_before`, by an earlier process, may wait for what nobody saw; for one that
-        begins before our eyes a pass is on its way.
+        `seen_before` means that the maintenance existed before this process started. If it has begun, changes may have
+        been missed, so that hints are due at once. If a maintenance begins later, a pass is about to start anyway.
         """
         name, key = m.node_name(item), item["metadata"]["uid"]
         if not gone and not m.is_deleting(item) and m.phase(item) not in (m.SUCCEEDED, m.FAILED):
@@ -127,7 +131,10 @@ class PodSource:
         self._wake.set()
 
     def _drop(self, node: DrainingNode, but: tuple[str, ...]) -> None:
-        """Watch the node no longer. What came to it as its status said that none is left is still to be told."""
+        """Stop watching the node, and drop its hints except those of the types in `but`.
+
+        `pods.came` must still be sent for pods that arrived just before the status reported that none is left.
+        """
         del self._nodes[node.name]
         self._openings.forget(node)
         self._sender.discard(node.name, but)
@@ -151,7 +158,7 @@ class PodSource:
     def _sync(self, node: DrainingNode, version: str) -> None:
         node.synced = True
         self._openings.node_changed(node)
-        if node.has_begun():  # pods may have gone before this watch was there
+        if node.has_begun():  # pods may have gone before this watch started
             self._emit_gone(node, version)
 
     def _put(self, node: DrainingNode, pod: Pod) -> None:
@@ -162,12 +169,12 @@ class PodSource:
             self._openings.pod_freed(node, before, pod)
         elif node.is_ours and not is_terminating(pod) and node.told_apart([pod]).leaving:
             self._emit(node, events.PODS_CAME, str(pod["metadata"]["resourceVersion"]), "more")
-        for state in (pod,) if before is None else (before, pod):  # its labels may be others now
+        for state in (pod,) if before is None else (before, pod):  # its labels may have changed
             self._openings.pod_changed(node, state)
 
     def _remove(self, node: DrainingNode, pod: Pod, version: str) -> None:
         before = node.drop(pod)
-        if before is not None and not is_terminating(before):  # it had no time to end
+        if before is not None and not is_terminating(before):  # deleted without a grace period
             self._openings.pod_acted(node, pod, self._clock())
         self._openings.pod_left(node, pod)
         self._openings.pod_changed(node, pod)
@@ -178,10 +185,10 @@ class PodSource:
             self._emit_gone(node, version)
 
     def _emit_gone(self, node: DrainingNode, version: str) -> None:
-        """Emit `pods.gone`: together with others that go soon after, at once when it was the last one.
+        """Emit `pods.gone`: at once for the last pod, otherwise coalesced with those of other pods.
 
-        While all pods that are left are terminating, it concerns the status alone. A DaemonSet pod counts when no other
-        pod is left: it may have been the last one whose DaemonSet is gone (NMO-7).
+        While all remaining pods are terminating, it concerns only the status. DaemonSet pods count if no other pod is
+        left: the pod may have been the last one whose DaemonSet is deleted (NMO-7).
         """
         found = node.told_apart()
         pending, going = found.leaving, node.going(found)
@@ -195,7 +202,7 @@ class PodSource:
             self._sender.enqueue(kind, reference, node.name, {"podsVersion": version}, urgent=urgent, flags=(flag,))
 
     def _watch_budgets(self) -> None:
-        """Budgets are watched exactly while a drain is running."""
+        """Watch budgets exactly while a drain is running."""
         if self._nodes and self._budget_task is None:
             self._budget_task = self._tasks.start(self._follow_budgets())
         elif not self._nodes and self._budget_task is not None:
@@ -221,7 +228,7 @@ class PodSource:
         self._wake.set()
 
     async def _tell(self) -> None:
-        """Tell what is due; then sleep until more will be, or something happens."""
+        """Emit the hints that are due; then sleep until the next is due or something changes."""
         while True:
             self._wake.clear()
             now = self._clock()
@@ -234,7 +241,8 @@ class PodSource:
     def _emit_opened(self, told: Told) -> None:
         """Emit `budget.opened` to a node with a pod that this budget admits.
 
-        It speaks of the pods, too: who has seen both since need not look. Told again it does not, and is looked at.
+        A first hint includes the version of the pods. `evict` can therefore skip the hint if a pass has read budgets
+        and pods at least as new. A repeated hint leaves the version out, so that it always causes a pass.
         """
         node, data = self._nodes[told.node], {"budget": told.budget, "budgetsVersion": str(self._openings.version)}
         if not told.again:

@@ -1,1 +1,1 @@
-"""Replays recorded events, compares the answers with the recorded ones, and redrives dead letters."""
+"""Replays recorded events, compares the responses with the recorded ones, and redrives dead letters."""

@@ -1,7 +1,7 @@
-"""Replays a recorded event: posts it to a function again and returns what the function answers, to the caller alone.
+"""Replays a recorded event: posts it to a function again, and returns the function's response to the caller only.
 
-Safe by design: functions read the live object before they write, so an old event changes nothing that is as it should
-be (X-2). `differences` compares the answer with the recorded one.
+A replay is safe: functions read the live object before they write, so an old event changes nothing that is already as
+desired (X-2). `differences` compares the response with the recorded one.
 """
 
 from __future__ import annotations
@@ -24,26 +24,29 @@ if TYPE_CHECKING:
     from requests import Response
 
 SECONDS = 10.0
-"""For one answer; a function takes about a second at most."""
+"""Timeout of one request; a function takes about a second at most."""
 NO_PROXY = {"http": "", "https": ""}
-"""In the place of those that the environment names."""
+"""Overrides the proxies that the environment names."""
 
 
 class NoAnswer(Exception):
-    """No function answers at that address; the message says which and why, in one line."""
+    """No function responds at that address; the message names the address and the reason in one line."""
 
 
 class TooLate(NoAnswer):
-    """Nobody answered in time; whoever posts there again waits as long again."""
+    """No response arrived in time; another request to that address would wait as long again."""
 
 
 class NoFunction(NoAnswer):
-    """Who answers there is none of ours, as a broker or a login page: recorded events are nothing to it."""
+    """The server at that address is not a function of this project, but for example a broker or a login page.
+
+    It cannot process recorded events.
+    """
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a function answered to a replayed event; the fields are an `Attempt`'s."""
+    """A function's response to a replayed event; the fields are those of an `Attempt`."""
 
     function: str
     status: int
@@ -53,9 +56,9 @@ class Answer:
 
 
 def replay(entry: Entry, function: str, url: str, *, dry_run: bool, replay_id: str = "") -> Answer:
-    """Post a recorded event to a function, as part of the replay `replay_id`, and return what it answers.
+    """Post a recorded event to a function as part of the replay `replay_id`, and return the response.
 
-    Raises `NoAnswer`. With `dry_run` nothing that the function writes is kept.
+    Raises `NoAnswer`. With `dry_run` none of the function's writes are persisted.
     """
     started = time.perf_counter()
     response = post(marks.marked(entry.event, replay_id or new_replay_id(), dry_run=dry_run), url, Accept=BATCH)
@@ -63,8 +66,8 @@ def replay(entry: Entry, function: str, url: str, *, dry_run: bool, replay_id: s
 
 
 def post(event: BaseCloudEvent, url: str, **headers: str) -> Response:
-    """Post one event in binary mode, with these headers beside its own; a redirect is an answer. Raises `NoAnswer`."""
-    import requests  # a tenth of a second, for what asks a function alone
+    """Post one event in binary mode with additional headers, without following redirects. Raises `NoAnswer`."""
+    import requests  # takes 0.1 s to import, and only requests to functions need it
 
     message, started = binary(event), time.perf_counter()
     try:
@@ -73,19 +76,19 @@ def post(event: BaseCloudEvent, url: str, **headers: str) -> Response:
             data=message.body,
             headers={**message.headers, **headers},
             timeout=SECONDS,
-            proxies=NO_PROXY if is_loopback(url) else None,  # what was recorded does not leave this machine
-            allow_redirects=False,  # an event goes where it is sent, and nowhere else
+            proxies=NO_PROXY if is_loopback(url) else None,  # recorded events must not leave this machine
+            allow_redirects=False,  # an event must reach only the given URL
         )
     except requests.RequestException as error:
-        if isinstance(error, requests.Timeout) or time.perf_counter() - started >= SECONDS:  # of a body that ends early
+        if isinstance(error, requests.Timeout) or time.perf_counter() - started >= SECONDS:  # timeout in the body
             raise TooLate(f"no answer from {url}: it takes too long") from None
         raise NoAnswer(f"no answer from {url}: it cannot be reached") from None
 
 
 def answer_of(function: str, status: int, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
-    """What a response says: an error, or a batch of events, which may be empty.
+    """Parse a response: an error, or a batch of events, which may be empty.
 
-    Raises `NoFunction` for anything else: a function answers a replay by one of these two.
+    Raises `NoFunction` for any other response, because a function responds to a replay with one of these two.
     """
     if status >= 400:
         return Answer(function, status, seconds, error=" ".join(body.decode(errors="replace").split()))
@@ -97,7 +100,7 @@ def answer_of(function: str, status: int, headers: Mapping[str, str], body: byte
 
 
 def _batch(body: bytes) -> tuple[Structured, ...] | None:
-    """The events in a batch, None for what is none."""
+    """Return the events in a batch, or None if the body is not a batch."""
     try:
         events = json.loads(body)
     except ValueError:
@@ -109,15 +112,15 @@ def _batch(body: bytes) -> tuple[Structured, ...] | None:
 
 
 def new_replay_id() -> str:
-    """An id for one replay."""
+    """Generate an id for one replay."""
     return str(uuid.uuid4())
 
 
 def recorded(entry: Entry, function: str) -> Attempt | None:
-    """What the function answered when the event was delivered: its first success, else its last failure.
+    """Return the function's attempt at the event's delivery: its first success, or else its last failure.
 
-    A success behind that is no answer to the event as it was then: of a second delivery, or what came of it later, as
-    evictions that were granted behind the look that sent them.
+    Later successes do not show how the function handled the event at that time. They come from a redelivery, or report
+    late results, such as evictions that were granted after the pass that requested them had responded.
     """
     attempts = [attempt for attempt in entry.attempts if attempt.function == function and not attempt.replay]
     succeeded = (attempt for attempt in attempts if not attempt.failed)

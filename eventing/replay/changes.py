@@ -1,4 +1,4 @@
-"""Finds how the objects named in recorded events have changed since: that explains why a replay differs."""
+"""Finds how the objects that recorded events name have changed since, which explains why a replay differs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from kube.pods import is_terminating
 
 MAINTENANCE, NODE, POD, BUDGET = "nodemaintenance", "node", "pod", "poddisruptionbudget"
 MUTEX = {RULE: "mutexrule", TARGET: "mutextarget", RUN: "mutexrunconfig"}
-"""Kinds of the upgrade mutex, and what each is called here."""
+"""Kinds of the upgrade mutex, and the name of each in this package."""
 
 
 class Change(Enum):
-    """How an object has changed since it was recorded; the text follows its name."""
+    """How an object has changed since it was recorded; messages put the value after the object's name."""
 
     DELETED = "no longer exists"
     REPLACED = "is another one now"
@@ -42,12 +42,12 @@ class Change(Enum):
 
 
 LOST = (Change.DELETED, Change.REPLACED)
-"""The object that was recorded is not there any more."""
+"""Changes after which the recorded object no longer exists."""
 
 
 @dataclass(frozen=True)
 class RecordedObject:
-    """An object that a recorded event names; `uid` is "" where only the name is known."""
+    """An object that a recorded event names; `uid` is "" if only the name is known."""
 
     kind: str
     name: str
@@ -59,14 +59,14 @@ class RecordedObject:
 
 
 class Standing(NamedTuple):
-    """How far a run of the upgrade mutex is now: the event that it waits for, "" for none, and the node at work."""
+    """Current progress of an upgrade mutex run: the event that it waits for ("" for none), and the current node."""
 
     event: str
     node: str
 
 
 class Counts(NamedTuple):
-    """Of a disruption budget: how many pods are healthy, how many have to be, and how many it lets go."""
+    """Counts of a disruption budget: healthy pods, required healthy pods and allowed disruptions."""
 
     healthy: int
     needed: int
@@ -75,9 +75,9 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True)
 class Changes:
-    """The objects that have changed since they were recorded, and how.
+    """The objects that have changed since they were recorded, and the current state of runs and budgets.
 
-    And how things are now: how far runs are, by uid, and what budgets count, by `namespace/name`.
+    `runs` has the progress of runs by uid; `budgets` has the counts of budgets by `namespace/name`.
     """
 
     by_object: Mapping[RecordedObject, Change]
@@ -85,11 +85,11 @@ class Changes:
     budgets: Mapping[str, Counts] = field(default_factory=dict)
 
     def of(self, kind: str, key: str) -> Change | None:
-        """How the object of this kind and uid has changed, a node or budget by its name; None when it has not."""
+        """Return the change of an object by its kind and uid (by name for nodes and budgets), or None if unchanged."""
         return self._by_key.get((kind, key))
 
     def lost(self) -> list[str]:
-        """A sentence for each object that is gone, in order."""
+        """Return a sentence for each object that no longer exists, sorted."""
         return sorted(f"{each} {change.value}" for each, change in self.by_object.items() if change in LOST)
 
     @cached_property
@@ -101,7 +101,7 @@ NO_CHANGES = Changes({})
 
 
 def objects_in(entries: Iterable[Entry]) -> set[RecordedObject]:
-    """The objects that the events, and the replies to them, name."""
+    """Return the objects that the events and the replies to them name."""
     found: set[RecordedObject] = set()
     for entry in entries:
         found.update(_named(_data(entry.event)))
@@ -116,7 +116,10 @@ def _data(event: BaseCloudEvent) -> Mapping[str, Any]:
 
 
 def _named(data: Mapping[str, Any]) -> Iterator[RecordedObject]:
-    """Data of ours names maintenance, node and pods; the API server's is the whole object."""
+    """Yield the objects that event data names.
+
+    This project's data names maintenance, node and pods; the API server's data is the object itself.
+    """
     metadata, kind = _mapping(data.get("metadata")), data.get("kind")
     if kind == "NodeMaintenance":
         yield from _maintenance({**metadata, "apiVersion": data.get("apiVersion")})
@@ -139,22 +142,22 @@ def _named(data: Mapping[str, Any]) -> Iterator[RecordedObject]:
 
 
 def pods_in(data: object) -> list[Mapping[str, str]]:
-    """The pods, each with its uid, that an answer of `evict` names; what anybody else made of it has none."""
+    """Return the pods in the data of `pods.evicted`; entries without namespace, name or uid are skipped."""
     return [*evicted_in(data), *blocked_in(data)]
 
 
 def evicted_in(data: object) -> list[Mapping[str, str]]:
-    """Those of them that it evicted."""
+    """Return the evicted pods in the data of `pods.evicted`."""
     return _pods(_mapping(data).get("evicted"))
 
 
 def blocked_in(data: object) -> list[Mapping[str, Any]]:
-    """Those of them that may not go, each with what keeps it."""
+    """Return the blocked pods in the data of `pods.evicted`, each with its reason."""
     return _pods(_mapping(data).get("blocked"))
 
 
 def budget_over(blocked: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Namespace and name of the one budget that keeps a blocked pod; None where none does, or several."""
+    """Return namespace and name of the budget that blocks a pod, or None if there is not exactly one."""
     name = blocked.get("budget")
     return (blocked["namespace"], str(name)) if _is_name(name) and "," not in str(name) else None
 
@@ -186,7 +189,7 @@ def _node(name: Any) -> Iterator[RecordedObject]:
 
 
 async def read_changes(api: Api, objects: Collection[RecordedObject]) -> Changes:
-    """Read each of them once. Raises `ApiError`, e.g. `Denied` where the caller may not read them."""
+    """Read each object once and compare it. Raises `ApiError`, such as `Denied` if the caller may not read it."""
     answers = await together(*(absent_ok(api.get(each.path)) for each in objects))
     found = dict(zip(objects, answers, strict=True))
     changes = {each: change_of(each, live) for each, live in found.items()}
@@ -200,13 +203,13 @@ async def read_changes(api: Api, objects: Collection[RecordedObject]) -> Changes
 
 
 def counts_of(budget: Object) -> Counts:
-    """What a live budget counts; nothing where it is new."""
+    """Return the counts of a live budget; those that a new budget lacks are 0."""
     status = budget.get("status") or {}
     return Counts(*(status.get(name, 0) for name in ("currentHealthy", "desiredHealthy", "disruptionsAllowed")))
 
 
 def standing_of(run: Object) -> Standing:
-    """How far a run is; a valid config without a run is asked about an upgrade."""
+    """Return the progress of a run; a valid config without an active run waits for the upgrade check."""
     if condition(run, CONFIG_VALIDATED).get("status") != "True":
         return Standing("", "")
     if not is_active(run):
@@ -216,7 +219,7 @@ def standing_of(run: Object) -> Standing:
 
 
 def change_of(recorded: RecordedObject, live: Object | None) -> Change | None:
-    """How a recorded object has changed, given the live object of its name."""
+    """Return how a recorded object has changed, given the live object with its name."""
     if live is None:
         return Change.DELETED
     if recorded.uid and live["metadata"]["uid"] != recorded.uid:

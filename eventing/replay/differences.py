@@ -1,8 +1,8 @@
-"""Compares what a function answers to a replayed event with what it answered when the event was recorded. Pure.
+"""Compares a function's response to a replayed event with its response when the event was recorded. No I/O.
 
-Functions act on the live cluster, so that some answers must differ when the cluster has changed: a drained node has no
-pods to evict again. Such a difference is explained by a change of the objects that the answer names, and is no fault;
-every other one is.
+Functions act on the live cluster, so some responses must differ after the cluster has changed: a drained node has no
+pods left to evict. A change of the objects that the response names explains such a difference. A difference without an
+explanation is a fault.
 """
 
 from __future__ import annotations
@@ -20,53 +20,56 @@ from eventing.subjects import SUBJECTS
 from kube.mutex.objects import RUN
 
 VOLATILE = ("id", "time", "signature", "traceparent", "tracestate", "replay", "dryrun")
-"""Attributes that differ each time."""
+"""Attributes that differ in every execution."""
 BY_NODE = ("node", "partitionkey", "data.node")
-"""Attributes and fields with the node of an event."""
+"""Attributes and fields that contain an event's node."""
 GONE_ON = "has gone on since"
 VERSIONS = ("podsVersion", "budgetsVersion", "maintenanceVersion", "left", "closed", "begun", "after")
-"""So do these, in the data."""
+"""Data fields that differ in every execution."""
 ANSWER = "answer"
-"""The field of a difference in what was answered at all: nothing, or an event of another type."""
+"""Field name of a difference between two event types, or between an event and none."""
 SILENT_WHEN_SUCCEEDED = ("begin", "evict", "resync")
 """Functions that emit nothing about a maintenance that has Succeeded."""
 SURVEYS = ("resync", "resync-runs")
-"""Functions that speak of whatever waits for something now."""
+"""Functions that report every object that currently waits for something."""
 ABSORBS = ("evict", "guard", "migrate")
-"""Functions that answer a hint with nothing where another look sees what it tells of (rule 8); a replay has its own."""
+"""Functions that coalesce hints: they reply with nothing if another pass covers the hint (rule 8).
+
+A replay always runs a pass of its own.
+"""
 SPEAKS_OF_WRITES = "protect"
-"""The function that answers where it had to write something, and is silent where that stands."""
+"""The function that replies only if it had to write something."""
 BY_PODS = "evict"
-"""The function whose answer depends on the pods that are there."""
+"""The function whose reply depends on the pods that exist."""
 
 
 class Answered(Protocol):
-    """What a function answered; an `Attempt` is one, and the answer to a replay."""
+    """A function's response: an `Attempt`, or the response to a replay."""
 
     @property
     def status(self) -> int:
-        """The HTTP status."""
+        """Return the HTTP status."""
 
     @property
     def replies(self) -> tuple[Structured, ...]:
-        """The events that it answered, whole."""
+        """Return the events in the response, complete."""
 
     @property
     def error(self) -> str:
-        """What it answered where that did not work, "" where it did."""
+        """Return the text of an error response, "" on success."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not as it was.
+    """One difference between the recorded and the current response.
 
     Attributes:
-        event: id of the event.
-        function: who answered.
+        event: Id of the event.
+        function: Name of the function.
         field: `status`, `answer` (an event's type, None for no event), or the name of an attribute or of a field of
             the data, such as `data.blocked[default/a].reason`.
-        then, now: its values, None where it is not there.
-        explained: the change of an object that explains it; "" when none does.
+        then, now: The recorded and the current value, None if absent.
+        explained: The change of an object that explains the difference, "" if there is none.
     """
 
     event: str
@@ -78,12 +81,12 @@ class Difference:
 
 
 def compare(then: Attempt, now: Answered, changes: Changes) -> list[Difference]:
-    """All differences between the recorded attempt and the answer of now."""
+    """Return all differences between the recorded attempt and the current response."""
     return [Difference(then.event, then.function, *fields) for fields in _differing(then, now, changes)]
 
 
 def _differing(then: Attempt, now: Answered, changes: Changes) -> Iterator[tuple[str, Any, Any, str]]:
-    """(field, then, now, explanation)."""
+    """Yield field, recorded value, current value and explanation of each difference."""
     if then.failed or now.status >= 400:
         if _status(then) != _status(now):
             yield "status", _status(then), _status(now), ""
@@ -94,12 +97,15 @@ def _differing(then: Attempt, now: Answered, changes: Changes) -> Iterator[tuple
 
 
 def _status(answer: Answered) -> str:
-    """Its number and what it says, in one line."""
+    """Return status and error text in one line."""
     return " ".join(f"{answer.status} {answer.error}".split())
 
 
 def _by_subject(replies: tuple[Structured, ...]) -> dict[tuple[str, int], Structured]:
-    """A function emits at most one event about each object; a further one has a number of its own."""
+    """Index replies by the uid of their object and a number.
+
+    A function emits at most one event about each object; the number distinguishes any further one.
+    """
     found: dict[tuple[str, int], Structured] = {}
     for reply in replies:
         uid = next((str(reply[word]) for word in SUBJECTS.values() if reply.get(word)), "")
@@ -119,7 +125,7 @@ def _of_reply(
 
 
 def _lasting(reply: Structured) -> dict[str, Any]:
-    """The reply without what differs each time."""
+    """Return the reply without what differs in every execution."""
     data = reply.get("data")
     if isinstance(data, Mapping):
         data = {name: value for name, value in data.items() if name not in VERSIONS}
@@ -127,7 +133,10 @@ def _lasting(reply: Structured) -> dict[str, Any]:
 
 
 def _fields(name: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
-    """The innermost fields that differ. A list of pods has no order: who is evicted first is chance."""
+    """Yield the innermost fields that differ.
+
+    The order of a list of pods is ignored, because pods are evicted in arbitrary order.
+    """
     if isinstance(then, Mapping) and isinstance(now, Mapping):
         for key in {**then, **now}:
             yield from _fields(f"{name}.{key}" if name else str(key), then.get(key), now.get(key))
@@ -139,14 +148,14 @@ def _fields(name: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _pods(value: Any) -> dict[str, Any] | None:
-    """A list of pods by their names, None for anything else."""
+    """Return a list of pods as a mapping by name, or None for any other value."""
     if not isinstance(value, list) or not all(isinstance(item, Mapping) and "namespace" in item for item in value):
         return None
     return {f"{item['namespace']}/{item.get('name')}": item for item in value}
 
 
 def _why_other(function: str, before: Structured | None, after: Structured | None, changes: Changes) -> str:
-    """What explains that nothing, or an event of another type, is answered now."""
+    """Explain why the function now replies with nothing, or with an event of another type."""
     if said := _why_mutex(function, before, after, changes):
         return said
     if function == SPEAKS_OF_WRITES and (before is None or after is None):
@@ -166,17 +175,17 @@ def _why_other(function: str, before: Structured | None, after: Structured | Non
 
 
 def _why_new(function: str) -> str:
-    """What explains an answer where there was none."""
+    """Explain a reply where the recording has none."""
     if function in ABSORBS:
         return "another look may have seen then what the event tells of"
     return "the recording does not speak of it" if function in SURVEYS else ""
 
 
 def _why_mutex(function: str, before: Structured | None, after: Structured | None, changes: Changes) -> str:
-    """What explains another answer about an object of the upgrade mutex: what it was then is over, or is to come.
+    """Explain a different reply about an object of the upgrade mutex; return "" if nothing explains it.
 
-    A run that waits for the very event that was answered then has to be answered the same; who looks at all runs says
-    nothing of one that somebody has heard of since.
+    If a run still waits for the event that was recorded, the reply must be the same. A function that reports all
+    waiting runs leaves out a run that has received an event since.
     """
     reply = before or after or {}
     kind = next((kind for kind in MUTEX if reply.get(SUBJECTS[kind])), "")
@@ -198,15 +207,18 @@ def _short(reply: Structured) -> str:
 
 
 def _silences(function: str, change: Change) -> bool:
-    """Whether a function emits nothing about a maintenance that has changed like that."""
+    """Return whether the function emits nothing about a maintenance with this change."""
     if change is Change.SUCCEEDED:
         return function in SILENT_WHEN_SUCCEEDED
     return change in LOST or (change is Change.TERMINATING and function != "restore")
 
 
 def _why_field(field: str, before: Structured, after: Structured, changes: Changes) -> str:
-    """What explains that a field differs: what `evict` reports of pods depends on what else is there, and on a run's
-    progress which node an event about it names."""
+    """Explain why a field differs; return "" if nothing explains it.
+
+    What `evict` reports about pods depends on the other pods and budgets. Which node an event names depends on the
+    progress of its run.
+    """
     run = changes.runs.get(str(before.get("run") or ""))
     if run is not None and run.node != before.get("node") and field in BY_NODE:
         return f"{MUTEX[RUN]} {before.get('subject')} {GONE_ON}"

@@ -1,7 +1,8 @@
-"""What explains that `evict` answers otherwise now: what became of each pod that it named, and of the budget over it.
+"""Explains why a reply of `evict` differs, by changes of the pods that it named and of their budgets. No I/O.
 
-Pure. A pod that is gone explains nothing about another one that a budget kept. Where a pod waited for something else,
-for its turn say, no answer tells behind whom: any pod that is gone may be the cause.
+A deleted pod does not explain a difference in another pod that a budget blocked. A pod may also be blocked for another
+reason, such as waiting for its turn. The reply then does not show which pod it waited for, so that any changed pod may
+be the cause.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kube.words import counted
 
 
 def why_pod(name: str, before: Structured, after: Structured, changes: Changes) -> str:
-    """What explains that `pods.evicted` tells something else of the pod `namespace/name`, "" for nothing."""
+    """Explain why `pods.evicted` now differs in the pod `namespace/name`; return "" if nothing explains it."""
     was = _uid(before, name)
     if not was:
         return ""
@@ -30,25 +31,28 @@ def why_pod(name: str, before: Structured, after: Structured, changes: Changes) 
 
 
 def why_pods(before: Structured, changes: Changes) -> str:
-    """What explains that it tells something else of all of them together: a budget or a pod that has changed."""
+    """Explain by a changed budget or pod why `pods.evicted` differs as a whole."""
     told = (_changed_budget(each, changes) for each in blocked_in(before.get("data")))
     return next(filter(None, told), "") or _changed_pods(before, changes)
 
 
 def why_all_pods(before: Structured, changes: Changes) -> str:
-    """What explains that it tells nothing of them any more: none that it named is there as it was."""
+    """Explain a missing report if all pods that the recorded reply named have changed."""
     pods = pods_in(before.get("data"))
     return _changed_pods(before, changes) if all(changes.of(POD, pod["uid"]) for pod in pods) else ""
 
 
 def _uid(reply: Structured, name: str) -> str:
-    """The uid of a pod that a reply names, "" when it does not."""
+    """Return the uid of a pod that a reply names, "" if the reply does not name it."""
     pods = pods_in(reply.get("data"))
     return next((pod["uid"] for pod in pods if f"{pod['namespace']}/{pod['name']}" == name), "")
 
 
 def _changed_budget(blocked: Mapping[str, Any], changes: Changes, *, still: bool = True) -> str:
-    """How the budget that kept a pod, and may do so `still`, has changed; "" where it has not, or nobody knows."""
+    """Describe the change of the budget that blocked a pod; return "" if it is unchanged or unknown.
+
+    `still` is whether the pod is blocked in the current reply as well.
+    """
     over = budget_over(blocked)
     if not over:
         return ""
@@ -63,21 +67,25 @@ def _changed_budget(blocked: Mapping[str, Any], changes: Changes, *, still: bool
 
 
 def _is_kept(blocked: Mapping[str, Any]) -> bool:
-    """Whether one budget keeps the pod; it lets none go then, whatever it counts: another node's look was quicker."""
+    """Return whether exactly one budget blocks the pod.
+
+    The budget then admitted no pod, even if its counts suggest otherwise: another node's pass was faster.
+    """
     return blocked.get("reason") == "DisruptionBudget" and budget_over(blocked) is not None
 
 
 def _counts_otherwise(blocked: Mapping[str, Any], now: Counts, *, still: bool) -> bool:
-    """Whether what was recorded of a budget is not so now.
+    """Return whether the budget's counts differ from those in the recorded reply.
 
-    A new budget's, and the API server's own refusals have no counts: of who is kept `still` there are some now.
+    The reply has no counts for a new budget, or for a rejection by the API server. If the pod is `still` blocked, the
+    current reply has counts, which is a difference.
     """
     healthy, needed = blocked.get("healthy"), blocked.get("needed")
     return still if healthy is None else (healthy, needed) != (now.healthy, now.needed)
 
 
 def _changed_pods(before: Structured, changes: Changes) -> str:
-    """How the pods that a reply names have changed, in one line; "" when none has."""
+    """Describe the changes of the pods that a reply names, in one line; return "" if there are none."""
     changed = list(_changed(before, changes))
     return changed[0] + (f", and so on: {len(changed)} pods" if len(changed) > 1 else "") if changed else ""
 

@@ -1,8 +1,8 @@
 """Redrives dead letters: delivers each again to the function that did not accept it, and its reply to the broker.
 
-Through the broker the event would go to all functions that it has reached already. So it is posted to the function
-itself, as the broker would, and what the function answers is posted to the broker, with the token that `$SINK_TOKEN`
-names where that asks for one.
+The broker would deliver the event to all its subscribers again. The event is therefore posted to the function directly,
+as a broker would post it, and the function's reply is posted to the broker. `$SINK_TOKEN` names the file with the
+token, if the broker requires one.
 """
 
 from __future__ import annotations
@@ -25,23 +25,28 @@ if TYPE_CHECKING:
     from requests import Response
 
 NOBODY_THERE = 503
-"""The status of an attempt that got no answer."""
+"""Status of an attempt without a response."""
 SAID = 500
-"""Characters of an answer that an attempt keeps."""
+"""Maximum characters of a response that an attempt keeps."""
 REPLY_NOT_ACCEPTED = 502
-"""The status of an attempt that worked and whose reply the broker did not accept: the chain has not gone on."""
+"""Status of an attempt that succeeded, but whose reply the broker did not accept.
+
+The chain of events has not continued.
+"""
 
 
 def function_of(letter: Entry) -> str:
-    """The function that did not accept a dead letter, "" when it is not known: the last word of the destination's path,
-    or the only function whose attempts failed."""
+    """Return the function that did not accept a dead letter, "" if it is unknown.
+
+    It is the last path segment of the destination, or else the only function whose attempts failed.
+    """
     named = _last_word(letter.dead_letter.destination if letter.dead_letter else "")
     failed = {attempt.function for attempt in letter.attempts if attempt.failed and not attempt.replay}
     return named or (failed.pop() if len(failed) == 1 else "")
 
 
 def _last_word(url: str) -> str:
-    """Of the path of an address, which another broker may have written; "" for what is none."""
+    """Return the last path segment of a URL; return "" if it is invalid, as another broker may have written it."""
     try:
         return urlsplit(url).path.rstrip("/").rpartition("/")[2]
     except ValueError:
@@ -49,7 +54,7 @@ def _last_word(url: str) -> str:
 
 
 def is_open(letter: Entry) -> bool:
-    """Whether nobody has redriven it with success."""
+    """Return whether the dead letter has not been redriven successfully yet."""
     function = function_of(letter)
     return not any(
         attempt.replay.startswith(REDRIVE) and attempt.function == function and not attempt.failed
@@ -58,15 +63,15 @@ def is_open(letter: Entry) -> bool:
 
 
 def still_open(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """The dead letters among the entries that wait to be redriven, in their order, one after another."""
+    """Return an iterator over the dead letters among the entries that still have to be redriven."""
     return (entry for entry in entries if entry.dead_letter and is_open(entry))
 
 
 def redrive(letter: Entry, url: str, broker: str) -> Attempt:
-    """Deliver a dead letter to the function at `url`, and its answer to the broker.
+    """Deliver a dead letter to the function at `url`, and its reply to the broker.
 
-    Returns the attempt, for the journal: a success only when the broker accepted the reply. Nobody there is a failed
-    attempt like any other.
+    Returns the attempt for the journal, which is a success only if the broker accepted the reply. A missing response is
+    a failed attempt like any other.
     """
     event, at, started = original(letter.event), datetime.now(timezone.utc), perf_counter()
     try:
@@ -79,7 +84,7 @@ def redrive(letter: Entry, url: str, broker: str) -> Attempt:
 
 
 def _publish_reply(response: Response, broker: str) -> tuple[int, str, tuple[Structured, ...]]:
-    """Publish the function's reply, if any, to the broker; returns status, error and the reply."""
+    """Post the function's reply, if there is one, to the broker; return status, error and the reply."""
     if response.status_code >= 400:
         return response.status_code, " ".join(response.text.split())[:SAID], ()
     if response.status_code >= 300:
