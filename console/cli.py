@@ -1,6 +1,6 @@
-"""`kubectl maintenance`: the list of commands. kubectl finds the script `kubectl-maintenance` on PATH as a plugin.
+"""The command group of `kubectl maintenance`; kubectl runs the script `kubectl-maintenance` on PATH as a plugin.
 
-A command is imported when it is called, so that none waits for what another one needs.
+A command's module is imported only when that command is called, so that no command waits for another one's imports.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ COMMANDS = {
     "redrive": "Deliver dead letters again: each to the one function that it was meant for; "
     "the answer goes to the broker.",
 }
-"""Name → first sentence of its help. In `console.commands` its module bears the name without -, its function with _."""
+"""Command name → first sentence of its help text.
+
+The command's module in `console.commands` has the same name without hyphens. Its function has underscores instead.
+"""
 
 
 class Listed(Commands):
-    """The group of the commands in the list."""
+    """A click group of the commands in `COMMANDS`, which imports a command only when it is called."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command; None where there is none of this name."""
+        """Import and return the command, or return None if no command has this name."""
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"console.commands.{cmd_name.replace('-', '')}")
@@ -45,7 +48,7 @@ class Listed(Commands):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list, which imports no command."""
+        """Write the list of commands without importing any of them."""
         click.Group(commands=self.commands).format_commands(ctx, formatter)
 
 
@@ -56,7 +59,7 @@ class Listed(Commands):
 )
 @cluster_options
 def commands() -> None:
-    """Take nodes out of service and give them back.
+    """Take nodes out of service for maintenance and return them to service.
 
     \b
     Example:
@@ -67,7 +70,7 @@ def commands() -> None:
 
 
 def main() -> None:
-    """Entry point of the script; the help names the program as kubectl calls it."""
+    """Run the command line; the help text names the program as kubectl calls it."""
     commands(prog_name="kubectl maintenance")
 
 

@@ -1,1 +1,1 @@
-"""The commands of `kubectl maintenance`, one a file."""
+"""The commands of `kubectl maintenance`, one module each."""

@@ -1,4 +1,4 @@
-"""`kubectl maintenance certificates`: which certificates there are, until when, and when each is renewed."""
+"""`kubectl maintenance certificates`: lists certificates with validity and next renewal, and requests renewals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = {
     "NOT AFTER": "ends",
     "NEXT RENEWAL": "renewal",
 }
-"""Column → field of the JSON output."""
+"""Table column → field of the JSON output."""
 
 
 @click.command
@@ -60,7 +60,7 @@ def certificates(name: str, output: str) -> None:
 
 
 def table(found: list[Object]) -> RenderableType:
-    """A row per Secret."""
+    """Build a table with one row per Secret."""
     if not found:
         return Text("No certificates.")
     rows = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")

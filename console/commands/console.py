@@ -1,4 +1,4 @@
-"""`kubectl maintenance console`: serve the web console, on this machine or in a cluster."""
+"""`kubectl maintenance console`: serves the web console, on a user's machine or in a cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 SHORTEST_SECRET = 16
-"""Characters: fewer can be guessed."""
+"""Minimum length of the proxy secret in characters; a shorter secret can be guessed."""
 
 
 def _networks(context: click.Context, option: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -98,15 +98,16 @@ def console(
 ) -> None:
     """Serve the web console until Ctrl-C.
 
-    Where only this machine can reach it, everybody who does acts as the kubeconfig's user, as with kubectl proxy.
-    Elsewhere each request brings a bearer token, or comes through a proxy that knows a secret and names the user.
+    With --user-header, each request must come through a proxy that sends a secret and names the user. Without it, all
+    requests to a loopback address act as the kubeconfig's user, as with kubectl proxy. On any other address, each
+    request must carry a bearer token.
 
     \b
     Example:
       kubectl maintenance console
       kubectl maintenance console --listen 127.0.0.1:8090 --journal .cluster/product/journal.db
     """
-    from console.web.serving import Settings, serve  # half a second that no other command should pay
+    from console.web.serving import Settings, serve  # this import takes half a second
 
     trusted = _proxy(**proxy)
     here = _is_local(listen)
@@ -127,7 +128,10 @@ def console(
 def _proxy(
     user_header: str, groups_header: str, addresses: tuple[str, ...], secret_file: Path | None, secret_header: str
 ) -> Proxy | None:
-    """The proxy that the command line names; a usage error where it could not be told from others."""
+    """Return the proxy that the options describe, or None without --user-header.
+
+    Raises `BadParameter` if a required option is missing, or if the secret is too short or not ASCII.
+    """
     from console.web.callers import Proxy
 
     if not user_header:

@@ -1,4 +1,4 @@
-"""`kubectl maintenance cordon NODE`: have a node take no new pods, without a NodeMaintenance (OSV-10a)."""
+"""`kubectl maintenance cordon NODE`: marks a node unschedulable, without a NodeMaintenance (OSV-10a)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kubectl maintenance deadletters`: list dead letters, each with its function and the reason."""
+"""`kubectl maintenance deadletters`: lists dead letters, each with its function and the reason."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def deadletters(everything: bool, journal: str, output: str) -> None:
 
 
 def table(letters: Sequence[Mapping[str, Any]], now: datetime) -> RenderableType:
-    """A row per dead letter, of its fields."""
+    """Build a table with one row per dead letter."""
     if not letters:
         return Text("No dead letters.")
     rows = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")

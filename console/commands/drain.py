@@ -1,4 +1,4 @@
-"""`kubectl maintenance drain NODE`: as `kubectl drain`, without a NodeMaintenance (DRN-1 to DRN-6, OSV-10)."""
+"""`kubectl maintenance drain NODE`: like `kubectl drain`, without a NodeMaintenance (DRN-1 to DRN-6, OSV-10)."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def drain(
 
 
 async def _check_selector(api: Api, node: str, options: DrainOptions) -> None:
-    """The server refuses a selector that it cannot read, before anything is cordoned (DRN-5)."""
+    """Raise a usage error if the API server rejects the selector; runs before the node is cordoned (DRN-5)."""
     try:
         await look(api, node, options)
     except InvalidSelector as error:
@@ -85,7 +85,10 @@ async def _check_selector(api: Api, node: str, options: DrainOptions) -> None:
 
 
 def _refuse(node: str, found: Sorted, *, cordoned: bool) -> None:
-    """All refusals in one line; nothing is evicted then, and the node stays cordoned (DRN-2)."""
+    """Raise one error that lists all refusals, if there are any.
+
+    The command then evicts no pods. If it has cordoned the node, the node stays cordoned (DRN-2).
+    """
     if not found.refusals:
         return
     reasons = "; ".join(f"{refusal.reason}: {', '.join(refusal.pods)}" for refusal in found.refusals)
@@ -103,7 +106,7 @@ async def _evict(api: Api, node: str, found: Sorted, options: DrainOptions, time
 
 
 def _foreseen(node: str, found: Sorted, leaving: Pods, output: str) -> Object:
-    """The report of a dry run, each pod that would leave with what it would wait for."""
+    """Show and return the report of a dry run: the pods that would leave, and what each would wait for."""
     pods = leaving._replace(staying=[(pod, DAEMON) for pod in sorted(found.daemons, key=key)])
     for warning in pods.unknown:
         warn(warning)

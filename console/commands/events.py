@@ -1,4 +1,4 @@
-"""`kubectl maintenance events`: show recorded events by node, maintenance, type and time; export and import them."""
+"""`kubectl maintenance events`: shows recorded events by node, maintenance, type and time; exports and imports them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
 LIMIT = 2000
-"""Events for eyes; an export has no limit of its own."""
+"""Default maximum number of events; the format jsonl has no default limit."""
 BESIDE_IMPORT = ("file", "journal")
-"""The parameters of an import."""
+"""The only parameters that are valid with --import."""
 
 
 @dataclass(frozen=True)
 class Filters:
-    """The filters that the command line names; empty is none."""
+    """The filters that the command line sets; an empty value does not filter."""
 
     node: str = ""
     maintenance: str = ""
@@ -47,7 +47,7 @@ class Filters:
     limit: int | None = None
 
     def query(self, output: str) -> Query:
-        """What to select for this form of output."""
+        """Build the journal query for this output format."""
         limit = self.limit if self.limit is not None else 0 if output == "jsonl" else LIMIT
         types = tuple(whole(kind) for kind in self.kinds)
         return Query(
@@ -104,13 +104,13 @@ def events(output: str, file: BinaryIO | None, journal: str, run: str, **values:
 
 
 def _refuse_no_time(since: datetime | None, until: datetime | None) -> None:
-    """A usage error for an end that is not after the beginning: no event could be shown."""
+    """Raise `UsageError` if `until` is not after `since`, because no event could match."""
     if since and until and until <= since:
         raise click.UsageError("--until is not after --since, and nothing arrived between: exchange or correct them")
 
 
 def _refuse_beside_import() -> None:
-    """A usage error for an option that says what to show, or how: it would do nothing."""
+    """Raise `UsageError` if --import is combined with a filter or output option, which would have no effect."""
     named = {str(param.name): max(param.opts, key=len) for param in click.get_current_context().command.params}
     others = [option for name, option in named.items() if name not in BESIDE_IMPORT and is_given(name)]
     if others:
@@ -133,14 +133,14 @@ def _show(book: Journal, query: Query, output: str) -> None:
 
 
 def _noted(entries: Iterable[Entry], arrivals: list[datetime]) -> Iterator[Entry]:
-    """The entries as they come, and when each arrived."""
+    """Yield the entries unchanged, and append each arrival time to `arrivals`."""
     for entry in entries:
         arrivals.append(entry.arrived)
         yield entry
 
 
 def _print(book: Journal, entries: Iterable[Entry], output: str) -> None:
-    """What is kept of each entry is what is shown of it: their data may be more than there is memory."""
+    """Print the entries, keeping only the printed fields: the data of all events may not fit into memory."""
     now = datetime.now(timezone.utc)
     if output == "json":
         show_json_list(as_json(entry, now) for entry in entries)
@@ -153,7 +153,7 @@ def _print(book: Journal, entries: Iterable[Entry], output: str) -> None:
 
 
 def _warn_unknown(book: Journal, query: Query, count: int) -> None:
-    """Where nothing was found: the filters that match nothing in the whole journal, such as a misspelt name."""
+    """Warn, if no event was found, about filters that match nothing in the journal, such as a misspelled name."""
     if count:
         return
     if query.node and not book.select(Query(node=query.node, limit=1)):
@@ -166,7 +166,10 @@ def _warn_unknown(book: Journal, query: Query, count: int) -> None:
 
 
 def _import(book: Journal, file: BinaryIO) -> None:
-    """Two readings of the file are needed: a pipe is kept first."""
+    """Import the file into the journal.
+
+    The import reads the file twice. The function therefore copies it first, because a pipe can be read only once.
+    """
     with TemporaryFile() as copy:
         copyfileobj(file, copy)
         copy.seek(0)

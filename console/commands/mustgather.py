@@ -1,4 +1,4 @@
-"""`kubectl maintenance must-gather`: write what explains a maintenance into one archive (NMO-25)."""
+"""`kubectl maintenance must-gather`: writes the data that explains a maintenance into one archive (NMO-25)."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 def must_gather(file: Path | None, namespace: str, logs: Path | None, journal: str, output: str) -> None:
     """Write maintenances, runs, nodes, machines, budgets, events, pods and logs into one archive.
 
-    No Secret is read; values of environment variables and what virtual machines start with are left out. What may not
-    be read is named, and what could be read is kept.
+    The archive contains no Secrets, no values of environment variables and no startup data of virtual machines. If some
+    data cannot be read, the command keeps the rest and names what is missing.
 
     \b
     Example:
@@ -65,10 +65,10 @@ def must_gather(file: Path | None, namespace: str, logs: Path | None, journal: s
 
 
 def _gather(file: Path, namespace: str, logs: Path | None, journal: str) -> dict[str, Any]:
-    """Write the archive; returns its index. A journal that cannot be read is an error before anything is written."""
+    """Write the archive and return its index. Raises `NoResult` for an unreadable journal before it writes anything."""
 
     async def work(api: Api) -> dict[str, Any]:
-        version = await api.get("/version")  # a server that does not answer leaves no empty archive behind
+        version = await api.get("/version")  # fails before the archive is created
         with Archive(file) as archive:
             goes_on(lambda: f"{file} holds what was read by then, and its index says what that is")
             archive.add_json("version.json", version, "get /version")
@@ -89,7 +89,7 @@ def _gather(file: Path, namespace: str, logs: Path | None, journal: str) -> dict
 
 
 def _add_log(archive: Archive, log: Path) -> None:
-    """Put in a log; where it cannot be read, as amid its rotation, the index says so."""
+    """Add a log file; if it cannot be read, for example during its rotation, note that in the index."""
     try:
         lines = log.read_bytes()
     except OSError as error:
@@ -99,8 +99,8 @@ def _add_log(archive: Archive, log: Path) -> None:
 
 
 def _add_journal(archive: Archive, book: Journal) -> None:
-    """Put in what was recorded; where it cannot be read to its end, the index says so."""
-    from eventing.journal.store import JournalError  # without a journal nobody waits for its libraries
+    """Add the recorded events; if the journal cannot be read completely, note that in the index instead."""
+    from eventing.journal.store import JournalError  # imported only here: its libraries load slowly
 
     try:
         archive.add_lines("journal.jsonl", map(_line, exported(book, Query())), "the journal")
@@ -109,12 +109,12 @@ def _add_journal(archive: Archive, book: Journal) -> None:
 
 
 def _line(line: bytes) -> bytes:
-    """A line of the journal without the values that no object in the archive has either."""
+    """Remove from a journal line the values that the archive omits from all objects."""
     return json.dumps(without_values(json.loads(line))).encode() + b"\n"
 
 
 def _faults(index: dict[str, Any]) -> list[str]:
-    """What is not in the archive, and what to do about it."""
+    """Return one message for all missing permissions with the remedy, and one for each other failed read."""
     faults = []
     if denied := [item["permission"] for item in index["missingPermissions"]]:
         faults.append(f"ask an administrator for the rights to {', '.join(denied)}")

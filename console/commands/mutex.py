@@ -1,4 +1,4 @@
-"""`kubectl maintenance mutex`: how far the upgrade of OpenShift's workers is, and resuming a run that has stopped."""
+"""`kubectl maintenance mutex`: shows upgrade runs of OpenShift's workers, and resumes a run that has stopped."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def status(name: str, watch: bool, output: str) -> None:
 @output_option
 @cluster_options
 def retry(name: str, output: str) -> None:
-    """Resume the run of NAME where it stopped: the Job that failed gets another attempt, a node more time.
+    """Resume the run of NAME where it stopped: a failed Job gets another attempt, a late node gets more time.
 
-    Nodes that are done are left alone. NAME may be NAMESPACE/NAME.
+    Completed nodes are not processed again. NAME may be NAMESPACE/NAME.
 
     \b
     Example:
@@ -78,7 +78,7 @@ def retry(name: str, output: str) -> None:
 
 
 async def _read(api: Api, name: str) -> Object:
-    """The JSON output: `{runs}`, or the report of one."""
+    """Return the JSON output: `{runs}`, or the report of the run that `name` refers to."""
     if name:
         return report(await upgrade_runs.named(api, name))
     return {"runs": [report(run) for run in await upgrade_runs.runs(api)]}

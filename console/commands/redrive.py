@@ -1,4 +1,4 @@
-"""`kubectl maintenance redrive`: deliver dead letters again, each to the function that it was meant for."""
+"""`kubectl maintenance redrive`: delivers dead letters again, each to the function that did not accept it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def redrive(
 ) -> None:
     """Deliver dead letters again: each to the one function that it was meant for; the answer goes to the broker.
 
-    Where the function is, its Trigger says, not the letter. Exit status 1 when one fails again.
-    Where the Broker asks who sends, $SINK_TOKEN names the file with a token.
+    The function's address comes from --functions or from its Trigger, never from the dead letter. The exit status is 1
+    if a delivery fails again. If the Broker requires authentication, $SINK_TOKEN names the file with the token.
 
     \b
     Example:
@@ -71,7 +71,7 @@ def _fields(result: Result) -> dict[str, Any]:
 
 
 def _named(item: Item) -> str:
-    """The dead letter in a line, and the function that it goes to."""
+    """Format the dead letter and its function as one line."""
     event = item.letter.event
     return f"{event.get_id()}  {short(event.get_type())}  ─▶ {function_of(item.letter) or 'nobody'}"
 
@@ -83,7 +83,7 @@ def _check(letters: Sequence[Entry], ids: tuple[str, ...]) -> None:
 
 
 def _outcome(result: Result) -> str:
-    """What became of it, in words."""
+    """Describe the outcome of a redrive in words."""
     made = result.attempt
     if made is None:
         return result.problem if result.is_closed else f"failed: {result.problem}"

@@ -1,4 +1,4 @@
-"""`kubectl maintenance replay`: post recorded events again, and compare the answers now with the recorded ones."""
+"""`kubectl maintenance replay`: posts recorded events again, and compares the new answers with the recorded ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Call = tuple[Entry, Target]
 
 @dataclass(frozen=True)
 class How:
-    """How events are replayed."""
+    """The options that apply to every call of one replay."""
 
     replay_id: str
     dry_run: bool
@@ -56,8 +56,9 @@ class How:
 def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **values: Any) -> None:
     """Replay recorded events, and show what each function answered then and what it answers now.
 
-    No answer goes to the broker: a replay begins nothing new. Exit status 1 when an answer differs by more than what
-    the cluster's own change since then explains, 2 when there is no answer to compare, or a function fails now.
+    The answers do not go to the broker, so a replay triggers no further functions. The exit status is 1 if an answer
+    differs in a way that later changes of the cluster do not explain. It is 2 if no answer can be compared, or if a
+    function fails now.
 
     \b
     Example:
@@ -86,7 +87,10 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **va
 
 
 def _check_places(wanted: Wanted) -> None:
-    """A usage error where two options say where functions are: $FUNCTIONS alone, which is for all commands, yields."""
+    """Raise `UsageError` if more than one option specifies where functions run.
+
+    $FUNCTIONS does not count, because it is set for all commands; the options override it.
+    """
     given = {"--in-process": wanted.in_process, "--url": bool(wanted.url), "--functions": is_given("base")}
     places = [option for option, is_there in given.items() if is_there]
     if len(places) > 1:
@@ -100,7 +104,7 @@ def _confirm(calls: Sequence[Call]) -> None:
 
 
 def _replay(calls: Sequence[Call], changes: Changes, how: How, cluster: Cluster, output: str) -> list[Replayed]:
-    """Call after call, in the order of the recording; each is shown as it comes."""
+    """Make the calls in the order of the recording, and show each result as it arrives."""
     if output == "table":
         _show_lost(changes)
     found = []
@@ -118,14 +122,17 @@ def _show_lost(changes: Changes) -> None:
 
 def _answer(entry: Entry, target: Target, how: How, cluster: Cluster) -> Answer:
     if how.in_process:
-        from console.operations.inprocess import run_here  # all functions and Flask, for this case alone
+        from console.operations.inprocess import run_here  # imports all functions and Flask
 
         return run_here(entry, target.function, cluster, run=how.replay_id, dry_run=how.dry_run, debug=how.debug)
     return posted(entry, target.function, target.url, replay_id=how.replay_id, dry_run=how.dry_run)
 
 
 def _end(found: Sequence[Replayed], left: int, changes: Changes, how: How, output: str) -> None:
-    """Sum up, and give the exit status; calls are left behind an answer of who is no function."""
+    """Print the summary and raise the exception for the exit status.
+
+    `left` is the number of calls that were not made because an endpoint is not a function.
+    """
     note(summary(found, dry_run=how.dry_run), output)
     if output == "json":
         show_json(as_json(how.replay_id, dry_run=how.dry_run, lost=changes.lost(), found=found))

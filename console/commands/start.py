@@ -1,4 +1,4 @@
-"""`kubectl maintenance start NODE`: create the NodeMaintenance; the functions do the rest."""
+"""`kubectl maintenance start NODE`: creates the NodeMaintenance; the functions do the rest."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ FIELDS = {
     "disable_eviction": "disableEviction",
     "skip_wait_for_delete_timeout": "skipWaitForDeleteTimeoutSeconds",
 }
-"""A flag of `kubectl drain` → the field of `spec.drain` (DRN-1a)."""
+"""Flag of `kubectl drain` → field of `spec.drain` (DRN-1a)."""
 
 
 def selector(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
-    """A usage error for a selector that cannot be read."""
+    """Return the label selector unchanged. Raises `BadParameter` if it cannot be parsed."""
     try:
         parsed(value or "")
     except ValueError as error:
@@ -96,9 +96,10 @@ def start(
 ) -> None:
     """Take NODE out of service: cordon it, taint it and evict its pods.
 
-    Pods that no controller makes again, and emptyDir data, are lost, as with kubectl drain --force, unless a flag
-    says false: such pods stay, the status names them, and the others go. Said before: what is lost, and which virtual
-    machines move, are shut down, or will hold the drain up.
+    As with kubectl drain --force --delete-emptydir-data, pods without a controller and emptyDir data are lost. With
+    --force=false or --delete-emptydir-data=false, such pods stay, the status lists them, and the other pods leave. The
+    command shows the admission webhook's warnings about data that will be lost. It also names the virtual machines that
+    will move, shut down or block the drain.
 
     \b
     Example:
@@ -139,7 +140,7 @@ def start(
 
 
 def _about(pods: Pods, node: str, options: DrainOptions) -> Iterator[str]:
-    """What a person should know before of the pods that it would drain, and what is not known of them."""
+    """Yield warnings about the pods of this drain, including any that could not be read."""
     yield from pods.unknown
     if pods.selects_none:
         yield f"no pod that would leave {node} is selected by {options.pod_selector}"
@@ -148,7 +149,7 @@ def _about(pods: Pods, node: str, options: DrainOptions) -> Iterator[str]:
 
 
 def _shown(pods: Pods, made: Object, machines: list[Object], output: str) -> Object:
-    """The NodeMaintenance that would be created, with what it would do to pods and virtual machines."""
+    """Show the preview of a dry run, and return it with the NodeMaintenance that would be created."""
     for line in pods.lines():
         note(line, output)
     note(f"{full_name(made)} would be created", output)
@@ -156,7 +157,10 @@ def _shown(pods: Pods, made: Object, machines: list[Object], output: str) -> Obj
 
 
 async def _awaited(api: Api, made: Object, node: str, timeout: float, output: str) -> Object:
-    """The NodeMaintenance once its node is drained; where that fails, with JSON, it is shown as it was seen last."""
+    """Return the NodeMaintenance once its node is drained.
+
+    If the wait fails and the output is JSON, the function prints the last known state of the object.
+    """
     follow, end = f"kubectl maintenance status {node}", f"kubectl maintenance stop {node}"
     goes_on(lambda: f"the maintenance of {node} goes on: {follow} shows it, {end} ends it")
     latest = [made]
@@ -169,18 +173,21 @@ async def _awaited(api: Api, made: Object, node: str, timeout: float, output: st
 
 
 def _late(node: str, seconds: float, item: Object) -> str:
-    """That it is not drained in time, with what holds it up."""
+    """Build the message for a drain that exceeds the timeout, with the reason that blocks it."""
     reason = held_up(status_of(item))
     why = f" ({reason})" if reason else ""
     return f"{node} is not drained after {seconds:g} s{why}, its maintenance goes on: kubectl maintenance status {node}"
 
 
 async def _drained(api: Api, latest: list[Object], output: str) -> Object:
-    """The NodeMaintenance once its node is drained, its progress shown meanwhile; a one-line error if it fails.
+    """Show the progress, and return the NodeMaintenance once its node is drained.
 
-    In: the object as it was created, in a list of one, where whoever gives up finds it as it was seen last.
+    In: `latest`, a list with the created object. The function replaces that object with each newer state, so that the
+    caller still has the last one after a timeout.
+
+    Raises `ClickException` if the maintenance fails or is deleted.
     """
-    from console.terminal.display import awaited, line  # only what is drawn needs it
+    from console.terminal.display import awaited, line  # imports rich, which only drawing needs
     from console.terminal.escaping import escaped_all
 
     screen = (
@@ -204,4 +211,4 @@ async def _drained(api: Api, latest: list[Object], output: str) -> Object:
 
 
 def _mute(item: Object) -> None:
-    """With JSON nothing is shown before the end."""
+    """Show nothing: the JSON output is printed at the end."""

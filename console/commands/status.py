@@ -1,6 +1,6 @@
-"""`kubectl maintenance status [NODE]`: which nodes are in maintenance, how far each drain is, and what blocks it.
+"""`kubectl maintenance status [NODE]`: shows the nodes in maintenance, each drain's progress, and what blocks it.
 
-Of one node its virtual machines, too, read anew with each change of its maintenance.
+For a single node it also shows the virtual machines, which it reads again after each change of the node's maintenance.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from kube.paths import Object
 def status(node: str, watch: bool, output: str) -> None:
     """Show all maintenances, or NODE with its pending and blocked pods and what would unblock them.
 
-    Of NODE its virtual machines, too: whether each can be migrated, what a drain does with it, its migration.
+    For NODE, the command also shows the virtual machines: whether each can be migrated, what a drain does with it, and
+    its migration.
 
     \b
     Example:
@@ -54,7 +55,7 @@ def status(node: str, watch: bool, output: str) -> None:
 
 
 async def _read(api: Api, node: str) -> Object:
-    """What there is now; a one-line error for a node that is neither there nor named by any maintenance."""
+    """Return the current state. Raises `Refusal` for a node that does not exist and that no maintenance names."""
     state = await _state(api, node, await maintenances(api, node or None))
     if state.get("state") == GONE and not state["maintenances"]:
         raise unknown(node)
@@ -62,9 +63,9 @@ async def _read(api: Api, node: str) -> Object:
 
 
 async def _state(api: Api, node: str, found: list[Object]) -> Object:
-    """The JSON output: `{maintenances}`, and of one node also `{node, schedulable, state, virtualMachines}`.
+    """Return the JSON output: `{maintenances}`, and for one node also `{node, schedulable, state, virtualMachines}`.
 
-    In place of the last one may be `virtualMachinesUnknown`, why they could not be read.
+    If the virtual machines cannot be read, `virtualMachinesUnknown` with the reason replaces `virtualMachines`.
     """
     items = [plain(item) for item in found]
     if not node:

@@ -1,4 +1,4 @@
-"""`kubectl maintenance stop NODE`: delete its NodeMaintenance objects and wait until the node is restored."""
+"""`kubectl maintenance stop NODE`: deletes the node's NodeMaintenance objects, and waits until the node is restored."""
 
 from __future__ import annotations
 
@@ -58,8 +58,10 @@ def stop(node: str, wait: bool, timeout: float, output: str) -> None:
 
 
 async def _left(api: Api, node: str, ended: list[Object]) -> list[Object]:
-    """Those of these objects that somebody else's finalizer keeps, once all are over: ours goes last, after the node
-    is restored."""
+    """Wait until all `ended` maintenances are released; return those that another controller's finalizer keeps.
+
+    A maintenance counts as released when the functions have removed their finalizers, after restoring the node.
+    """
     uids = {item["metadata"]["uid"] for item in ended}
     async with aclosing(watched(api, node)) as states:
         async for state in states:

@@ -1,4 +1,4 @@
-"""`kubectl maintenance uncordon NODE`: make a node schedulable that no NodeMaintenance cordoned (DRN-6, OSV-10)."""
+"""`kubectl maintenance uncordon NODE`: uncordons a node that is not in maintenance (DRN-6, OSV-10)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kube.nodes import is_labelled, node_path, restore_patch
 from kube.paths import Object
 
 ATTEMPTS = 5
-"""The node lifecycle controller writes taints right after a cordon: read again, then patch again."""
+"""Maximum attempts to patch the node; the node lifecycle controller's taint writes after a cordon cause conflicts."""
 
 
 @click.command(cls=OneNode)
@@ -45,10 +45,11 @@ def uncordon(node: str, output: str) -> None:
 
 
 async def _uncordon(api: Api, name: str) -> tuple[bool, Object]:
-    """Take the cordon off: whether it was there, and the report of the node.
+    """Uncordon the node, and return whether that changed it, and the node's report.
 
-    With our label, by which the node would be found and given back, go the drain taints; without, they are somebody's.
-    A one-line error while the node is in maintenance, which would cordon it again.
+    If the node carries our maintenance label, the patch also removes that label and the drain taints. Without the
+    label, another actor set the drain taints, and they stay. Raises `ClickException` while the node is in maintenance,
+    because that maintenance would cordon it again.
     """
     for other in standing(await maintenances(api, name)):
         raise click.ClickException(f"{name} is in maintenance by {full_name(other)}: kubectl maintenance stop {name}")

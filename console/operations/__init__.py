@@ -1,1 +1,1 @@
-"""Operations that commands and pages share. They import no click, no Flask and no rich."""
+"""Operations that the commands and the web console share. They import no click, no Flask and no rich."""

@@ -1,4 +1,4 @@
-"""The .tar.gz that a must-gather writes, with an index of what is in it and what could not be read."""
+"""The .tar.gz archive of a must-gather, with an index of its contents and of everything that could not be read."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from typing import Any
 from kube.times import timestamp
 
 ROOT = "must-gather"
-"""The one folder in the archive."""
+"""The only top-level directory of the archive."""
 PRIVATE = 0o600
-"""Names of pods and nodes are for the owner of the file alone."""
+"""File mode: only the file's owner may read the names of pods and nodes."""
 
 
 @dataclass(frozen=True)
 class Missing:
-    """What could not be read.
+    """A read that failed.
 
     Attributes:
-        right: the permission that it takes, e.g. `list nodes`.
-        message: the server's.
-        denied: the account has not that permission; otherwise something else went wrong.
+        right: The permission that the read requires, e.g. `list nodes`, or the name of the unreadable source.
+        message: The error message of the server or the operating system.
+        denied: Whether the account lacks the permission; otherwise the read failed for another reason.
     """
 
     right: str
@@ -39,9 +39,9 @@ class Missing:
 
 
 class Archive:
-    """A .tar.gz under way. A context manager: the index goes in at the end, whatever happened before.
+    """A .tar.gz that is being written; as a context manager, it adds the index on exit, even after an error.
 
-    Raises `OSError` when the file is there already or cannot be written.
+    Raises `OSError` if the file already exists or cannot be written.
     """
 
     def __init__(self, file: Path) -> None:
@@ -65,17 +65,17 @@ class Archive:
         self._out.close()
 
     def add(self, name: str, content: bytes, source: str, items: int | None = None) -> None:
-        """Put a file in; `source` says where it is from, `items` how many objects it holds."""
+        """Add a file; `source` names the origin of the content, `items` is the number of objects in it."""
         self._write(name, content)
         counted = {} if items is None else {"items": items}
         self.files.append({"file": name, "from": source, "bytes": len(content), **counted})
 
     def add_json(self, name: str, value: Any, source: str, items: int | None = None) -> None:
-        """Put a value in as JSON."""
+        """Add a value as JSON."""
         self.add(name, _pretty(value), source, items)
 
     def add_lines(self, name: str, lines: Iterable[bytes], source: str) -> None:
-        """Put lines in, however many: they go by a file of their own, since an archive wants the size first."""
+        """Add any number of lines, through a temporary file: tar needs the size before the content."""
         with TemporaryFile() as whole:
             count = sum(1 for line in lines if whole.write(line))
             size = whole.tell()
@@ -84,16 +84,16 @@ class Archive:
         self.files.append({"file": name, "from": source, "bytes": size, "items": count})
 
     def absent(self, right: str) -> None:
-        """Note that a kind is not installed, which is no fault."""
+        """Record that a kind is not installed, which is not an error."""
         self.not_installed.append(right)
 
     def missing(self, missing: Missing) -> None:
-        """Note what could not be read, once."""
+        """Record a failed read, once per permission."""
         if missing.right not in {item.right for item in self.not_read}:
             self.not_read.append(missing)
 
     def index(self) -> dict[str, Any]:
-        """What is in the archive, and what is not and why."""
+        """Return the index: the archive's files, and what is missing from it and why."""
         return {
             "gathered": self._gathered,
             "files": self.files,

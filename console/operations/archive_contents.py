@@ -1,7 +1,7 @@
-"""Read what a must-gather holds of the cluster: lists of objects, and logs, each with the permission that it takes.
+"""Reads the cluster data of a must-gather: lists of objects, and logs, each with the permission that it requires.
 
-Secrets are not read, and of every other object the values of environment variables are left out, and what virtual
-machines are started with.
+The module does not read Secrets. From all other objects it removes the values of environment variables and the startup
+data of virtual machines.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from kube.paths import Object, pods_on, segment
 from kube.virtualization import machines
 
 PART_OF = "app.kubernetes.io/part-of=node-maintenance"
-"""Label of the product's own pods."""
+"""Label selector of the product's own pods."""
 LOG_LINES = "100000"
-"""The newest lines of a container's log: days of an ordinary cluster."""
+"""Number of latest log lines to read per container; they cover days in a typical cluster."""
 HIDDEN = "(left out)"
 
 
 @dataclass(frozen=True)
 class Listing:
-    """One kind to list, and the file it goes to.
+    """A list request for one kind, and the file for its result.
 
     Attributes:
-        file: name in the archive, without `.json`.
-        api_version, resource: of the kind, e.g. `apps/v1` and `deployments`.
-        namespace: "" for all, or for a kind without namespaces.
-        labels, fields: selectors.
+        file: Name in the archive, without `.json`.
+        api_version, resource: The kind's API version and resource name, e.g. `apps/v1` and `deployments`.
+        namespace: "" for all namespaces, or for a cluster-scoped kind.
+        labels, fields: Selectors.
     """
 
     file: str
@@ -50,14 +50,14 @@ class Listing:
 
     @property
     def path(self) -> str:
-        """Path of the collection."""
+        """Return the path of the collection."""
         where = f"/namespaces/{self.namespace}" if self.namespace else ""
         root = "apis" if "/" in self.api_version else "api"
         return f"/{root}/{self.api_version}{where}/{self.resource}"
 
     @property
     def right(self) -> str:
-        """The permission that it takes, in the words of `kubectl auth can-i`."""
+        """Return the permission that the request needs, in the form that `kubectl auth can-i` takes."""
         return right("list", self.resource, self.api_version, self.namespace)
 
 
@@ -75,10 +75,10 @@ RUNS_ON = [
     Listing("mutex/clusterversions", "config.openshift.io/v1", "clusterversions"),
     Listing("mutex/jobs", "batch/v1", "jobs", labels=RUN_LABEL),
 ]
-"""What runs of the upgrade mutex stand on; nobody asks for it where there is none."""
+"""Objects that upgrade runs depend on; read only if the cluster has objects of the upgrade mutex."""
 CAPABILITIES = Listing("cpu-labels/capabilities", "v1", "configmaps", labels=capabilities.LABEL)
 HYPERCONVERGED = Listing("cpu-labels/hyperconvergeds", hyperconverged.API_VERSION, "hyperconvergeds")
-"""What labels of CPUs stand on; nobody asks for it where nothing is told of what nodes offer."""
+"""Settings of the CPU labels; read only if a ConfigMap describes the CPU capabilities of nodes."""
 INSTANCES = Listing("virtualization/virtualmachineinstances", machines.API_VERSION, "virtualmachineinstances")
 MOVED_BY = [
     *(
@@ -87,7 +87,7 @@ MOVED_BY = [
     ),
     Listing("virtualization/launchers", "v1", "pods", labels=machines.LAUNCHERS),
 ]
-"""What virtual machines belong to, and what moves them; nobody asks for it where there is none."""
+"""Objects that own or migrate VMIs; read only if the cluster has VMIs."""
 PRODUCT = [
     Listing("product/pods", "v1", "pods", labels=PART_OF),
     Listing("product/deployments", "apps/v1", "deployments"),
@@ -98,18 +98,18 @@ PRODUCT = [
         for kind in ("apiserversources", "pingsources", "containersources", "sinkbindings")
     ),
 ]
-"""Of the namespace that the product is installed in."""
+"""Objects in the namespace that the product is installed in."""
 
 
 def right(verb: str, resource: str, api_version: str, namespace: str = "") -> str:
-    """A permission as `kubectl auth can-i` takes it: `list leases.coordination.k8s.io in medik8s-leases`."""
+    """Return a permission as `kubectl auth can-i` takes it: `list leases.coordination.k8s.io in medik8s-leases`."""
     group = api_version.rpartition("/")[0]
     what = f"{verb} {resource}.{group}" if group else f"{verb} {resource}"
     return f"{what} in {namespace}" if namespace else what
 
 
 async def gather(api: Api, archive: Archive, namespace: str) -> None:
-    """Put all that can be read into the archive; what cannot is noted there. `namespace` is the product's."""
+    """Add all readable data to the archive, and record the failed reads; `namespace` is the product's namespace."""
     found = [item for listing in MAINTENANCES for item in await _list(api, archive, listing)]
     for listing in CLUSTER:
         await _list(api, archive, listing)
@@ -130,7 +130,7 @@ async def gather(api: Api, archive: Archive, namespace: str) -> None:
 
 
 async def _list(api: Api, archive: Archive, listing: Listing) -> list[Object]:
-    """Put one list into the archive; returns its items, none when it cannot be read or the kind is not installed."""
+    """Add one list to the archive, and return its items: empty if it cannot be read or the kind is not installed."""
     try:
         answer = await api.list(listing.path, fields=listing.fields, labels=listing.labels)
     except NotFound:
@@ -145,7 +145,7 @@ async def _list(api: Api, archive: Archive, listing: Listing) -> list[Object]:
 
 
 async def _logs(api: Api, archive: Archive, pods: Iterable[Object]) -> None:
-    """Put the logs of these pods into the archive, one file for each container, and one for its run before."""
+    """Add one log file per container of these pods, and one for the previous run of a restarted container."""
     for pod in pods:
         restarted = {
             item["name"]
@@ -176,10 +176,10 @@ def _missing(needed: str, error: ApiError) -> Missing:
 
 
 def without_values(value: Any) -> Any:
-    """The same without values where passwords stand: of environment variables, and of what virtual machines start with.
+    """Return a copy without possible secrets: environment variables' values, and startup data of virtual machines.
 
-    Also in texts that are JSON, as annotations with a whole object are. managedFields go, too, and the annotations of
-    `kubectl apply` and its like, which hold the whole object once more.
+    The function also searches strings that contain JSON, such as annotations that hold a whole object. It drops
+    `managedFields` and the annotations in which `kubectl apply` and similar tools keep a copy of the object.
     """
     if isinstance(value, str):
         return _text_without_values(value)
@@ -195,7 +195,7 @@ def without_values(value: Any) -> Any:
 
 
 def _text_without_values(text: str) -> str:
-    """A text as it is, but for JSON with such values; what is nested too deep to be searched is left out."""
+    """Return a text unchanged, except for secrets in JSON; replace JSON that is nested too deeply to search."""
     if not text.lstrip().startswith(("{", "[")):
         return text
     try:
@@ -204,12 +204,12 @@ def _text_without_values(text: str) -> str:
         return text if left == found else json.dumps(left)
     except RecursionError:
         return HIDDEN
-    except ValueError:  # it only begins like JSON
+    except ValueError:  # the text only starts like JSON
         return text
 
 
 def _without_value(variable: Any) -> Any:
-    """A variable without its value; whatever else somebody calls `env` in an event is as it is."""
+    """Return the environment variable without its value; other entries of a list named `env` stay unchanged."""
     return {**variable, "value": HIDDEN} if isinstance(variable, dict) and "value" in variable else variable
 
 
@@ -225,5 +225,8 @@ STARTED_WITH = (
     "kubevirt.io/ignitiondata",
     "extraHeaders",
 )
-"""Of a virtual machine: its users and their keys, by cloud-init or by the annotation that has an Ignition config, also
-of its launcher pods; and with what its disks are downloaded. For sysprep, a Secret and a ConfigMap are but named."""
+"""Fields and annotations of virtual machines that may contain credentials.
+
+They hold cloud-init data, an Ignition config (an annotation that virt-launcher pods also carry), and the HTTP headers
+for downloading disks. Sysprep data is in a Secret or a ConfigMap that the virtual machine only names.
+"""

@@ -1,4 +1,4 @@
-"""Words for maintenances, nodes and blocked pods, for the terminal and for pages. Pure."""
+"""Texts about maintenances, nodes and blocked pods, for the terminal and the web console. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ GONE = "gone"
 SCHEDULABLE = "schedulable"
 CORDONED = "cordoned, takes no new pods"
 WAITING = "Waiting"
-"""Before the first phase: nobody tried, or another tool has the lease of the node."""
+"""Shown before the first phase: no function has processed the maintenance, or another tool holds the node's lease."""
 
 
 def full_name(maintenance: Maintenance) -> str:
-    """`kind.group/name`, as kubectl prints it and takes it."""
+    """Return `kind.group/name`, the form that kubectl prints and accepts."""
     group = maintenance["apiVersion"].split("/")[0]
     return f"nodemaintenance.{group}/{maintenance['metadata']['name']}"
 
 
 def plain(item: Object) -> Object:
-    """The object without `metadata.managedFields`, as kubectl shows it."""
+    """Return the object without `metadata.managedFields`, as kubectl shows it."""
     return {**item, "metadata": {key: value for key, value in item["metadata"].items() if key != "managedFields"}}
 
 
 def phase_word(maintenance: Maintenance) -> str:
-    """The phase, or what comes before the first and after the last one."""
+    """Return the phase, `Waiting` before the first phase, or `Ending` once deletion is requested."""
     return "Ending" if is_deleting(maintenance) else phase(maintenance) or WAITING
 
 
 def kept(maintenance: Maintenance) -> str:
-    """Why one that is over is still there."""
+    """Explain why a released maintenance still exists."""
     keepers = ", ".join(finalizers(maintenance))
     return f"{full_name(maintenance)} is over, and stays until its finalizers are taken off: {keepers}"
 
 
 def age(since: str, now: datetime) -> str:
-    """Time since then in one or two units, as kubectl's AGE."""
+    """Return the time since `since` in one unit, as kubectl's AGE column shows it."""
     seconds = max(0, int((now - datetime.fromisoformat(since.replace("Z", "+00:00"))).total_seconds()))
     if seconds < 120:
         return f"{seconds}s"
@@ -53,7 +53,7 @@ def age(since: str, now: datetime) -> str:
 
 
 def node_report(name: str, node: Object | None) -> Object:
-    """Whether the node takes pods: `{node, schedulable, state}`."""
+    """Return the node's `{node, schedulable, state}`; a schedulable node accepts new pods."""
     if node is None:
         return {"node": name, "schedulable": False, "state": GONE}
     schedulable = not is_cordoned(node)
@@ -63,7 +63,7 @@ def node_report(name: str, node: Object | None) -> Object:
 
 
 def held_up(status: Mapping[str, Any]) -> str:
-    """What holds a drain up, in one sentence; "" when nothing does."""
+    """Return what blocks a drain, in one sentence, or "" if nothing does."""
     blocked = status.get("blockedPods") or []
     if not blocked:
         return str(status.get("lastError") or "")
@@ -73,7 +73,7 @@ def held_up(status: Mapping[str, Any]) -> str:
 
 
 def remedy(item: Mapping[str, Any]) -> str:
-    """What would let a blocked pod go, in words, and when it is tried again where that has its time."""
+    """Return what would unblock a pod, and the time of the next attempt if one is scheduled."""
     after = moment_or_none(item.get("retryAfter"))
     return f"{_remedy(item)}; tried again at {after:%H:%M:%S} UTC" if after else _remedy(item)
 

@@ -1,4 +1,4 @@
-"""What a replay found: how each answer then and now compare, their summary, and the whole as JSON. Pure."""
+"""Results of a replay: the recorded and new answers compared, a summary, and the JSON output. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAME, EXPLAINED, DIFFERS, FAILS, UNRECORDED = "same", "explained", "differs", "f
 
 @dataclass(frozen=True)
 class Replayed:
-    """One event, one function: what it answered then (None: nobody knows), what now, and how they differ."""
+    """One event replayed to one function: the recorded answer (None if unknown), the new one, and the differences."""
 
     entry: Entry
     then: Attempt | None
@@ -27,7 +27,10 @@ class Replayed:
 
     @property
     def result(self) -> str:
-        """One of the five words; a function that fails now is never the same, not even where it failed then."""
+        """Return one of the five result words.
+
+        A function that fails now never counts as the same, even if it failed in the recording too.
+        """
         if any(not difference.explained for difference in self.differences):
             return DIFFERS
         if self.now.status >= 500:
@@ -38,7 +41,7 @@ class Replayed:
 
 
 def summary(found: Sequence[Replayed], *, dry_run: bool) -> str:
-    """How many answers came out how, and whether what the functions wrote meanwhile was kept."""
+    """Return the number of answers per result, and whether the functions' writes were kept."""
     counts = Counter(replayed.result for replayed in found)
     events = len({id(replayed.entry) for replayed in found})
     parts = [
@@ -53,7 +56,7 @@ def summary(found: Sequence[Replayed], *, dry_run: bool) -> str:
 
 
 def _kept(found: Sequence[Replayed], *, dry_run: bool) -> str:
-    """What became of the writes; of these an answer names evictions alone."""
+    """Describe whether the functions' writes were kept; the answers list only evictions, not other writes."""
     if dry_run:
         return "a dry run: no write was kept"
     replies = (reply for replayed in found for reply in replayed.now.replies)
@@ -62,7 +65,7 @@ def _kept(found: Sequence[Replayed], *, dry_run: bool) -> str:
 
 
 def as_json(replay_id: str, *, dry_run: bool, lost: Sequence[str], found: Sequence[Replayed]) -> dict[str, Any]:
-    """The whole replay as one object."""
+    """Return the results of the whole replay as one JSON object."""
     counts = Counter(replayed.result for replayed in found)
     return {
         "replay": replay_id,

@@ -1,4 +1,4 @@
-"""Drain a node without a NodeMaintenance: evict, then watch for pods to go and budgets to open."""
+"""Drains a node without a NodeMaintenance: evicts pods, and watches the pods and the disruption budgets."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from kube.pods import DrainOptions, Pod, Sorted, key, sort, uid
 from kube.words import counted
 
 HOPELESS = ("Forbidden", "MultipleBudgets")
-"""Refusals that waiting does not change: kubectl drain ends with an error on them too."""
+"""Reasons for refused evictions that waiting does not resolve; kubectl drain also ends with an error on them."""
 RETRY_SECONDS = 5.0
-"""After a refusal that no watched budget explains, no event may follow: kubectl's own interval."""
+"""Delay before a retry if no watched budget explains a refusal, so that no event may follow; kubectl uses the same."""
 UNANSWERED_SECONDS = 1.0
-"""Behind an eviction that has no answer yet none may follow either: refused, it changes no pod. The next pass asks."""
+"""Delay before the next pass while an eviction is unanswered: a refusal would change no pod and cause no event."""
 
 
 async def cordon(api: Api, name: str) -> bool:
-    """Make the node unschedulable; False when it was."""
+    """Make the node unschedulable; return False if it already was."""
     patch = cordon_patch(await known_node(api, name))
     if patch:
         await api.patch(node_path(name), patch, JSON_PATCH)
@@ -37,7 +37,7 @@ async def cordon(api: Api, name: str) -> bool:
 
 
 async def look(api: Api, node: str, options: DrainOptions) -> Sorted:
-    """The pods of the node, told apart by the flags. Raises `InvalidSelector`."""
+    """Classify the node's pods by the drain flags. Raises `InvalidSelector` if the API server rejects the selector."""
     path, fields = pods_on(node)
     try:
         pods = (await api.list(path, fields=fields, labels=options.pod_selector))["items"]
@@ -47,9 +47,9 @@ async def look(api: Api, node: str, options: DrainOptions) -> Sorted:
 
 
 class Drain:
-    """Evicts these pods, and only these, as their budgets allow; `run` returns when all are gone.
+    """A drain that evicts exactly the given pods, as their budgets allow; `run` returns when all are gone.
 
-    In: the pods that leave (`look`), and `show`, which shows a line to a person.
+    In: the pods that leave (from `look`), and `show`, which prints a line for the user.
     """
 
     def __init__(self, api: Api, node: str, selector: str, leaving: Iterable[Pod], show: Callable[[str], None]) -> None:
@@ -66,7 +66,7 @@ class Drain:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Evict until nothing is left. Raises `OperationError` when what is left cannot be evicted."""
+        """Evict pods until none is left. Raises `OperationError` if the remaining pods cannot be evicted."""
         watching = asyncio.create_task(self._watch())
         try:
             await self._next(watching, None)
@@ -79,13 +79,13 @@ class Drain:
             await asyncio.gather(watching, return_exceptions=True)
 
     def rest(self) -> str:
-        """Who is left, and why, in one line."""
+        """Return which pods are left, and why, in one line."""
         names = sorted(key(pod) for pod in self._left.values())
         blocked = summary(self._blocked[mark] for mark in self._left if mark in self._blocked)
         return f"{counted(len(names), 'pod')} left: {blocked or ', '.join(names[:5])}"
 
     async def _next(self, watching: asyncio.Task[None], seconds: float | None) -> None:
-        """Return at the next change, at the latest after `seconds`; raises what ended the watch."""
+        """Wait for the next change, at most `seconds`. Raises the error that ended the watch."""
         change = asyncio.ensure_future(self._changed.wait())
         await asyncio.wait({change, watching}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         change.cancel()
@@ -94,7 +94,10 @@ class Drain:
         self._changed.clear()
 
     async def _pass(self) -> float | None:
-        """Evict whom the budgets let go now. Returns after how long to look again without any change."""
+        """Evict the pods that the budgets allow now, and return the delay before the next pass.
+
+        The delay is None if only a change can allow more evictions.
+        """
         unsent = [pod for mark, pod in self._left.items() if mark not in self._sent]
         intended = plan(unsent, self._budgets.values())
         for pod in [*intended.free, *(pod for queue in intended.queues.values() for pod in queue)]:
@@ -133,7 +136,7 @@ class Drain:
                     self._changed.set()
 
     def _synced(self, number: int) -> None:
-        """The first state is known: pods that it does not hold went before the watch began."""
+        """Handle the end of an initial list: pods that it does not contain were gone before the watch began."""
         self._unread.discard(number)
         if number == 0:
             for mark in self._left.keys() - self._seen:

@@ -1,4 +1,4 @@
-"""Errors of operations: the sentence for a person, the remedy, and the exit and HTTP status that say the same."""
+"""Errors of operations: the message for the user, the remedy, and the matching exit status and HTTP status."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from http import HTTPStatus
 
 
 class OperationError(Exception):
-    """What kept an operation from being done.
+    """An error that prevented an operation.
 
     Attributes:
-        message: the sentence without the remedy.
-        remedy: what a person can do about it, often a command; "" where the message says it.
-        exit_status: of a command that ends with it.
-        http_status: of a page that ends with it.
+        message: The message without the remedy.
+        remedy: What the user can do about it, often a command; "" if the message contains it.
+        exit_status: Exit status of a command that ends with this error.
+        http_status: Status of a page that shows this error.
     """
 
     exit_status = 1
@@ -25,20 +25,23 @@ class OperationError(Exception):
 
 
 class Refusal(OperationError):
-    """What is not done because of what there is: an unknown node, a second maintenance, a name that is taken."""
+    """An operation refused because of the current state: an unknown node, a second maintenance, or a name in use."""
 
     def __init__(self, http_status: HTTPStatus, message: str, remedy: str) -> None:
         super().__init__(message, remedy, http_status)
 
 
 class NoResult(OperationError):
-    """What keeps an operation from a result where exit status 1 is one, as it is of a replay: its own status is 2."""
+    """An error that leaves an operation without a result.
+
+    Its exit status is 2, because 1 is itself a result of some commands, such as replay.
+    """
 
     exit_status = 2
 
 
 class InvalidSelector(OperationError):
-    """A label selector that the API server cannot read."""
+    """A label selector that the API server rejects."""
 
     exit_status = 2
 

@@ -1,6 +1,6 @@
-"""Run a function on a recorded event in this process, with the caller's own rights, optionally under pdb: for replay.
+"""Runs a function on a recorded event in this process, with the user's own permissions, optionally under pdb.
 
-The one module of this room that imports functions.
+`kubectl maintenance replay --in-process` uses it. No other module of this package imports the functions.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from kube.door.sync_client import Cluster
 
 
 def run_here(entry: Entry, function: str, cluster: Cluster, *, run: str, dry_run: bool, debug: bool) -> Answer:
-    """Replay a recorded event to a function of this code, and give its answer.
+    """Replay a recorded event to a function of this code, and return its answer.
 
-    With `debug` pdb stops at the function's first line, `event` and `cluster` in hand.
-    Raises `NoResult` when pdb is told to quit.
+    With `debug`, pdb stops at the function's first line, where `event` and `cluster` are available. Raises `NoResult`
+    if the user quits pdb.
     """
     served = FUNCTIONS[function]
     event = marks.marked(entry.event, run, dry_run=dry_run)
@@ -40,13 +40,13 @@ def run_here(entry: Entry, function: str, cluster: Cluster, *, run: str, dry_run
 
 
 def _stopped(function: Function) -> Function:
-    """The same function under pdb, which talks on stderr: stdout is for what the command finds."""
+    """Return the same function under pdb, which uses stderr because stdout carries the command's output."""
 
     def run(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         debugger = Pdb(stdout=sys.stderr, nosigint=True)
-        with within(inf):  # a person thinks for longer than a function may take
+        with within(inf):  # no deadline while the user debugs
             replies: list[BaseCloudEvent] | None = debugger.runcall(function.step, event, cluster)
-        if replies is None:  # `quit` ends the function anywhere
+        if replies is None:  # `runcall` returns None after `quit`
             raise NoResult(f"stopped in {function.name}; nothing after it was replayed")
         return replies
 

@@ -1,5 +1,7 @@
-"""Create and delete NodeMaintenances by the same rules for the command line and the web console, and say before what
-that does to the node's virtual machines."""
+"""Creates and deletes NodeMaintenances, by the same rules for the command line and the web console.
+
+The module also previews what a maintenance does to the node's virtual machines.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,10 @@ from kube.virtualization.machines import Item
 
 
 class Machines(NamedTuple):
-    """What is told of the virtual machines of a node (`kube.virtualization.outlook`), or why nothing is.
+    """The reports on a node's virtual machines (`kube.virtualization.outlook`), or why they could not be read.
 
     Attributes:
-        kubevirt: the object of a KubeVirt that moves them itself.
+        kubevirt: The KubeVirt object, if that KubeVirt migrates the virtual machines itself.
     """
 
     reports: list[Object]
@@ -37,22 +39,25 @@ class Machines(NamedTuple):
     kubevirt: Item | None = None
 
     def warnings(self, group: Group) -> list[str]:
-        """What a person should know of them before a maintenance of this group."""
+        """Return the warnings about the virtual machines before a maintenance of this API group."""
         unheard = outlook.unheard(self.kubevirt, self.reports, group.drain_taint)
         return [*filter(None, (self.unknown, unheard)), *outlook.warnings(self.reports)]
 
     def without(self, machines: Collection[tuple[str, str]]) -> Machines:
-        """The same without these, by namespace and name."""
+        """Return a copy without these virtual machines, which are named by namespace and name."""
         left = [report for report in self.reports if (report["namespace"], report["name"]) not in machines]
         return self._replace(reports=left)
 
     def moves(self, group: Group) -> str:
-        """The line about those that will move without a break, "" for none."""
+        """Return a line about the virtual machines that will migrate without downtime, "" if there are none."""
         return "" if outlook.unheard(self.kubevirt, self.reports, group.drain_taint) else outlook.moves(self.reports)
 
 
 async def machines_on(api: Api, node: str) -> Machines:
-    """Those of a node; one request where the cluster has none. What cannot be read keeps nobody from all else."""
+    """Return the virtual machines of a node; on a cluster without KubeVirt this costs one request.
+
+    A failed read becomes `unknown` in the result, so that the caller can continue.
+    """
     try:
         if not await is_served(api):
             return Machines([])
@@ -63,7 +68,7 @@ async def machines_on(api: Api, node: str) -> Machines:
 
 
 async def known_node(api: Api, name: str) -> Object:
-    """The node, or the refusal that says it is not there (NMO-19)."""
+    """Return the node. Raises `Refusal` if it does not exist (NMO-19)."""
     try:
         return await api.get(node_path(name))
     except NotFound:
@@ -71,7 +76,7 @@ async def known_node(api: Api, name: str) -> Object:
 
 
 def unknown(name: str) -> Refusal:
-    """The refusal of a node that is not there."""
+    """Build the refusal for a node that does not exist."""
     return Refusal(HTTPStatus.NOT_FOUND, f"there is no node {name}", "see kubectl get nodes")
 
 
@@ -84,9 +89,10 @@ async def create(
     requester: str = "",
     drain: Mapping[str, object] | None = None,
 ) -> Object:
-    """Create the NodeMaintenance, or refuse: unknown node, in maintenance already, name taken (NMO-19, NMO-22).
+    """Create the NodeMaintenance.
 
-    `drain` are the fields of `spec.drain`; those that are None are not set (DRN-1a).
+    `drain` holds the fields of `spec.drain`; a field that is None stays unset (DRN-1a). Raises `Refusal` if the node
+    does not exist or is already in maintenance, or if the name is taken (NMO-19, NMO-22).
     """
     await known_node(api, node)
     await _refuse_second(api, node)
@@ -104,9 +110,9 @@ async def create(
 
 
 async def foreseen(api: Api, group: Group, node: str) -> list[str]:
-    """What the API server warns of before a node's maintenance is created; nothing is kept.
+    """Return the API server's warnings about a new maintenance of the node, from a dry run.
 
-    Raises `Refusal` when admission would refuse it, or another one has the node's name, which it is to get.
+    Raises `Refusal` if admission would deny the maintenance, or if its name, which is the node's name, is taken.
     """
     metadata, spec = {"name": node}, {"nodeName": node}
     body = {"apiVersion": group.api_version, "kind": "NodeMaintenance", "metadata": metadata, "spec": spec}
@@ -124,7 +130,7 @@ async def foreseen(api: Api, group: Group, node: str) -> list[str]:
 
 
 async def _taken(api: Api, group: Group, name: str) -> Refusal:
-    """The refusal of a name that another NodeMaintenance has, be it one that is over."""
+    """Build the refusal for a name that another NodeMaintenance has, even a released one."""
     other = await api.get(f"{group.path}/{name}")
     message = kept(other) if is_over(other) else f"the NodeMaintenance {name} exists for {node_name(other)}"
     return Refusal(HTTPStatus.CONFLICT, message, "choose another --name")
@@ -141,14 +147,14 @@ async def _refuse_second(api: Api, node: str) -> None:
 
 
 async def end(api: Api, node: str) -> list[Object]:
-    """Request the deletion of every maintenance of the node, and return them; refuse where there is none (NMO-14)."""
+    """Request deletion of all maintenances of the node, and return them. Raises `Refusal` if there is none (NMO-14)."""
     ended = await to_end(api, node)
     await delete(api, ended)
     return ended
 
 
 async def to_end(api: Api, node: str) -> list[Object]:
-    """Every maintenance of the node that is not over; refuse where there is none."""
+    """Return every unreleased maintenance of the node. Raises `Refusal` if there is none."""
     found = standing(await maintenances(api, node))
     if not found:
         raise await _nothing_to_end(api, node)
@@ -156,12 +162,12 @@ async def to_end(api: Api, node: str) -> list[Object]:
 
 
 async def delete(api: Api, items: Iterable[Object]) -> None:
-    """Request the deletion of these objects, and of none that came in their place."""
+    """Request the deletion of exactly these objects, and not of newer objects with the same names."""
     await together(*(_delete(api, item) for item in items))
 
 
 async def _nothing_to_end(api: Api, node: str) -> Refusal:
-    """Why there is no maintenance to end, and which command is meant instead (OSV-8)."""
+    """Build the refusal for a node without a maintenance to end; its remedy names the right command (OSV-8)."""
     found = await absent_ok(api.get(node_path(node)))
     if found is None:
         message = f"there is no node {node}, and no maintenance for it"
@@ -176,4 +182,4 @@ async def _delete(api: Api, item: Object) -> None:
     try:
         await api.delete(path(item), uid=item["metadata"]["uid"])
     except (NotFound, Conflict):
-        return  # gone meanwhile; a conflict is another object under this name
+        return  # already deleted; on a conflict, the name belongs to another object

@@ -1,4 +1,4 @@
-"""NodeMaintenances as they change: the watches of all served API groups as one stream."""
+"""Watches NodeMaintenances: merges the watches of all served API groups into one stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kube.paths import Object, on_node
 
 
 async def served_groups(api: Api) -> list[Group]:
-    """The groups whose CRD is installed. Raises `OperationError` when none is."""
+    """Return the API groups whose CRD is installed. Raises `OperationError` if none is."""
     answers = await together(*(absent_ok(api.get(f"/apis/{version}")) for version in GROUPS))
     served = [group for group, answer in zip(GROUPS.values(), answers, strict=True) if _serves(answer)]
     if not served:
@@ -30,7 +30,7 @@ def _serves(answer: Object | None) -> bool:
 
 
 async def watched(api: Api, node: str | None = None) -> AsyncGenerator[list[Object], None]:
-    """All NodeMaintenance objects (of `node`), oldest first: once when all are known, then after every change."""
+    """Yield all NodeMaintenances (of `node`), oldest first: once after the initial lists, then after every change."""
     groups = await served_groups(api)
     unread = set(range(len(groups)))
     known: dict[str, Object] = {}
@@ -48,9 +48,10 @@ async def watched(api: Api, node: str | None = None) -> AsyncGenerator[list[Obje
 
 
 async def _followed(api: Api, group: Group, node: str | None) -> AsyncGenerator[Change, None]:
-    """The changes of one group (of `node`).
+    """Yield the changes of one API group (of `node`).
 
-    A CRD that somebody else left there may not know our field selector: then all are followed, and the others left out.
+    If the CRD comes from another product, it may not support our field selector. The function then watches all objects,
+    and skips those of other nodes.
     """
     fields = "" if node is None else on_node(node)  # all kinds name their node in spec.nodeName
     try:

@@ -1,4 +1,4 @@
-"""Points in time as a person writes them: so long ago, or a time."""
+"""Parses points in time as users write them: an age, or a date with a time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ AGO = re.compile(r"(\d{1,6})([smhd])")
 
 
 def parse_moment(text: str) -> datetime:
-    """The time, with zone, of `10m`, `2h`, `1d` (ago), or of an ISO 8601 time, local where it names no zone.
+    """Return the time, with zone, of an age such as `10m`, `2h` or `1d`, or of an ISO 8601 time.
 
-    Raises `ValueError` with a sentence for a person.
+    A time without a zone is local time. Raises `ValueError` with a message for the user.
     """
     try:
         if match := AGO.fullmatch(text):

@@ -1,4 +1,4 @@
-"""Say before what a drain does to the pods of a node, by the rules by which `evict` does it."""
+"""Previews what a drain does to the pods of a node, by the same rules as the `evict` function."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from kube.pods import DrainOptions, Pod, is_mirror, is_terminating, key, name_of
 from kube.virtualization.outlook import launcher_of
 
 STATIC, DAEMON = "static", "of a DaemonSet"
-"""Why a pod stays, whatever the flags."""
+"""Reasons for which a pod stays, regardless of the flags."""
 
 
 class Pods(NamedTuple):
-    """What becomes of the pods of a node, each kind by namespace and name.
+    """The preview of a drain: what happens to each pod of a node.
 
     Attributes:
-        going: those that go, where no budget over them is used up before their turn.
-        blocked: those that a budget keeps for now, or a flag for good.
-        ending: those that are on their way already, which is waited for.
-        staying: those that the drain leaves alone, each with the reason.
-        deleted: whether they go by deletion, which asks no budget.
-        selects_none: whether a selector is all that leaves the node's pods alone.
-        machines: virtual machines, by namespace and name, whose launcher pods stay.
-        unknown: what could not be read, a sentence each.
+        going: Pods that leave, unless earlier evictions use up their budget.
+        blocked: Pods that a budget blocks for now, or that a flag excludes permanently.
+        ending: Terminating pods, which the drain waits for.
+        staying: Pods that the drain ignores, each with the reason.
+        deleted: Whether the drain deletes pods, which bypasses disruption budgets.
+        selects_none: Whether there is a pod selector and no pod would leave.
+        machines: Virtual machines, by namespace and name, whose virt-launcher pods stay.
+        unknown: One sentence for each failed read.
     """
 
     going: list[Pod]
@@ -44,7 +44,7 @@ class Pods(NamedTuple):
     unknown: tuple[str, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """A line for each pod."""
+        """Yield one line for each pod."""
         for pod in self.going:
             yield f"would {'delete' if self.deleted else 'evict'} pod {key(pod)}"
         for item in self.blocked:
@@ -55,7 +55,7 @@ class Pods(NamedTuple):
             yield f"would leave pod {key(pod)}: {why}"
 
     def as_data(self) -> dict[str, Any]:
-        """The same for programs, in the words of `drain -o json` and of the status."""
+        """Return the preview as JSON data, with the field names of `drain -o json` and of the status."""
         return {
             "evicted": [name_of(pod) for pod in self.going],
             "blockedPods": [item.as_data() for item in self.blocked],
@@ -66,9 +66,10 @@ class Pods(NamedTuple):
 
 
 async def pods_foreseen(api: Api, node: str, options: DrainOptions, machines: Iterable[Object]) -> Pods:
-    """Those of a node, drained with these options; but launchers of `machines` that leave, which are told of apart.
+    """Preview a drain of the node's pods with these options.
 
-    What cannot be read keeps nobody from all else.
+    The preview omits pods that leave and that are virt-launcher pods of `machines`, because the caller reports the
+    virtual machines separately. A failed read is noted in `unknown` and does not prevent the rest.
     """
     try:
         pods = sorted((await pods_on_node(api, node)).items, key=key)
@@ -91,7 +92,7 @@ async def pods_foreseen(api: Api, node: str, options: DrainOptions, machines: It
 
 
 async def fates(api: Api, leaving: Iterable[Pod], options: DrainOptions) -> Pods:
-    """What becomes of pods that are to leave: they go, are on their way, or wait for a budget."""
+    """Preview the eviction of these pods: each leaves, is already terminating, or waits for a budget."""
     unknown: tuple[str, ...] = ()
     ordered = sorted(leaving, key=key)
     waiting = [pod for pod in ordered if not is_terminating(pod)]
@@ -106,7 +107,7 @@ async def fates(api: Api, leaving: Iterable[Pod], options: DrainOptions) -> Pods
 
 
 async def _orphans(api: Api, pods: Iterable[Pod]) -> tuple[tuple[str, ...], Collection[str]]:
-    """What is not known of DaemonSets, and the uids of pods whose DaemonSet is gone."""
+    """Return a warning if the DaemonSets could not be read, and the uids of pods whose DaemonSet no longer exists."""
     try:
         return (), await orphans(api, pods)
     except ApiError as error:
@@ -114,7 +115,7 @@ async def _orphans(api: Api, pods: Iterable[Pod]) -> tuple[tuple[str, ...], Coll
 
 
 def _launchers(pods: Iterable[Pod], machines: Iterable[Object]) -> dict[str, tuple[str, str]]:
-    """The launcher pods of these virtual machines by uid, each with its machine."""
+    """Map the uid of each virt-launcher pod of these virtual machines to its virtual machine."""
     told = {(machine["namespace"], machine["name"]) for machine in machines}
     found = {uid(pod): launcher_of(pod) for pod in pods}
     return {mark: machine for mark, machine in found.items() if machine in told}

@@ -1,10 +1,12 @@
-"""Dead letters for commands and pages: where to deliver one again, doing so for several, and the fields of one.
+"""Redrives dead letters, for the commands and the web console: finds each function's address and delivers the event.
 
-A dead letter names the address that it could not be delivered to; whoever may post to `record` may have written that.
-So the address is taken from the Triggers, and the letter says only which function it was.
+A dead letter names the address that it could not be delivered to. That address is not trustworthy, because any client
+that may post to `record` can write it. The address therefore comes from the Triggers, and the dead letter only
+determines the function.
 
-Of two that redrive one at once one does: in one process always, and in several at one PostgreSQL, as the pods of the
-console are. Several at one SQLite may deliver it twice, which functions tolerate.
+Two concurrent attempts to redrive a dead letter deliver it once, if they run in the same process. The same holds for
+several processes with one PostgreSQL, such as the console's pods. Processes that share a SQLite file may deliver it
+twice, which the functions tolerate.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from kube.door.sync_client import Cluster
 
 UNDER_WAY: set[int] = set()
-"""Numbers of the dead letters that this process redrives now."""
+"""Journal numbers of the dead letters that this process is redriving."""
 GUARD = threading.Lock()
 
 
@@ -37,7 +39,7 @@ class Item:
     """One dead letter to redrive.
 
     Attributes:
-        url: where its function is; "" where `problem` says why nobody knows.
+        url: The address of its function; "" if it is unknown, for the reason in `problem`.
     """
 
     letter: Entry
@@ -47,10 +49,10 @@ class Item:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one: the attempt, or, where none was made, the problem.
+    """The outcome of one redrive: the attempt, or the problem if no attempt was made.
 
     Attributes:
-        is_closed: somebody redrove it meanwhile, or another letter of that event and function: nothing is left to do.
+        is_closed: Whether the event has meanwhile been redriven to this function, so that nothing is left to do.
     """
 
     item: Item
@@ -60,31 +62,32 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Whether the dead letter is still open."""
+        """Return whether the dead letter is still open."""
         return not self.is_closed and (self.attempt is None or self.attempt.failed)
 
 
 def waiting(book: Journal, ids: tuple[str, ...]) -> list[Entry]:
-    """The dead letters that are open, of these ids or all, bare: each is read whole when it is redriven."""
+    """Return the open dead letters, all or those with these ids, without their data; a redrive reads each in full."""
     return list(map(bare, still_open(book.each(Query(dead=True, ids=ids)))))
 
 
 def items(letters: Iterable[Entry], base: str, namespace: str, cluster: Cluster) -> list[Item]:
-    """Where each is to be delivered: to the function of its name, if a Trigger delivers such an event to it.
+    """Return the target of each dead letter: its function, if a Trigger delivers such an event to that function.
 
-    Functions are found below the URL `base`, with "" where their Triggers say. Raises `NoResult` without any Trigger.
+    The address is the URL `base` plus the function's name; if `base` is "", the Triggers name the addresses. Raises
+    `NoResult` if no Trigger exists.
     """
     letters = list(letters)
     if not letters:
         return []
-    from console.operations.replaying import Targets, Wanted  # no dead letter is listed the later for it
+    from console.operations.replaying import Targets, Wanted  # slow import, not needed to list dead letters
 
     targets = Targets(Wanted(base=base, namespace=namespace), cluster)
     return [item_of(letter, targets) for letter in letters]
 
 
 def item_of(letter: Entry, targets: Targets) -> Item:
-    """Where this one is to be delivered; where the other functions are that take its event is nothing to it."""
+    """Return the target of one dead letter; the addresses of the event's other subscribers do not matter."""
     function = function_of(letter)
     if function not in targets.functions(original(letter.event)):
         return Item(letter, "", f"no Trigger delivers such an event to {function or 'a function that is not named'}")
@@ -96,9 +99,9 @@ def item_of(letter: Entry, targets: Targets) -> Item:
 
 
 def redriven(found: Sequence[Item], broker: str, book: Journal) -> Iterator[Result]:
-    """Redrive one after another, each attempt recorded as soon as it is made; what fails hides none of the others.
+    """Redrive the dead letters one by one, and record each attempt at once; a failure does not stop the others.
 
-    One that is under way, was redriven meanwhile, or is not in the journal any more is left alone.
+    A dead letter gets no attempt if it is already being redriven, has been redriven, or was removed from the journal.
     """
     for item in found:
         yield _redriven(item, broker, book)
@@ -122,7 +125,7 @@ def _redriven(item: Item, broker: str, book: Journal) -> Result:
 
 @contextmanager
 def _claimed(seq: int, book: Journal) -> Iterator[bool]:
-    """Whether nobody else redrives it, in this process or another one."""
+    """Yield whether only this call redrives the dead letter, in this process and in others on the same PostgreSQL."""
     with GUARD:
         mine = seq not in UNDER_WAY
         UNDER_WAY.add(seq)
@@ -137,16 +140,16 @@ def _claimed(seq: int, book: Journal) -> Iterator[bool]:
 
 
 def _recorded(letter: Entry, book: Journal) -> Entry | None:
-    """The letter as it is recorded now, whole, None when it is not there any more.
+    """Return the recorded dead letter in full, or None if it no longer exists.
 
-    Its number may be another one's since, in a file that was replaced or of which all was pruned.
+    Its number may now belong to another event, if the journal's file was replaced or pruned completely.
     """
     keys, found = event_keys(letter.event), book.select(Query(dead=True, numbers=(letter.seq,)))
     return next((one for one in found if event_keys(one.event) == keys), None)
 
 
 class Run:
-    """Redrives in a thread of its own; whoever looks sees how far it is. `told` hears what became of each."""
+    """A redrive in a thread of its own, with readable progress; it calls `told` with each result."""
 
     def __init__(
         self, found: Sequence[Item], broker: str, book: Journal, told: Callable[[Result], None] = lambda _result: None
@@ -162,29 +165,29 @@ class Run:
             for result in redriven(self.found, broker, book):
                 self.results.append(result)
                 self._told(result)
-        except OSError as error:  # of the journal: what was not written down is open, and may be redriven again
+        except OSError as error:  # from the journal: a dead letter without a recorded attempt stays open
             self._error = str(error)
             for item in self.found[len(self.results) :]:
                 self._told(Result(item, None, self._error))
 
     def await_end(self, seconds: float) -> None:
-        """Wait until all are redriven, at most so long."""
+        """Wait until all dead letters are redriven, at most `seconds`."""
         self._thread.join(seconds)
 
     @property
     def under_way(self) -> bool:
-        """Whether it is not at its end."""
+        """Return whether the thread is still running."""
         return self._thread.is_alive()
 
     @property
     def error(self) -> str:
-        """What ended it early, "" for nothing."""
+        """Return the error that stopped the thread early, "" if there is none."""
         return self._error
 
 
 def broker_address(cluster: Cluster, namespace: str) -> str:
-    """The address that Knative gave the Broker. Raises `NoResult` where no Broker has one."""
-    from kube.door.api import absent_ok  # no dead letter is shown the later for it
+    """Return the Broker's address from its status. Raises `NoResult` if no Broker has one."""
+    from kube.door.api import absent_ok  # slow import, not needed to list dead letters
 
     path = f"/apis/eventing.knative.dev/v1/namespaces/{namespace}/brokers"
     found = cluster.run(absent_ok(cluster.api.list(path)))
@@ -195,7 +198,7 @@ def broker_address(cluster: Cluster, namespace: str) -> str:
 
 
 def letter_fields(letter: Entry) -> dict[str, Any]:
-    """One dead letter as JSON."""
+    """Return one dead letter as JSON data."""
     why = letter.dead_letter
     return {
         "event": letter.event.get_id(),

@@ -1,5 +1,7 @@
-"""What is known of certificates, and asking for one to be renewed: by the ConfigMaps that the renewal writes. No key is
-read, and who may see ConfigMaps needs no right to Secrets."""
+"""Lists certificates and requests their renewal, from the ConfigMaps that the renewal function publishes.
+
+The module reads no keys, so listing certificates requires access to ConfigMaps but not to Secrets.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ MAPS = "/api/v1/configmaps"
 
 
 async def certificates(api: Api) -> list[Object]:
-    """One entry for each Secret: component, namespace, secret, names, serial, begins, ends, renewal. In order."""
+    """Return one entry per Secret, sorted by component, namespace and Secret name.
+
+    An entry also has the names, kind, serial, begin, end and next renewal of the certificate.
+    """
     maps = (await pages(api, MAPS, labels=LABEL)).items
     entries = [entry for item in maps for entry in _entries(item)]
     return sorted(entries, key=lambda entry: (entry["component"], entry["namespace"], entry["secret"]))
@@ -34,7 +39,10 @@ def _entries(publication: Object) -> list[Object]:
 
 
 async def renew(api: Api, name: str) -> Object:
-    """Ask for a Secret, `NAME` or `NAMESPACE/NAME`, to be renewed now; its entry. Raises `Refusal`."""
+    """Request the renewal of a Secret, given as `NAME` or `NAMESPACE/NAME`, and return its entry.
+
+    Raises `Refusal` if no Secret or several Secrets match, or if the Secret no longer exists.
+    """
     found = [entry for entry in await certificates(api) if name in (entry["secret"], _full(entry))]
     if not found:
         raise Refusal(HTTPStatus.NOT_FOUND, f"there is no certificate {name}", "see kubectl maintenance certificates")

@@ -1,4 +1,4 @@
-"""Replay recorded events, for commands and pages: to which functions, as a dry run, and the answers of then and now."""
+"""Replays recorded events, for the commands and the web console: finds the functions and compares their answers."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from kube.paths import NAMESPACE
 FUNCTION_LABEL = "nodemaintenance.dev/function"
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 SHIPPED = (MANIFESTS / "base", MANIFESTS / "components" / "mutex" / "eventing.yaml")
-"""The manifests beside the sources; an installed package has none."""
+"""The manifests in the source tree; an installed package has none."""
 RECORDS_ONLY = "record"
-"""Acts on nothing and answers nothing: a replay leaves it out unless it is named."""
+"""The function that only writes to the journal and never replies; a replay omits it unless the user names it."""
 FUNCTIONS = (*dict.fromkeys(name for name, _ in SUBSCRIPTIONS), "renew-certificates", RECORDS_ONLY)
-"""All of ours; the table of subscriptions has not the last two."""
+"""All functions of this product; the subscription table lacks the last two."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A function and where it answers; url "" is in this process."""
+    """A function and its URL; the URL "" stands for this process."""
 
     function: str
     url: str
@@ -47,15 +47,15 @@ class Target:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the caller names; empty is not named.
+    """The functions and addresses that the caller specifies; an empty field specifies nothing.
 
     Attributes:
-        functions: their names.
-        url: the one address for all.
-        base: URL under which functions are found by their names.
-        namespace: where the Triggers are.
-        manifests: files or folders with Triggers, in the place of the cluster's.
-        in_process: no address is needed.
+        functions: Names of functions.
+        url: One address for all functions.
+        base: URL under which functions are found by name.
+        namespace: Namespace of the Triggers.
+        manifests: Files or folders with Triggers, used instead of the cluster's Triggers.
+        in_process: Whether functions run in this process, without an address.
     """
 
     functions: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Wanted:
 
 
 class Targets:
-    """Which functions a replayed event is posted to. Raises `NoResult` for what the caller has to name."""
+    """The functions that receive a replayed event. Raises `NoResult` if the caller must specify more."""
 
     def __init__(self, wanted: Wanted, cluster: Cluster) -> None:
         self._wanted = wanted
@@ -80,18 +80,18 @@ class Targets:
         self._triggers = _triggers(wanted, cluster) if needed else []
 
     def of(self, event: BaseCloudEvent) -> list[Target]:
-        """The functions named, else all whose Trigger's filter lets the event pass; each once, in their order."""
+        """Return the named functions, else all functions whose Trigger filter matches; each once, in their order."""
         return [Target(name, self.url(name)) for name in self.functions(event)]
 
     def functions(self, event: BaseCloudEvent) -> list[str]:
-        """Their names alone, wherever they are."""
+        """Return only the names of these functions, without their addresses."""
         if self._named:
             return list(self._named)
         subscribed = [each.name for each in self._triggers if each.matches(lambda name: _attribute(event, name))]
         return [name for name in dict.fromkeys(subscribed) if name != RECORDS_ONLY]
 
     def url(self, function: str) -> str:
-        """Where the function answers, "" for in this process."""
+        """Return the address of the function, "" for this process. Raises `NoResult` if it is unknown."""
         if self._wanted.in_process:
             return ""
         if self._wanted.url:
@@ -108,7 +108,7 @@ class Targets:
 
 
 def _named_by(wanted: Wanted) -> str:
-    """The function at `--url`: the one that is named, else the last word of the URL's path."""
+    """Return the function at `--url`: the named one, else the last path segment of the URL."""
     if len(wanted.functions) > 1:
         raise NoResult("--url is one function's address: name one --function with it")
     name = wanted.functions[0] if wanted.functions else urlsplit(wanted.url).path.rstrip("/").rpartition("/")[2]
@@ -118,8 +118,11 @@ def _named_by(wanted: Wanted) -> str:
 
 
 def _triggers(wanted: Wanted, cluster: Cluster) -> list[Trigger]:
-    """Those of our functions, each under its function's name: of the manifests named, of the cluster, else of those
-    shipped. Who else subscribes knows no dry run, and gets no recorded event."""
+    """Return the Triggers of our functions, each with its function's name.
+
+    They come from the specified manifests, else from the cluster, else from the shipped manifests. Triggers of other
+    subscribers are omitted: these do not support dry runs, and must not receive recorded events.
+    """
     found: Iterable[Mapping[str, Any]] = [] if wanted.manifests else _on_cluster(wanted.namespace, cluster)
     paths = wanted.manifests or (SHIPPED if MANIFESTS.is_dir() else ())
     try:
@@ -162,7 +165,7 @@ def _attribute(event: BaseCloudEvent, name: str) -> str | None:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a dry run showed: an answer of each function, and a sentence for each object that is gone since."""
+    """The result of a dry run: an answer of each function, and a sentence for each object that no longer exists."""
 
     answers: tuple[Replayed, ...]
     lost: tuple[str, ...]
@@ -171,11 +174,11 @@ class DryRun:
 def one_by_one(
     calls: Iterable[tuple[Entry, Target]], ask: Callable[[Entry, Target], Answer], changes: Changes
 ) -> Iterator[Replayed]:
-    """Call after call, in their order; `changes` has what of the recordings is gone since.
+    """Make the calls in order, and yield each result; `changes` describes changes of the recorded objects since then.
 
-    A function without an answer that could be compared fails now, and says why: it keeps no other from its turn. One
-    that took too long fails from then on, in the same words, and is not asked again. Who is no function of ours is the
-    last: the calls behind it are left.
+    A function without a comparable answer counts as failing now, with the reason. The replay continues with the next
+    call. After a timeout, the function is not called again; its later calls fail with the same message. If an endpoint
+    is not one of our functions, the replay ends and skips the remaining calls.
     """
     late: dict[Target, TooLate] = {}
     for entry, target in calls:
@@ -195,7 +198,7 @@ def one_by_one(
 
 
 def _compared(entry: Entry, now: Answer, changes: Changes) -> Replayed:
-    """The answer now beside the recorded one."""
+    """Compare the new answer with the recorded one."""
     then = recorded(entry, now.function)
     return Replayed(entry, then, now, compare(then, now, changes) if then else [])
 
@@ -205,11 +208,13 @@ def _unanswered(entry: Entry, function: str, error: NoAnswer) -> Replayed:
 
 
 def dry_run(entry: Entry, cluster: Cluster, caller: Api, functions: str) -> DryRun:
-    """Replay the event to every function whose Trigger lets it pass; none of their writes is kept.
+    """Replay the event to every function whose Trigger filter matches, without keeping any of their writes.
 
-    In: the console's door, which finds the Triggers; the caller's, which sees what became of the objects; below which
-    URL functions answer by name, "" for where the Triggers say. Raises `NoResult`.
-    All are asked side by side: a browser waits as long for many that hang as for one.
+    In: the console's client, which reads the Triggers; the caller's client, which reads the current objects.
+    `functions` is the URL under which functions are found by name, "" to use the Triggers' addresses. Raises
+    `NoResult`.
+
+    The calls are concurrent, so that several slow functions delay the browser no longer than one.
     """
     targets = Targets(Wanted(base=functions, namespace=NAMESPACE), cluster).of(entry.event)
     changes = cluster.run(read_changes(caller, objects_in([entry])))

@@ -1,6 +1,6 @@
-"""What is told of a run of the upgrade mutex: its steps, its nodes with their Jobs, and what it waits for. Pure.
+"""Reports on runs of the upgrade mutex: the steps, the nodes with their Jobs, and what a run waits for. Pure functions.
 
-All of it is in the status of the MutexRunConfig: who may read that needs no other right.
+All data comes from the status of the MutexRunConfig, so reading it requires no other permission.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from kube.mutex.validation import AVAILABLE, CHECKED, CONFIG_VALIDATED, READY, i
 from kube.paths import Object
 
 DONE, NOW, TO_COME, STOPPED = "done", "now", "to come", "stopped"
-"""How it stands with a step."""
+"""States of a step."""
 NEW, ENDING = "New", "Ending"
-"""Before anybody judged it, and once it is deleted; between the two it is `status.step`."""
+"""Shown instead of `status.step`: before the first status, and once deletion is requested."""
 WAITING, UPGRADED, GONE = "Waiting", "Done", "Gone"
-"""Of a node whose turn has not come, of one that is done, and of one that was deleted."""
+"""States of a node: not yet started, completed, or dropped from the run because it was deleted."""
 PAUSED, UPGRADE = "TargetPoolsPaused", "NodeUpgrade"
 
 
 class Wait(NamedTuple):
-    """What a run waits for, since when, and what a person has to do where nobody else can."""
+    """What a run waits for, since when, and the remedy if the run needs an administrator."""
 
     what: str
     since: str
@@ -33,12 +33,12 @@ class Wait(NamedTuple):
 
 
 def step_word(run: Item) -> str:
-    """How far it is, in one word."""
+    """Return the progress of the run in one word."""
     return ENDING if is_deleting(run) else str(status(run).get("step") or NEW)
 
 
 def report(run: Item) -> Object:
-    """The whole: what the command prints as JSON, and what tables and pages are made of."""
+    """Return the full report, which is the command's JSON output and the source of tables and pages."""
     record, metadata = record_of(run), run["metadata"]
     wait = waits_for(run)
     return {
@@ -60,7 +60,7 @@ def report(run: Item) -> Object:
 
 
 def steps(run: Item) -> list[Object]:
-    """The steps of the document, each with how it stands and when it was done."""
+    """Return the steps of a run in order, each with its state and the time of its completion."""
     record = record_of(run)
     valid = condition(run, CONFIG_VALIDATED)
     nodes = record.get("nodes") or {}
@@ -101,12 +101,12 @@ def _node(run: Item, name: str) -> Object:
 
 
 def _is_begun(record: Record) -> bool:
-    """Whether nodes are at work: before that all of them wait."""
+    """Return whether nodes are being processed; before that, all nodes wait."""
     return bool(record.get("editedAt"))
 
 
 def _jobs(record: Record, node: str) -> Iterator[Object]:
-    """The Jobs that were created for a node, in their order."""
+    """Yield the Jobs that were created for a node, in order."""
     for kind in (MAIN, CLEANUP):
         for rule in rules_of(record):
             entry = job_entry(record, node, Due(kind, rule))
@@ -133,7 +133,7 @@ def _job(record: Record, kind: str, rule: str, entry: Mapping[str, Any]) -> Obje
 
 
 def waits_for(run: Item) -> Wait | None:
-    """What the run waits for now; None for one that is finished."""
+    """Return what the run waits for now, or None if it waits for nothing, for example once it is finished."""
     if is_deleting(run):
         return Wait("what the run has changed to be given back", str(run["metadata"]["deletionTimestamp"]))
     if not status(run):
@@ -154,7 +154,7 @@ def _told(known: Mapping[str, Any], remedy: str = "") -> Wait:
 
 
 def _of_idle(run: Item) -> Wait | None:
-    """Of one that has not begun: for its turn, or for an upgrade."""
+    """Return what a run that has not started waits for: other runs, or an upgrade."""
     others = condition(run, PAUSED)
     if condition(run, AVAILABLE).get("status") == "True":
         return _told(others if others.get("status") == "False" else condition(run, AVAILABLE))
@@ -198,7 +198,7 @@ def _of_node(run: Item, at: Stage) -> Wait:
 
 
 def _moments(record: Record, *names: str) -> list[str]:
-    """When something was done about these nodes."""
+    """Return the times of all completed actions on these nodes."""
     nodes = [record["nodes"][name] for name in names]
     fields = ("releasedAt", "upgradedAt", "cleanedAt", "droppedAt")
     jobs = [job["ended"] for name in names for job in _jobs(record, name)]

@@ -1,4 +1,4 @@
-"""MutexRunConfigs as they are and as they change, and having one resumed that has stopped (MUT-48)."""
+"""Lists and watches MutexRunConfigs, and requests that a stopped run resume (MUT-48)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_SERVED = OperationError(
 
 
 async def runs(api: Api) -> list[Object]:
-    """All run configs by namespace and name. Raises `OperationError` where the kind is not installed."""
+    """Return all run configs by namespace and name. Raises `OperationError` if the kind is not installed."""
     try:
         return in_order((await pages(api, RUNS)).items)
     except NotFound:
@@ -33,23 +33,23 @@ async def runs(api: Api) -> list[Object]:
 
 
 async def is_served(api: Api) -> bool:
-    """Whether the kind is installed."""
+    """Return whether the kind is installed."""
     answer = await absent_ok(api.get(ROOT))
     return any(each["name"] == PLURALS[RUN] for each in (answer or {}).get("resources", []))
 
 
 def in_order(items: list[Object]) -> list[Object]:
-    """By namespace and name."""
+    """Return the run configs sorted by namespace and name."""
     return sorted(items, key=full_name)
 
 
 def is_named(run: Object, name: str) -> bool:
-    """Whether it is meant by `NAME` or `NAMESPACE/NAME`."""
+    """Return whether `NAME` or `NAMESPACE/NAME` refers to this run config."""
     return name in (run["metadata"]["name"], full_name(run))
 
 
 async def named(api: Api, name: str) -> Object:
-    """The one that `NAME` or `NAMESPACE/NAME` means. Raises `Refusal` for none, and for several."""
+    """Return the run config that `NAME` or `NAMESPACE/NAME` refers to. Raises `Refusal` for none, and for several."""
     found = [run for run in await runs(api) if is_named(run, name)]
     if not found:
         raise unknown(name)
@@ -60,13 +60,16 @@ async def named(api: Api, name: str) -> Object:
 
 
 def unknown(name: str) -> Refusal:
-    """The refusal of one that is not there."""
+    """Build the refusal for a run config that does not exist."""
     message = f"there is no MutexRunConfig {name}"
     return Refusal(HTTPStatus.NOT_FOUND, message, "see kubectl maintenance mutex status")
 
 
 async def retry(api: Api, name: str) -> Object:
-    """Have the run resumed where it stopped; returns it. Raises `Refusal` for one that has not stopped."""
+    """Request that the run resume where it stopped, and return the run config.
+
+    Raises `Refusal` if the run has not stopped, or if its resumption is already requested.
+    """
     run = await named(api, name)
     if not record_of(run).get("failure"):
         message = f"the run of {full_name(run)} has not stopped, it is {step_word(run)}"
@@ -80,7 +83,7 @@ async def retry(api: Api, name: str) -> Object:
 
 
 async def watched(api: Api) -> AsyncGenerator[list[Object], None]:
-    """All run configs: once when all are known, then after every change."""
+    """Yield all run configs: once after the initial list, then after every change."""
     known: dict[str, Object] = {}
     is_read = False
     try:

@@ -1,1 +1,1 @@
-"""How a command looks and takes its options."""
+"""Terminal output and command-line options of the commands."""

@@ -1,4 +1,4 @@
-"""Run a command's work on one connection to the API server; its errors become one line each."""
+"""Runs a command's work with one API client, and converts API errors to one-line messages."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 
 def with_api(work: Callable[[Api], Awaitable[T]]) -> T:
-    """The result of `work`, done with the cluster that the command line names.
+    """Run `work` with a client for the cluster that the command line names, and return its result.
 
-    An error of the API server becomes the server's sentence with a remedy (exit 1).
+    An `ApiError` becomes the server's message with a remedy (exit status 1).
     """
-    logging.getLogger("kubernetes").setLevel(logging.ERROR)  # it would warn of what the error then says
+    logging.getLogger("kubernetes").setLevel(logging.ERROR)  # its warnings would repeat the error message
     try:
         return asyncio.run(_connected(access(), work))
     except ApiError as error:
@@ -32,7 +32,7 @@ async def _connected(wanted: Access, work: Callable[[Api], Awaitable[T]]) -> T:
     try:
         api = await Api.connect(*wanted)
     except Unavailable as error:
-        raise click.ClickException(error.message) from None  # it names the remedy already
+        raise click.ClickException(error.message) from None  # the message contains the remedy
     try:
         return await work(api)
     finally:
@@ -40,7 +40,7 @@ async def _connected(wanted: Access, work: Callable[[Api], Awaitable[T]]) -> T:
 
 
 def sentence(error: ApiError) -> str:
-    """The server's message on one line, and what a person can do about it."""
+    """Return the server's message on one line, with a remedy if there is one."""
     message = " ".join(error.message.split())
     if isinstance(error, Denied):
         return f"{message}: ask an administrator for this right, or use another --context"
@@ -50,7 +50,7 @@ def sentence(error: ApiError) -> str:
 
 
 async def within(seconds: float, work: Awaitable[T], late: Callable[[], str]) -> T:
-    """The result of `work`, or `late()` as a one-line error when it takes longer; 0 seconds is without limit."""
+    """Return the result of `work`; raise `late()` as a one-line error after `seconds`, where 0 means no limit."""
     try:
         return await asyncio.wait_for(work, seconds or None)
     except asyncio.TimeoutError:

@@ -1,4 +1,4 @@
-"""A replay on a terminal: a line for each answer, and below it how then and now differ. Pure."""
+"""Formats replay results for the terminal: a line for each answer, followed by its differences. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTHING = "nothing"
 
 
 def replay_lines(replayed: Replayed) -> Text:
-    """A line for the event and function, and one or more for each difference."""
+    """Format a line for the event and the function, and one or more lines for each difference."""
     event, function = replayed.entry.event, replayed.now.function
     lines = Text.assemble(
         (f"{replayed.result:12}", STYLES[replayed.result]),
@@ -50,5 +50,5 @@ def _answered(answer: Answer) -> str:
 
 
 def lost_lines(lost: Iterable[str]) -> Text:
-    """The objects that are gone since, a sentence each."""
+    """Format one line for each object that no longer exists."""
     return Text("\n".join(map(escaped, lost)), "dim")

@@ -1,4 +1,4 @@
-"""Maintenances on a terminal: a table, the details of one node, and one line for a pipe. Pure."""
+"""Formats maintenances for the terminal: a table, the details of one node, and one line for a pipe. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from kube.words import counted
 BAR_WIDTH = 20
 HEADINGS = ("BLOCKED", "WHY", "BUDGET", "HEALTHY/NEEDED", "SINCE", "WHAT UNBLOCKS IT")
 COMMAND = "kubectl "
-"""Begins a command in a remedy, which has a line of its own where there is no room."""
+"""Start of a command within a remedy; the list format of `BlockedPods` prints the command on its own line."""
 SPACE, LEAST_FOR_REMEDY = 3, 40
-"""Columns between two, and for the last: with fewer its words are broken."""
+"""Spaces between two table columns, and minimum width of the remedy column; a narrower one would break words."""
 COLORS = {"Running": "yellow", "Succeeded": "green", "Failed": "red"}
 
 
 def bar(percent: int) -> Text:
-    """A progress bar with its number."""
+    """Build a progress bar with its percentage."""
     filled = BAR_WIDTH * percent // 100
     return Text.assemble(("━" * filled, "green"), ("─" * (BAR_WIDTH - filled), "dim"), f" {percent:3d}%")
 
 
 def line(maintenance: Maintenance) -> str:
-    """One line for a pipe: node, phase, progress, what is left, and why it failed or is held up."""
+    """Return one line for a pipe: node, phase, progress, remaining pods, and why the drain failed or is blocked."""
     status = status_of(maintenance)
     blocked = len(status.get("blockedPods") or [])
     left = f"{len(status.get('pendingPods') or [])} pending, {blocked} blocked"
@@ -41,14 +41,14 @@ def line(maintenance: Maintenance) -> str:
 
 
 def awaited(maintenance: Maintenance, now: datetime) -> RenderableType:
-    """The row of one whose end somebody waits for, and below it what holds it up."""
+    """Build the table row of the maintenance that the command waits for, and below it what blocks the drain."""
     reason = _held_up(maintenance)
     below = [Text(f"{full_name(maintenance)} waits{reason}", "yellow")] if reason else []
     return Group(overview([maintenance], now), *below)
 
 
 def overview(maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
-    """A row per maintenance, and below the table a line for each that failed."""
+    """Build a table with a row per maintenance, and below it a line for each error."""
     if not maintenances:
         return Text("No maintenance.")
     table = headed("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON")
@@ -73,19 +73,19 @@ def _verb(item: Maintenance) -> str:
 
 
 def _error(item: Maintenance) -> str:
-    """Why it failed, or does not begin, after a colon; "" when it is at work."""
+    """Return why the maintenance failed or cannot start, after a colon; "" while it is running."""
     error = status_of(item).get("lastError")
     return f": {error}" if phase_word(item) == FAILED or (phase_word(item) == WAITING and error) else ""
 
 
 def _held_up(item: Maintenance) -> str:
-    """Why pods are blocked, after a colon; "" where none is."""
+    """Return why pods are blocked, after a colon; "" if none is."""
     status = status_of(item)
     return f": {held_up(status)}" if status.get("blockedPods") else ""
 
 
 def details(name: str, state: str, maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
-    """One node: its state, then every maintenance that names it."""
+    """Build the view of one node: its state, then every maintenance that names it."""
     head = Text(f"Node {name}: {state}")
     if not maintenances:
         return Group(head, Text("No maintenance."))
@@ -118,7 +118,7 @@ def _counts(item: Maintenance, now: datetime) -> str:
 
 
 def _pending(status: Mapping[str, Any]) -> list[RenderableType]:
-    """Pending pods that are on their way: those not in the blocked table."""
+    """Build the list of pending pods that are not blocked: those missing from the table of blocked pods."""
     blocked = {(item["namespace"], item["name"]) for item in status.get("blockedPods") or []}
     names = [(item["namespace"], item["name"]) for item in status.get("pendingPodsRefs") or []]
     moving = [f"  {namespace}/{name}" for namespace, name in names if (namespace, name) not in blocked]
@@ -126,13 +126,16 @@ def _pending(status: Mapping[str, Any]) -> list[RenderableType]:
 
 
 class BlockedPods:
-    """A table where the terminal has room for it, else some lines a pod: a name or command in two cannot be copied."""
+    """The blocked pods, drawn as a table if the terminal is wide enough, else as a few lines per pod.
+
+    A table that is too wide would wrap names and commands, which then cannot be copied.
+    """
 
     def __init__(self, blocked: Sequence[Mapping[str, Any]], now: datetime) -> None:
         self._rows = [_blocked_row(item, now) for item in blocked]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it by the width that there is."""
+        """Draw a table or a list, depending on the available width."""
         widths = (max(map(cell_len, column)) for column in zip(HEADINGS, *self._rows, strict=True))
         *others, _remedy = (width + SPACE for width in widths)
         yield self._table() if sum(others) + LEAST_FOR_REMEDY <= options.max_width else self._list()
@@ -157,7 +160,7 @@ def _blocked_row(item: Mapping[str, Any], now: datetime) -> tuple[str, ...]:
 
 
 def _lines(row: Sequence[str]) -> Iterator[RenderableType]:
-    """The pod, why it is blocked, and indented below that what unblocks it."""
+    """Yield the pod, why it is blocked, and indented below it what unblocks it."""
     pod, reason, budget, counts, since, unblocks = row
     under, counted_as = f"under {budget}" if budget else "", f"{counts} healthy/needed" if counts else ""
     about = (reason, under, counted_as, f"for {since}" if since else "")
@@ -170,7 +173,7 @@ def _lines(row: Sequence[str]) -> Iterator[RenderableType]:
 
 
 def headed(*columns: str) -> Table:
-    """A table without lines, with these headings."""
+    """Build a table with these headings and without borders."""
     table = Table(box=None, pad_edge=False, padding=(0, SPACE, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")

@@ -1,4 +1,4 @@
-"""Errors of commands: one line and the exit status. Also: asking before real writes."""
+"""Converts errors of commands to one line and an exit status; also asks for confirmation before real writes."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from kube.door.sync_client import Cluster
 
 INTERRUPTED = 130
-"""128 + SIGINT: what a shell expects of a program that Ctrl-C ended."""
+"""Exit status of a program that Ctrl-C ended: 128 + SIGINT, as shells expect."""
 GOES_ON = "console.goes_on"
 
 
 class Commands(click.Group):
-    """The group of all commands: the one place where an operation's error, or Ctrl-C, becomes a line and a status."""
+    """The click group that converts an operation's error, or Ctrl-C, to a message and an exit status."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
+        """Run the command and convert its errors."""
         try:
             return super().invoke(ctx)
         except OperationError as error:
             click.ClickException(escaped(str(error))).show()
             raise click.exceptions.Exit(error.exit_status) from None
         except click.UsageError:
-            raise  # of the command line: its text is click's
+            raise  # click formats errors of the command line itself
         except click.ClickException as error:
             click.ClickException(escaped(error.message)).show()
             raise click.exceptions.Exit(error.exit_code) from None
@@ -43,20 +43,20 @@ class Commands(click.Group):
 
 
 def goes_on(rest: Callable[[], str]) -> None:
-    """Have it told, should Ctrl-C end the command from now on, what goes on without it, or stays."""
+    """Set the text to print if Ctrl-C ends the command from now on: what continues, or remains, without it."""
     click.get_current_context().meta[GOES_ON] = rest
 
 
 @contextmanager
 def door() -> Iterator[Cluster]:
-    """The cluster that the command line names. `ApiError` inside becomes `NoResult`."""
+    """Yield a client for the cluster that the command line names. An `ApiError` in the block becomes `NoResult`."""
     from console.terminal.connection import sentence
-    from kube.door.sync_client import Cluster  # whoever opens no door waits for none of it
+    from kube.door.sync_client import Cluster  # slow import, needed only with a cluster
 
     try:
         cluster = Cluster(*access())
     except Unavailable as error:
-        raise NoResult(error.message) from None  # it names the remedy already
+        raise NoResult(error.message) from None  # the message contains the remedy
     try:
         with closing(cluster):
             yield cluster
@@ -65,14 +65,14 @@ def door() -> Iterator[Cluster]:
 
 
 def confirm(question: str, otherwise: str) -> None:
-    """Ask, on stderr. Raises `NoResult` when the answer is no, or nobody is there to give one.
+    """Ask for confirmation on stderr. Raises `NoResult` if the answer is no, or if stdin gives no answer.
 
-    `otherwise` is what can be done without an answer.
+    `otherwise` describes what the user can do without a confirmation.
     """
     try:
         agreed = click.confirm(question, err=True)
     except click.Abort as abort:
-        click.echo(err=True)  # the question's line is open
+        click.echo(err=True)  # end the line of the question
         if isinstance(abort.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None
         raise NoResult(f"nobody confirmed: {otherwise}") from None

@@ -1,4 +1,7 @@
-"""Text of others on a terminal: what would move the cursor, recolour or hide is shown escaped, not obeyed. Pure."""
+"""Escapes untrusted text for the terminal, so that it cannot move the cursor, change colors or hide text.
+
+The functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,20 @@ import unicodedata
 from typing import Any
 
 CONTROLS = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Categories of Unicode: controls, marks that turn or hide text, halves of characters, ends of lines and paragraphs."""
+"""Unicode categories to escape: control and format characters, surrogates, line and paragraph separators."""
 JOINERS = "\u200c\u200d"
-"""Formats that words of many languages, and joined pictures, are spelled with."""
+"""Format characters that stay, because the spelling of many languages and emoji sequences need them."""
 
 
 def escaped(text: str) -> str:
-    """The text on one line, each control character as `\\n`, `\\x1b` or `\\u202e`; the backslash stays as it is."""
+    """Return the text on one line, with control characters as `\\n`, `\\x1b` or `\\u202e`; a backslash stays."""
     if text.isprintable():
         return text
     return "".join(_escaped(character) for character in text)
 
 
 def escaped_all(value: Any) -> Any:
-    """The same object of dicts and lists, with every text in it escaped."""
+    """Return the same structure of dicts and lists, with every text in it escaped."""
     if isinstance(value, str):
         return escaped(value)
     if isinstance(value, dict):

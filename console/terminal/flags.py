@@ -1,4 +1,4 @@
-"""Commands on one node, and kubectl's way of writing flags: `--force`, `--force=true`, `--force=false`."""
+"""Commands on one node, and kubectl's syntax of boolean flags: `--force`, `--force=true`, `--force=false`."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ import click
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 DRY = {"server": True, "client": True, "none": False}
-"""How kubectl writes a dry run. Of each the server is asked, and nothing is kept."""
+"""kubectl's values of `--dry-run`; `client` has the same effect as `server`, and neither stores any change."""
 VALUES = ("true", "false", *DRY)
-"""What a switch may be given."""
+"""Words that a switch accepts as its value."""
 
 
 class _TrueOrFalse(click.types.BoolParamType):
-    """As click reads them, but for nothing at all, which is an empty variable of a shell rather than false.
+    """Click's boolean type, except that an empty value is an error: an unset shell variable must not mean false.
 
-    In: other words that are taken for one of them.
+    In: additional words, each with its boolean value.
     """
 
     def __init__(self, words: Mapping[str, bool]) -> None:
         self._words = words
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
-        """A usage error for what is neither."""
+        """Return the boolean, or fail with a usage error."""
         if value == "":
             self.fail("nothing follows the =: write true or false", param, ctx)
         return self._words[value] if value in self._words else super().convert(value, param, ctx)
 
 
 def switch(*names: str, help: str, default: bool | None = False) -> Callable[[Decorated], Decorated]:
-    """A flag that is off unless given, or has another default, for a command of class `KubectlFlags`."""
+    """Return the option of a boolean flag, by default off, for a command of class `KubectlFlags`."""
     return click.option(*names, type=_TrueOrFalse({}), default=default, metavar="[=true|false]", help=help)
 
 
 def dry_run_switch(help: str) -> Callable[[Decorated], Decorated]:
-    """`--dry-run` alone or as kubectl has it, for a command of class `KubectlFlags`."""
+    """Return the option `--dry-run` with kubectl's values, for a command of class `KubectlFlags`."""
     return click.option("--dry-run", type=_TrueOrFalse(DRY), default=False, metavar="[=server|none]", help=help)
 
 
 class OneNode(click.Command):
-    """A command on one node, which says so to who names several."""
+    """A command on one node, which explains the error if the user names several nodes."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """A usage error with the remedy for a word too many, where click would only name it."""
+        """Parse the arguments; fail with a remedy for extra arguments, which click alone would only list."""
         words, ctx.allow_extra_args = [*args], True
         extra = super().parse_args(ctx, args)
         if extra and not ctx.resilient_parsing:
@@ -53,23 +53,23 @@ class OneNode(click.Command):
         return extra
 
     def too_many(self, words: Sequence[str], extra: Sequence[str]) -> str:
-        """What to do about the words that are `extra` of all `words` of the command line."""
+        """Return the error message for the `extra` arguments among all `words` of the command line."""
         return f"one node at a time: leave out {' '.join(extra)}"
 
 
 class KubectlFlags(OneNode):
-    """A command on one node whose switches may stand alone or carry a value after `=`, and never as the next word.
+    """A command on one node whose switches stand alone or take a value after `=` (DRN-1, DRN-3).
 
-    DRN-1, DRN-3.
+    The next argument is never the value of a switch.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Give a switch that stands alone its value, before click takes the next word for it."""
+        """Add `=true` to each switch that stands alone, so that click does not read the next argument as its value."""
         switches = self._switches()
         return super().parse_args(ctx, [f"{word}=true" if word in switches else word for word in args])
 
     def too_many(self, words: Sequence[str], extra: Sequence[str]) -> str:
-        """Where a value follows a switch as the next word it was meant for the switch."""
+        """Return a message that suggests `=` if an argument after a switch is probably the switch's value."""
         switches = self._switches()
         for word, value in pairwise(words):
             switch = word.removesuffix("=true")

@@ -1,4 +1,4 @@
-"""The virtual machines of a node on a terminal. Pure."""
+"""Formats the virtual machines of a node for the terminal. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ COLORS = {MOVES: "green", RESTARTS: "yellow", STOPS: "yellow", BLOCKS: "red"}
 
 
 def machines(reports: Sequence[Mapping[str, Any]], unknown: str) -> list[RenderableType]:
-    """A row for each (`kube.virtualization.outlook.reports`), below an empty line; nothing where there are none."""
+    """Build an empty line and a table with a row per report (`kube.virtualization.outlook.reports`).
+
+    Without reports, the result is empty. If `unknown` is set, that text replaces the table.
+    """
     if unknown:
         return [Text(""), Text(unknown, "red")]
     if not reports:

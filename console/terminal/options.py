@@ -1,4 +1,4 @@
-"""Options that commands share."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AS_USER, AS_GROUPS = "console.as", "console.as_groups"
 
 
 def cluster_options(command: Decorated) -> Decorated:
-    """Add the options of `access`, which may stand before or after the command's name, as with kubectl."""
+    """Add the options of `access`, which are valid before and after the command's name, as with kubectl."""
     kubeconfig = click.option(
         "--kubeconfig",
         type=click.Path(exists=True, dir_okay=False),
@@ -55,7 +55,7 @@ def cluster_options(command: Decorated) -> Decorated:
 
 
 class Access(NamedTuple):
-    """How to reach the cluster, and as whom; None and empty: the usual way, as oneself."""
+    """How to reach the cluster, and which user to impersonate; None and empty values mean the kubeconfig's defaults."""
 
     kubeconfig: str | None
     context: str | None
@@ -64,7 +64,7 @@ class Access(NamedTuple):
 
 
 def access() -> Access:
-    """What the command line says of it. A usage error for groups of nobody."""
+    """Return the access options of the command line. Raises `UsageError` for `--as-group` without `--as`."""
     meta = click.get_current_context().meta
     user, groups = meta.get(AS_USER, ""), meta.get(AS_GROUPS, ())
     if groups and not user:
@@ -93,7 +93,7 @@ def namespace_option(command: Decorated) -> Decorated:
 
 
 def functions_option(name: str, otherwise: str) -> Callable[[Decorated], Decorated]:
-    """Add `--functions`, given to the command as `name`; `otherwise` says where functions are without it."""
+    """Add `--functions`, passed to the command as `name`; `otherwise` describes the default in the help."""
     return click.option(
         "--functions",
         name,
@@ -134,7 +134,7 @@ def watch_option(command: Decorated) -> Decorated:
 
 
 def picked(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a command's options that are fields of the dataclass `kind`: options that go together go as one."""
+    """Return the options that are fields of the dataclass `kind`, so that the command can construct one."""
     return {field.name: values[field.name] for field in fields(kind) if field.name in values}
 
 
@@ -150,12 +150,12 @@ def timeout_option(default: str, what: str) -> Callable[[Decorated], Decorated]:
 
 
 def is_given(name: str) -> bool:
-    """Whether the command line itself has this option or argument, rather than the environment or a default."""
+    """Return whether the command line itself sets this parameter, rather than the environment or a default."""
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def check_timeout(*, wait: bool, remedy: str) -> None:
-    """A usage error when `--timeout` was given to a command that does not wait: it would do nothing."""
+    """Raise `UsageError` if the user sets `--timeout` and the command does not wait, so that it has no effect."""
     if is_given("timeout") and not wait:
         raise click.UsageError(f"--timeout limits a wait, and this command would not wait: {remedy}")
 

@@ -1,4 +1,4 @@
-"""Open the journal that a command reads."""
+"""Opens the journal for a command."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def journal_option(command: Decorated) -> Decorated:
 
 
 def missing(journal: str) -> Path | None:
-    """The journal's file where there is none; None when it is there, or is no file but a server's."""
+    """Return the journal's file if it does not exist; None if it exists, or if a database server has the journal."""
     name = journal.removeprefix("sqlite:///")
     return None if "://" in name or Path(name).is_file() else Path(name)
 
 
 @contextmanager
 def opened(journal: str, *, create: bool = False) -> Iterator[Journal]:
-    """The journal; unless it may be made, it has to be there. Raises `NoResult`, also for what fails inside."""
-    from eventing.journal.store import (  # a seventh of a second that commands without it should not pay
+    """Open the journal, which must exist unless `create` is set. Raises `NoResult`, also for errors in the block."""
+    from eventing.journal.store import (  # this import takes a seventh of a second
         BadData,
         Journal,
         JournalError,

@@ -1,4 +1,4 @@
-"""Runs of the upgrade mutex on a terminal: a table, the details of one, and one line for a pipe. Pure."""
+"""Formats upgrade runs for the terminal: a table, the details of one, and one line for a pipe. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from kube.words import counted
 
 Report = Mapping[str, Any]
 COLORS = {"Failed": "red", "Invalid": "red", "Finished": "green", "Waiting": "", "New": ""}
-"""Of a run's step; all others are at work."""
+"""Colors of a run's step; every other step is in progress, and yellow."""
 STATES = {DONE: "green", NOW: "yellow", STOPPED: "red"}
 RESULTS = {Outcome.COMPLETE.value: "green", Outcome.FAILED.value: "red"}
 
 
 def line(run: Report) -> str:
-    """One line for a pipe: name, step, node, and what it waits for."""
+    """Return one line for a pipe: name, step, node, and what the run waits for."""
     words = [f"{run['namespace']}/{run['name']}", run["step"], run["progress"]]
     return " ".join(filter(None, words)) + (f": {run['waits']['what']}" if run["waits"] else "")
 
 
 def overview(runs: Sequence[Report], now: datetime) -> RenderableType:
-    """A row per run config, and below the table what each waits for."""
+    """Build a table with a row per run config, and below it what each run waits for."""
     if not runs:
         return Text("No MutexRunConfig.")
     rows = headed("NAMESPACE", "NAME", "STEP", "NODE", "VERSION", "AGE")
@@ -41,7 +41,7 @@ def overview(runs: Sequence[Report], now: datetime) -> RenderableType:
 
 
 def details(run: Report, now: datetime) -> RenderableType:
-    """One run config: its steps, its nodes, and the Jobs of the node whose turn it is."""
+    """Build the view of one run config: its steps, its nodes, and the Jobs of the latest node that has any."""
     version = f" to {run['version']}" if run["version"] else ""
     head = Text.assemble((f"{run['namespace']}/{run['name']}{version}  ", "bold"), _step(run))
     parts: list[RenderableType] = [head]
@@ -60,7 +60,7 @@ def _step(run: Report) -> Text:
 def _wait(run: Report, now: datetime) -> str:
     wait = run["waits"]
     since = f" (since {age(wait['since'], now)})" if wait["since"] else ""
-    remedy = f"\n{wait['remedy']}" if wait["remedy"] else ""  # a line of its own: a command is copied whole
+    remedy = f"\n{wait['remedy']}" if wait["remedy"] else ""  # on its own line, so that the user can copy the command
     return f"for: {wait['what']}{since}{remedy}"
 
 
@@ -83,7 +83,7 @@ def _nodes(nodes: Sequence[Report], now: datetime) -> RenderableType:
 
 
 def _jobs(nodes: Sequence[Report], now: datetime) -> list[RenderableType]:
-    """The Jobs of the last node that has any: those of all are in the JSON."""
+    """Build the table of the Jobs of the last node that has any; the JSON output contains the Jobs of all nodes."""
     found = [each for each in nodes if each["jobs"]]
     if not found:
         return []

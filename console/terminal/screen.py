@@ -1,4 +1,4 @@
-"""Write output: redrawn in place on a terminal, lines for a pipe, JSON for a program."""
+"""Writes output: redrawn in place on a terminal, as lines to a pipe, or as JSON for a program."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PIPE_WIDTH = 240
-"""Columns for output that no terminal folds: wide enough that rows stay on one line."""
+"""Width of output that does not go to a terminal, in columns: wide enough to keep each row on one line."""
 REFRESH_PER_SECOND = 2
-"""How often ages are redrawn; changes are drawn at once."""
+"""How often ages are redrawn; changes are drawn immediately."""
 
 
 def console() -> Console:
-    """The standard output as it is now; made afresh because tests replace it."""
-    from rich.console import Console  # only what is drawn needs it
+    """Return a console on the current standard output, new on each call because tests replace that output."""
+    from rich.console import Console  # needed only for drawing
 
     width = None if sys.stdout.isatty() else PIPE_WIDTH
-    return Console(highlight=False, markup=False, emoji=False, width=width)  # brackets and colons are others' text
+    return Console(highlight=False, markup=False, emoji=False, width=width)  # the text is not markup
 
 
 def show(what: RenderableType) -> None:
-    """Print one thing."""
+    """Print one object that rich can render."""
     console().print(what)
 
 
@@ -42,7 +42,7 @@ def show_json(what: Any, indent: int | None = 2) -> None:
 
 
 def show_json_list(items: Iterable[Any]) -> None:
-    """Print one JSON list, each item as it comes."""
+    """Print one JSON list, and each item as soon as it arrives."""
     before = "["
     for item in items:
         click.echo(f"{before}\n{textwrap.indent(json.dumps(item, indent=2), '  ')}", nl=False)
@@ -56,19 +56,19 @@ def show_json_line(what: Any) -> None:
 
 
 def note(text: str, output: str = "table") -> None:
-    """Show a line to a person; with JSON nothing, since the one object holds it all."""
+    """Print a line for the user; with JSON output nothing, because the JSON object contains all information."""
     if output == "table":
         click.echo(escaped(text))
 
 
 def warn(text: str) -> None:
-    """Show a warning, as kubectl does: beside the output, whatever its form."""
+    """Print a warning on stderr, as kubectl does, whatever the output format."""
     click.echo(f"Warning: {escaped(text)}", err=True)
 
 
 @contextmanager
 def live(render: Callable[[T], RenderableType], text: Callable[[T], str]) -> Iterator[Callable[[T], None]]:
-    """A function that shows the newest state: drawn in place on a terminal, otherwise as lines when they differ."""
+    """Yield a function that shows the latest state: redrawn in place on a terminal, else as lines when they change."""
     out = console()
     if not out.is_terminal:
         yield _lines(text)

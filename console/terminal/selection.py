@@ -1,4 +1,4 @@
-"""Select recorded events by id, or those of a maintenance from one step to another."""
+"""Selects recorded events by id, or those of a maintenance or run between two event types."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 SHOWN = 5
-"""Others of a name that are told by their uids."""
+"""Maximum number of other uids that the note about an ambiguous name lists."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The events that the command line names: ids, or a maintenance or run by uid or name, its first and last step."""
+    """The events that the command line names: ids, or a maintenance or run, with the first and the last event type."""
 
     ids: tuple[str, ...] = ()
     maintenance: str = ""
@@ -65,15 +65,15 @@ def run_option(text: str) -> Callable[[Decorated], Decorated]:
 
 
 def refuse_both(maintenance: str, run: str) -> None:
-    """Raise `UsageError` where a maintenance and a run are named."""
+    """Raise `UsageError` if the user names both a maintenance and a run."""
     if run and maintenance:
         raise click.UsageError("--run is of a MutexRunConfig, --maintenance of a NodeMaintenance: leave one out")
 
 
 def uid_of_run(book: Journal, run: str) -> str:
-    """The uid of the newest MutexRunConfig with this name or uid, as `_newest` has it, and says so.
+    """Return the uid of the newest MutexRunConfig with this name or uid, by the rules of `_newest`.
 
-    Raises `NoResult` where the journal has none.
+    Raises `NoResult` if the journal has none.
     """
     found = [bare(entry) for entry in book.each(Query(maintenance=run)) if entry.kind == RUN and entry.maintenance]
     if not found:
@@ -83,7 +83,7 @@ def uid_of_run(book: Journal, run: str) -> str:
 
 
 def selected(book: Journal, chosen: Chosen) -> list[Entry]:
-    """The entries, each event once, in the order of arrival. Raises `NoResult` naming what is not in the journal."""
+    """Return the selected entries in order of arrival, each event once. Raises `NoResult` naming the missing events."""
     refuse_both(chosen.maintenance, chosen.run)
     ids, maintenance = chosen.ids, uid_of_run(book, chosen.run) if chosen.run else chosen.maintenance
     if not ids and not maintenance:
@@ -91,7 +91,7 @@ def selected(book: Journal, chosen: Chosen) -> list[Entry]:
             "which events? Name them by --id, or their NodeMaintenance by --maintenance, their MutexRunConfig by --run"
         )
     found = _once(book.select(Query(ids=ids, maintenance=maintenance)))
-    if maintenance:  # anybody's event may have its name alone
+    if maintenance:  # an event from another client may have only the name
         found = [entry for entry in found if entry.maintenance]
     missing = set(ids) - {entry.event.get_id() for entry in found}
     if missing or not found:
@@ -104,12 +104,13 @@ def selected(book: Journal, chosen: Chosen) -> list[Entry]:
 
 
 def _newest(entries: Sequence[Entry], name: str) -> str:
-    """The uid of the one with this uid, or of several that had this name one after another the last one.
+    """Return `name` if it is the uid of an object, else the uid of the newest object with this name.
 
-    Anybody's event may speak of an object, also of one whose uid is another's name: one of which a function of ours has
-    said something comes first. Which it is, is said on stderr where there are several, unless ours say it is a uid.
+    Any client can emit an event about an object, even one whose uid equals another object's name. Objects with an event
+    from our functions therefore take precedence. If the entries are about several objects, a note on stderr names the
+    choice, unless our functions confirm that `name` is a uid.
     """
-    uids = list(dict.fromkeys(entry.maintenance for entry in entries))  # in the order in which they began
+    uids = list(dict.fromkeys(entry.maintenance for entry in entries))  # in order of their first event
     ours = {entry.maintenance for entry in entries if entry.event.get_source().startswith(SOURCE)}
     possible = [uid for uid in uids if uid in ours or not ours]
     newest = name if name in possible else possible[-1]
@@ -122,7 +123,7 @@ def _newest(entries: Sequence[Entry], name: str) -> str:
 
 
 def _once(entries: Sequence[Entry]) -> list[Entry]:
-    """Without dead letters of events that are there as they came."""
+    """Drop each dead letter whose event was also recorded as it arrived."""
     whole = {(entry.event.get_source(), entry.event.get_id()) for entry in entries if entry.dead_letter is None}
     return [
         entry
@@ -132,7 +133,7 @@ def _once(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def between(entries: Sequence[Entry], first: str, last: str) -> list[Entry]:
-    """From the first event of type `first` up to the last one of type `last`; "" is without limit."""
+    """Return the entries from the first event of type `first` to the last of type `last`; "" means no limit."""
     start = _places(entries, first, "--from")[0] if first else 0
     end = _places(entries, last, "--until")[-1] if last else len(entries) - 1
     if start > end:

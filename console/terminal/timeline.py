@@ -1,6 +1,6 @@
-"""Recorded events on a terminal: a tree of cause and effect, a table, or JSON. Pure.
+"""Formats recorded events for the terminal: a tree of cause and effect, a table, or JSON. Pure functions.
 
-Lines are styled for a terminal; `click.echo` takes that away elsewhere.
+The lines contain terminal styles, which `click.echo` removes if the output is not a terminal.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from eventing.wire import structured
 from kube.words import counted
 
 SLOW = 1.0
-"""Seconds for one hop or attempt; more stands out. No function should take longer."""
+"""Seconds after which a hop or an attempt is highlighted, because no function should take longer."""
 DEEPEST = 12
-"""Steps that are set in; a longer chain goes straight down."""
+"""Maximum depth that is indented; deeper events of a chain have the same indentation."""
 TYPE_WIDTH, HOP_WIDTH = 40, 10
 HEADINGS = ("TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS")
 
 
 def tree_lines(trees: Sequence[Tree]) -> Iterator[str]:
-    """A heading for each maintenance or run, below it a line for each event."""
+    """Yield a heading for each maintenance or run, followed by a line for each event."""
     for number, tree in enumerate(trees):
         if number:
             yield ""
@@ -56,7 +56,7 @@ def _heading(tree: Tree, branches: Sequence[Branch]) -> str:
 
 
 def _title(tree: Tree) -> str:
-    """A maintenance is of one node; of anything else it is said what it is."""
+    """Return the title of a tree: the node of a maintenance, or the kind of any other object, with name and uid."""
     named = f"{tree.name} ({tree.uid})"
     return f"{named}, node {tree.node}" if tree.kind == "NodeMaintenance" else f"{tree.kind} {named}"
 
@@ -71,7 +71,7 @@ def _line(depth: int, branch: Branch, start: datetime) -> str:
 
 
 def _hop(branch: Branch) -> str:
-    """What it took from the cause; of a cause that is elsewhere, also which."""
+    """Return the time from the cause to this event; for a cause outside the tree, also the type of that cause."""
     if branch.after is None:
         return ""
     text = f"{branch.after:.3f} s"
@@ -100,7 +100,7 @@ def _letter(letter: DeadLetter) -> str:
 
 
 def table_lines(entries: Iterable[Entry], now: datetime) -> Iterator[str]:
-    """A heading, and a row for each event."""
+    """Yield a heading, and a row for each event."""
     rows = [HEADINGS, *(_row(entry, now) for entry in entries)]
     if len(rows) == 1:
         yield "No events."
@@ -120,7 +120,7 @@ def _row(entry: Entry, now: datetime) -> tuple[str, ...]:
 
 
 def as_json(entry: Entry, now: datetime) -> dict[str, Any]:
-    """All that is known of an event: for a program that makes its own tree, `cause` is an event's id."""
+    """Return all that is known about an event; `cause` is an event id, from which programs can build a tree."""
     return {
         "seq": entry.seq,
         "arrived": entry.arrived.isoformat(),
@@ -140,5 +140,5 @@ def _event(event: BaseCloudEvent) -> dict[str, Any]:
 
 
 def _clock(moment: datetime) -> str:
-    """Local time, with the day: a journal goes back further than a clock."""
+    """Format the local time with its date, because a journal spans many days."""
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

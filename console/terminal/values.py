@@ -1,4 +1,4 @@
-"""The types of values on the command line: durations, moments, names, URLs."""
+"""Click types of command-line values: durations, moments, names, URLs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from eventing.urls import is_url
 
 SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 SURROGATE = re.compile("[\ud800-\udfff]")
-"""What stands for a byte of the command line that is no UTF-8."""
+"""Matches the surrogate that Python uses for a command-line byte that is not UTF-8."""
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 MOST = 2**63 - 1
 PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
 
 
 class Duration(click.ParamType[float]):
-    """A length of time as kubectl writes it: `90s`, `5m`, `1h30m`; `0` is without limit. In seconds."""
+    """A duration in seconds, in kubectl's notation: `90s`, `5m`, `1h30m`; `0` means no limit."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Give the seconds; a usage error when it is no duration."""
+        """Return the seconds, or fail with a usage error."""
         if isinstance(value, float):
             return value
         parts = PART.findall(str(value))
@@ -36,12 +36,12 @@ class Duration(click.ParamType[float]):
 
 
 class Moment(click.ParamType[datetime]):
-    """`10m`, `2h`, `1d`: so long ago; else an ISO 8601 time, local where it names no zone."""
+    """A point in time: an age such as `10m`, `2h` or `1d`, or an ISO 8601 time, local if it has no zone."""
 
     name = "moment"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """Give the time, with zone; a usage error when it is none."""
+        """Return the time with its zone, or fail with a usage error."""
         if isinstance(value, datetime):
             return value
         try:
@@ -51,35 +51,35 @@ class Moment(click.ParamType[datetime]):
 
 
 class Text(click.ParamType[str]):
-    """Words in UTF-8, as the API server takes them."""
+    """A text in UTF-8, as the API server requires."""
 
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Give it as it is; a usage error for what is no text."""
+        """Return the text unchanged, or fail with a usage error if it is not UTF-8."""
         if SURROGATE.search(str(value)):
             self.fail("it is no UTF-8: name one as the cluster does", param, ctx)
         return str(value)
 
 
 class Name(Text):
-    """The name of an object, or what else tells some from the others, as a selector; a default of "" is none.
+    """The name of an object, or another value that selects objects, such as a selector; the default "" means none.
 
-    An empty one on the command line is a variable of a shell that is not set, and must not stand for all.
+    An empty value on the command line is an error: it is usually an unset shell variable, and must not select all.
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Give it as it is; a usage error for an empty one, and for one that is no text."""
+        """Return the name unchanged, or fail with a usage error if it is empty or not UTF-8."""
         if not str(value).strip() and not _is_default(param, ctx):
             self.fail("it is empty: name one, or is a variable of the shell not set?", param, ctx)
         return super().convert(value, param, ctx)
 
 
 class Account(Name):
-    """The name of a user or a group, which travels in a header."""
+    """The name of a user or a group, which is sent in an HTTP header."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Give it as it is; a usage error also for one that no header can carry."""
+        """Return the name unchanged, or fail with a usage error, also if it contains control characters."""
         if CONTROL.search(str(value)):
             self.fail("a control character is in it: no user or group is called so", param, ctx)
         return super().convert(value, param, ctx)
@@ -91,12 +91,12 @@ def _is_default(param: click.Parameter | None, ctx: click.Context | None) -> boo
 
 
 class Limit(click.ParamType[int]):
-    """How many at most; 0 is all. No database can be given a larger number."""
+    """A maximum number of results, where 0 means all; its upper bound is the largest integer of the databases."""
 
     name = "integer"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Give the number; a usage error when it is none, or none that can be asked for."""
+        """Return the number, or fail with a usage error if it is invalid or too large."""
         try:
             number = int(value)
         except ValueError:
@@ -107,12 +107,12 @@ class Limit(click.ParamType[int]):
 
 
 class Url(click.ParamType[str]):
-    """An address on the command line; "" is none."""
+    """A URL on the command line; "" means none."""
 
     name = "URL"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Give it as it is; a usage error when nothing can be sent there."""
+        """Return the URL unchanged, or fail with a usage error if it is invalid."""
         if value and not is_url(value):
             self.fail(f"{value!r} is not a URL such as http://127.0.0.1:8080", param, ctx)
         return str(value)

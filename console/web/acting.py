@@ -1,6 +1,6 @@
-"""Start and stop maintenances from the console, behind a confirmation window (OSV-7, OSV-8).
+"""Starts and stops maintenances from the console, after a confirmation dialog (OSV-7, OSV-8).
 
-A request without the window's `confirm` changes nothing, whatever its method.
+A request without the dialog's field `confirm` changes nothing, whatever its method.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.maintenance.objects import node_name
 
 NEW_GROUP = MEDIK8S
-"""The group of new maintenances, as with `kubectl maintenance start`."""
+"""API group of new maintenances, the same as the default of `kubectl maintenance start`."""
 LONGEST_REASON = 1000
-"""Characters."""
+"""Maximum length of a reason in characters."""
 MOST_FORESEEN = 30
-"""Nodes of which the window says what the API server warns of: each is a request, and a person reads no more."""
+"""Maximum number of nodes for which the dialog shows the API server's warnings; each needs a request."""
 MOST_NODES = 500
-"""In one request: a page with what became of each is read by a person."""
+"""Maximum number of nodes in one request, because the user reads a page with the outcome of each."""
 AT_ONCE = 20
-"""Nodes whose requests are under way: the others who look at the console share its connections."""
+"""Maximum number of nodes processed concurrently, because all users of the console share its connections."""
 VERBS = {START: "Start", STOP: "Stop"}
 
 
 @dataclass(frozen=True)
 class Actor:
-    """Who acts in one request: what is asked once, however many nodes it is about.
+    """The user who acts in one request; the identity is resolved once, for all nodes of the request.
 
     Attributes:
-        door: through which the caller acts.
-        name: the user name.
+        door: The API client that acts for the caller.
+        name: The user name.
     """
 
     caller: Caller
@@ -60,28 +60,28 @@ class Actor:
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What is said before one node's maintenance is created: warnings, or why the API server refuses."""
+    """The preview of a new maintenance for one node: the warnings, or the refusal of the API server."""
 
     warnings: Sequence[str] = ()
     refusal: Refusal | None = None
 
 
 class Acting:
-    """The views; each method is one, listed in `console.web.app`."""
+    """The views that start and stop maintenances; `console.web.app` maps a URL to each method."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def start(self) -> AnyResponse:
-        """Start maintenance of every `node`; `reason` says why."""
+        """Start maintenance of every `node` in the form, with `reason` as the reason."""
         return self._act(START, to_start(NEW_GROUP, self._context.live.now(0).groups), _begin)
 
     def stop(self) -> AnyResponse:
-        """Stop maintenance of every `node`."""
+        """Stop maintenance of every `node` in the form."""
         return self._act(STOP, to_see(self._context.live.now(0).groups), _end)
 
     def _act(self, action: str, rights: Sequence[Right], work: Callable[[Actor, str], Awaitable[None]]) -> AnyResponse:
-        """Do the work for each node; `rights` are those without which it could be done for none."""
+        """Ask for confirmation, then run `work` for each node; `rights` are the permissions that every node needs."""
         names = _chosen()
         if request.method != "POST" or request.form.get("confirm") != "yes":
             return self._window(action, names)
@@ -90,7 +90,7 @@ class Acting:
         return _answer(action, ended)
 
     def _window(self, action: str, names: list[str]) -> AnyResponse:
-        """The confirmation window: whom it concerns, and who is left out and why."""
+        """Render the confirmation dialog: the affected nodes, and the excluded nodes with the reasons."""
         state, user = self._context.viewed()
         listed = [(name, _objection(state, action, name)) for name in names]
         possible = [name for name, objection in listed if objection is None]
@@ -111,14 +111,14 @@ class Acting:
         return make_response(page)
 
     def _foreseen(self, names: list[str]) -> dict[str, Foreseen]:
-        """What the API server warns of, or why it would refuse, by node."""
+        """Return the preview for each node."""
         caller, has_machines = self._context.caller(), self._context.has_machines()
         asked = (self._asked(caller, name, has_machines=has_machines) for name in names)
         found = self._context.cluster.together(*asked)
         return dict(zip(names, found, strict=True))
 
     async def _asked(self, caller: Caller, name: str, *, has_machines: bool) -> Foreseen:
-        """That of one node, and what becomes of its virtual machines; of what could not be asked, why."""
+        """Preview one node, with its virtual machines; if a request fails, a warning gives the reason."""
         try:
             warnings = await _told(name, self._warned(caller, name))
         except Refusal as refusal:
@@ -132,7 +132,7 @@ class Acting:
 
 
 def _chosen() -> list[str]:
-    """The nodes that the request names. Raises `Refusal` for none, for too many, and for one without a name."""
+    """Return the nodes that the request names. Raises `Refusal` for none, for too many, and for an empty name."""
     names = list(dict.fromkeys(_given().getlist("node")))
     if not names:
         raise Refusal(HTTPStatus.BAD_REQUEST, "no node was chosen: nothing was changed", "choose at least one")
@@ -145,7 +145,10 @@ def _chosen() -> list[str]:
 
 
 def _given() -> MultiDict[str, str]:
-    """The fields of the form, of which alone the audit line speaks; of a link, which changes nothing, the query's."""
+    """Return the fields of the form, or the query parameters of a link, which only opens the dialog.
+
+    The audit log covers only the form.
+    """
     return request.form if request.method == "POST" else request.args
 
 
@@ -155,9 +158,9 @@ async def _begin(actor: Actor, node: str) -> None:
 
 
 async def _end(actor: Actor, node: str) -> None:
-    """What is deleted is what was checked: the objects found now, none that comes meanwhile.
+    """Delete the maintenances of a node: exactly those that were checked, not those created later.
 
-    And what the window showed, by the `uid`s in its form: who reads it an hour later knows of no other maintenance.
+    Raises `Refusal` if one of them is not among the `uid`s of the form: the user has not seen it in the dialog.
     """
     found, shown = await maintaining.to_end(actor.door, node), request.form.getlist("uid")
     if shown and any(item["metadata"]["uid"] not in shown for item in found):
@@ -167,7 +170,7 @@ async def _end(actor: Actor, node: str) -> None:
 
 
 async def _actor(caller: Caller, rights: Iterable[Right]) -> Actor:
-    """Who acts; `Denied` where the caller lacks one of the rights."""
+    """Return the actor. Raises `Denied` if the caller lacks one of the permissions."""
     await caller.require(rights)
     return Actor(caller, await caller.door(), await caller.name())
 
@@ -175,8 +178,7 @@ async def _actor(caller: Caller, rights: Iterable[Right]) -> Actor:
 async def carried_out(
     names: Iterable[str], work: Callable[[str], Awaitable[None]], told: Callable[[Ended], None]
 ) -> list[Ended]:
-    """Do the work for each node, some at a time, and return what became of each, which `told` hears as soon as it is
-    known."""
+    """Run `work` for each node, some concurrently, and return each outcome; `told` is called with each at once."""
     places = asyncio.Semaphore(AT_ONCE)
 
     async def one(name: str) -> Ended:
@@ -189,7 +191,7 @@ async def carried_out(
 
 
 async def _told(name: str, asking: Awaitable[list[str]]) -> list[str]:
-    """The lines of warnings, or the one that says why there is none."""
+    """Return the lines of warnings, or a line with the reason why they could not be read."""
     try:
         return await asking
     except ApiError as error:
@@ -197,7 +199,7 @@ async def _told(name: str, asking: Awaitable[list[str]]) -> list[str]:
 
 
 async def _ended(name: str, work: Awaitable[None]) -> Ended:
-    """What became of one node: one that is refused does not stop the others."""
+    """Return the outcome for one node; a refusal for one node does not stop the others."""
     try:
         await work
     except OperationError as error:
@@ -208,7 +210,10 @@ async def _ended(name: str, work: Awaitable[None]) -> Ended:
 
 
 def _objection(state: State, action: str, name: str) -> Refusal | None:
-    """Why the action makes no sense for the node, as far as the console knows; the API server has the last word."""
+    """Return why the action does not apply to the node, judged by the console's current state.
+
+    The API server makes the final decision.
+    """
     found = [item for item in state.maintenances if node_name(item) == name]
     facts = state.nodes.get(name)
     if facts is None and not found:
@@ -221,7 +226,10 @@ def _objection(state: State, action: str, name: str) -> Refusal | None:
 
 
 def _answer(action: str, ended: Iterable[Ended]) -> AnyResponse:
-    """The answer: where it came from with a message, or what went wrong with the first refusal's status."""
+    """Build the response: a redirect or a message if all nodes succeeded, else a page with the failures.
+
+    If no node succeeded, the response has the HTTP status of the first failure.
+    """
     succeeded = [each.name for each in ended if not each.error]
     failed = [each for each in ended if each.error]
     word = {START: "Maintenance of {} begins.", STOP: "Maintenance of {} ends."}[action]

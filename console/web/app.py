@@ -1,6 +1,6 @@
-"""The web console: `create_app` and the list of its pages. Started by `kubectl maintenance console`.
+"""The web console: `create_app` and the list of its pages. `kubectl maintenance console` starts it.
 
-Rendered on the server; the pages work without scripts, with them they change by themselves.
+The server renders the pages. They work without JavaScript; with JavaScript they update themselves.
 
 Touches: nodes list, watch; nodemaintenances list, watch; triggers list in node-maintenance;
 brokers list in node-maintenance.
@@ -30,9 +30,9 @@ from kube.door.sync_client import Cluster
 from kube.words import counted
 
 OLD_SECONDS = 60.0
-"""A console that has heard nothing of the cluster for so long is not ready."""
+"""The console is not ready if its data was last confirmed longer ago than this."""
 PROBES = ("liveness", "readiness")
-"""What a kubelet asks for, by the pod's address."""
+"""The endpoints that a kubelet probes, by the pod's address."""
 
 
 def create_app(
@@ -45,12 +45,18 @@ def create_app(
     hosts: Sequence[str] = (),
     tls: bool = False,
 ) -> Flask:
-    """The console as a WSGI app.
+    """Build the console as a WSGI app.
 
-    In: the console's own door to the cluster; who a request is from (`callers`); the journal, if there is one;
-    below which URL functions answer by their names, "" where the Triggers say where each is; where the broker is, ""
-    where the Broker says; the names it may be asked for by, none for any; whether browsers reach it by https. Whoever
-    ends the app before the process closes `app.extensions["live"]`.
+    Code that discards the app before the process ends must close `app.extensions["live"]`.
+
+    Args:
+        cluster: The console's own API client.
+        identify: Function that returns the caller of a request (see `callers`).
+        journal: The journal, if there is one.
+        functions: URL under which functions are found by name, "" to use the Triggers' addresses.
+        broker: URL of the broker, "" to read it from the Broker.
+        hosts: Host names that the console answers to; empty means any.
+        tls: Whether browsers connect by HTTPS.
     """
     app = Flask(__name__)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
@@ -91,7 +97,11 @@ def _home() -> AnyResponse:
 
 
 def _add_health(app: Flask, live: Live) -> None:
-    """Liveness: the process answers; readiness: nodes and maintenances are read, and not long ago."""
+    """Add the probe endpoints.
+
+    Liveness means that the process answers. Readiness means that nodes and maintenances were read, and confirmed
+    recently.
+    """
 
     @app.get("/health/liveness")
     def liveness() -> Response:

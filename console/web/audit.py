@@ -1,7 +1,7 @@
-"""One JSON line for each action that somebody asked the console for: who, what, from where, and what became of it.
+"""Audit log of the console: one JSON line per requested action, with user, action, object, origin and outcome.
 
-In every mode, whether it was done or refused. The API server's own audit log knows only what reached it, and of a
-console that acts under its own account not for whom.
+The console writes it in every mode, for completed and for refused actions. The API server's audit log contains only the
+requests that reach the API server. If the console acts under its own account, that log does not name the user.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from eventing.logs import JsonLines
 from kube.door.api_errors import ApiError
 
 ACTIONS = {"start": "node", "stop": "node", "redrive": "letter"}
-"""Those that need a confirmation: endpoint → field of the form that names what it is done to."""
+"""Actions that need a confirmation: endpoint → form field that names the objects."""
 LONGEST = 253
-"""Characters of what a stranger sent: of a node's name at its longest."""
+"""Maximum characters of untrusted input in a line, which is the maximum length of a node's name."""
 MOST_REFUSED = 10
-"""Lines about a request that was refused as a whole, however many names a stranger put into it."""
+"""Maximum number of lines for a request that was refused as a whole, however many names it contains."""
 log = logging.getLogger("audit")
 
 
 def write_to_stdout() -> None:
-    """Have the lines written, one JSON object each, and by nobody else."""
+    """Make the audit log write to stdout only, one JSON object per line."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(JsonLines())
     log.handlers, log.propagate = [handler], False
@@ -38,7 +38,7 @@ def write_to_stdout() -> None:
 
 
 def audit(app: Flask, context: Context) -> None:
-    """Have every action of the app written down, after its answer is made or, as `written_as_made` has it, later."""
+    """Log every action of the app once its response is complete, unless `written_as_made` logs it."""
 
     def written(response: Response) -> Response:
         asked = [] if "later" in g else _shortened(list(_asked()), response)
@@ -53,11 +53,11 @@ def audit(app: Flask, context: Context) -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of one thing that a request named.
+    """The outcome for one object that a request names.
 
     Attributes:
-        error: the sentence that says what went wrong, "" for nothing.
-        word: the outcome, "" where the status says it.
+        error: The error message, "" for none.
+        word: The outcome in one word, "" to derive it from the status.
     """
 
     name: str
@@ -67,9 +67,9 @@ class Ended:
 
 
 def written_as_made(context: Context) -> Callable[[Ended], None]:
-    """How what this request begins is to be written down, instead of with its answer, which may never come.
+    """Return a function that logs each outcome of this request when it is known, instead of with the response.
 
-    A line for what became of each thing, as soon as that is known; from any thread, in the name of who asked.
+    The response may never be sent. The function may be called in any thread; its lines name the caller of this request.
     """
     who, action, g.later = _who(context), str(request.endpoint), True
 
@@ -80,12 +80,12 @@ def written_as_made(context: Context) -> Callable[[Ended], None]:
 
 
 def note_refusal(message: str) -> None:
-    """Tell why this request was refused as a whole."""
+    """Store the reason why this request was refused as a whole."""
     g.refusal = message
 
 
 def _asked() -> Iterator[dict[str, str]]:
-    """What the request asks for, by action and object; nothing for one that would change nothing."""
+    """Yield each action that the request asks for, with its object; nothing if it would change nothing."""
     endpoint, path = request.endpoint or "", request.view_args or {}
     if request.method != "POST":
         return
@@ -95,7 +95,7 @@ def _asked() -> Iterator[dict[str, str]]:
         return
     try:
         form = request.form
-    except HTTPException:  # larger than any form of ours: it was refused for that
+    except HTTPException:  # the form is too large, so the request was refused
         yield {"action": endpoint}
         return
     if form.get("confirm") == "yes":
@@ -104,12 +104,12 @@ def _asked() -> Iterator[dict[str, str]]:
 
 
 def _who(context: Context) -> dict[str, Any]:
-    """Who asks, and from where."""
+    """Return the user who sent the request, and the address."""
     return {**_user(context), "from": request.remote_addr or "", **_forwarded()}
 
 
 def _shortened(asked: list[dict[str, str]], response: Response) -> list[dict[str, Any]]:
-    """The same, but only the first of a request that was refused as a whole; `more` says how many others it named."""
+    """Limit the lines for a request that was refused as a whole; `more` counts the omitted objects."""
     more = len(asked) - MOST_REFUSED
     if response.status_code < HTTPStatus.BAD_REQUEST or more <= 0:
         return [*asked]
@@ -117,7 +117,7 @@ def _shortened(asked: list[dict[str, str]], response: Response) -> list[dict[str
 
 
 def _user(context: Context) -> dict[str, Any]:
-    """Who asks; "" where nobody is named, or the API server does not say whose the token is."""
+    """Return the user; "" if the request names no user, or if the API server does not resolve the token."""
     try:
         caller = context.caller()
         name = context.cluster.run(caller.name())
@@ -127,7 +127,7 @@ def _user(context: Context) -> dict[str, Any]:
 
 
 def _forwarded() -> dict[str, str]:
-    """Where the request came from before it came to the sender, who alone says so."""
+    """Return the origin of a forwarded request, which the sender states and the console does not verify."""
     hops = request.headers.get("X-Forwarded-For", "")
     return {"forwarded": hops[:LONGEST]} if hops else {}
 

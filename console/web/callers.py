@@ -1,10 +1,15 @@
-"""The caller of a request, and in whose name the console acts: one of three ways, chosen at its start.
+"""Identifies the caller of a request, and selects the identity that the console acts under.
 
-- the kubeconfig's user, for a console that only this machine can reach;
-- the owner of the bearer token that comes with the request: the API server judges every request;
-- the user whom an authenticating proxy names in a header, beside a secret that only the two of them know: the console
-  asks the API server what that user may do. Then it acts as that user where its account may impersonate him, else under
-  its own account.
+The console starts in one of three modes:
+
+- On a loopback address without a proxy, every caller acts as the kubeconfig's user.
+
+- On any other address without a proxy, each request carries a bearer token. The caller is the token's owner, and the
+  API server authorizes every request.
+
+- With an authenticating proxy, a header names the user. The proxy also sends a secret that only it and the console
+  know. The console asks the API server what the user may do. It then impersonates the user if its account may do so,
+  else it acts under its own account.
 
 Touches: subjectaccessreviews create; nodes get; pods get, list; poddisruptionbudgets get;
 nodemaintenances get, list, create, delete;
@@ -40,20 +45,20 @@ MACHINES_READ = (
     *(Right("get", kind, "kubevirt.io") for kind in ("virtualmachineinstances", "virtualmachines")),
     *(Right("list", kind, "kubevirt.io") for kind in ("virtualmachineinstancemigrations", "kubevirts")),
 )
-"""What it takes to see the virtual machines of a node."""
+"""Permissions for reading the virtual machines of a node."""
 AUTHENTICATED = "system:authenticated"
-"""The group of everybody whom the API server knows, which no proxy names."""
+"""Group of all users that the API server authenticates; the proxy does not send it."""
 SERVICE_ACCOUNT = "system:serviceaccount:"
-"""What the names of ServiceAccounts begin with; the right to impersonate users does not cover these."""
+"""Prefix of ServiceAccount user names, which the permission to impersonate users does not cover."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Somebody who asks.
+    """The caller of a request.
 
     Attributes:
-        api: the door that the caller came to; its owner is the caller, unless `user` names another.
-        user, groups: as the proxy says; "" and none where the API server knows the owner of `api` by itself.
+        api: The API client for the request; its credentials are the caller's unless `user` is set.
+        user, groups: User and groups as the proxy names them; empty if the API server knows them from the credentials.
     """
 
     api: Api
@@ -61,20 +66,20 @@ class Caller:
     groups: tuple[str, ...] = ()
 
     async def name(self) -> str:
-        """The user name."""
+        """Return the user name."""
         return self.user or await whoami(self.api)
 
     async def require(self, rights: Iterable[Right]) -> None:
-        """Return when the caller has all of these rights; `Denied` names the first that is missing."""
+        """Raise `Denied`, which names the first missing permission, unless the caller has all of these."""
         groups = (*self.groups, *({AUTHENTICATED} - {*self.groups}))
         for right in rights:
             if not await may(self.api, right, self.user, groups):
                 raise refusal(await self.name(), right)
 
     async def door(self) -> Api:
-        """Through which the caller acts: as himself where the console may impersonate him, else under its account.
+        """Return the client that acts for the caller: impersonating the caller if possible, else the console's own.
 
-        Where it may, the API server judges each request once more, and its audit log names the caller.
+        With impersonation, the API server authorizes each request again, and its audit log names the caller.
         """
         if not self.user or self.user.startswith(SERVICE_ACCOUNT):
             return self.api
@@ -86,16 +91,16 @@ class Caller:
 
 
 Identify = Callable[[Request], Caller]
-"""From a request to who sent it; raises `Denied` (401) when nobody is named."""
+"""Returns the caller of a request; raises `Denied` (401) if the request identifies no user."""
 
 
 def as_owner(api: Api) -> Identify:
-    """Everybody is the kubeconfig's user: only for a console that listens on this machine alone."""
+    """Identify every caller as the kubeconfig's user; only for a console on a loopback address."""
     return lambda request: Caller(api)
 
 
 def by_token(api: Api) -> Identify:
-    """The owner of the bearer token; `api` is one without credentials (`Api.nameless`)."""
+    """Identify callers by their bearer token; `api` is a client without credentials (`Api.nameless`)."""
 
     def identify(request: Request) -> Caller:
         given = request.authorization
@@ -107,19 +112,19 @@ def by_token(api: Api) -> Identify:
 
 
 def networks(addresses: Iterable[str]) -> list[IPv4Network | IPv6Network]:
-    """Addresses and networks, parsed; `ValueError` names the one that is neither."""
+    """Parse addresses and networks. Raises `ValueError` naming the first invalid one."""
     return [ip_network(address) for address in addresses]
 
 
 @dataclass(frozen=True)
 class Proxy:
-    """An authenticating proxy: how it proves that it is the one, and where it names who asks.
+    """An authenticating proxy: how it proves its identity, and the headers that name the user.
 
     Attributes:
-        secret: what only the proxy and the console know.
-        secret_header, user_header, groups_header: the headers with the secret, the user's name and the groups, which
-            are separated by commas; groups_header "" for none.
-        addresses: those, or networks, that it asks from.
+        secret: The secret that only the proxy and the console know.
+        secret_header, user_header, groups_header: The headers with the secret, the user's name and the groups. Commas
+            separate the groups; groups_header is "" if the proxy sends none.
+        addresses: The addresses or networks that the proxy connects from.
     """
 
     secret: str
@@ -130,10 +135,10 @@ class Proxy:
 
 
 def by_header(api: Api, proxy: Proxy) -> Identify:
-    """Whom the proxy names. From any other address, or without the secret, its headers count for nothing.
+    """Identify callers by the proxy's headers, which count only with the secret and from the proxy's addresses.
 
-    An address alone proves nothing: whoever may forward a port of the pod comes from 127.0.0.1, too. Raises
-    `ValueError` for an address that is none.
+    An address alone proves nothing: a user of kubectl port-forward also connects from 127.0.0.1. Raises `ValueError`
+    for an invalid address.
     """
     known, secret = networks(proxy.addresses), proxy.secret.encode()
 
@@ -155,32 +160,32 @@ def by_header(api: Api, proxy: Proxy) -> Identify:
 
 
 def to_see(groups: Iterable[Group]) -> list[Right]:
-    """What a caller must be allowed who sees the console's pages: nodes, and maintenances of every group served."""
+    """Return the permissions for viewing the pages: to list nodes, and maintenances of every served API group."""
     return [NODES_LIST, *(_of("list", group) for group in groups)]
 
 
 def to_start(group: Group, served: Iterable[Group]) -> list[Right]:
-    """What starting a maintenance needs."""
+    """Return the permissions for starting a maintenance."""
     return [NODES_GET, _of("create", group), *(_of("list", each) for each in served)]
 
 
 def to_stop(groups: Iterable[Group]) -> list[Right]:
-    """What ending maintenances of these groups needs."""
+    """Return the permissions for ending maintenances of these API groups."""
     return [_of("delete", group) for group in groups]
 
 
 def to_read_mutex(kind: str) -> list[Right]:
-    """What reading a recorded object of the upgrade mutex needs: of a run what its page does."""
+    """Return the permission for a recorded object of the upgrade mutex; for a run, the one that its page needs."""
     return [RUNS_LIST if kind == RUN else Right("get", PLURALS[kind], MUTEX_GROUP)]
 
 
 def to_replay(groups: Iterable[Group]) -> list[Right]:
-    """What looking at the objects of a recording needs: what became of nodes, pods, budgets and maintenances."""
+    """Return the permissions for the current objects of a recording: nodes, pods, budgets and maintenances."""
     return [NODES_GET, PODS_GET, BUDGETS_GET, *(_of("get", group) for group in groups)]
 
 
 def to_replay_a_run() -> list[Right]:
-    """What it needs beside where the recording is of the upgrade mutex."""
+    """Return the additional permissions for a recording of the upgrade mutex."""
     return [Right("get", plural, MUTEX_GROUP) for plural in PLURALS.values()]
 
 

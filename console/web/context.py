@@ -1,4 +1,4 @@
-"""What every view of the console uses: the caller, the current state, the journal."""
+"""The objects that every view of the console uses: the caller, the current state, the journal."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from kube.door.sync_client import Cluster
 from kube.virtualization import lookup as virtualization
 
 KNOWN_SECONDS = 10.0
-"""For so long it is believed whether a kind is installed."""
+"""How long the console caches whether a kind is installed."""
 
 
 class Served:
-    """Whether the cluster has a kind at all, as `ask` finds out: without, no page names it."""
+    """The cached answer of `ask`, whether the cluster serves a kind; pages omit kinds that are not served."""
 
     def __init__(self, cluster: Cluster, ask: Callable[[Api], Coroutine[Any, Any, bool]]) -> None:
         self._cluster, self._ask, self._lock = cluster, ask, threading.Lock()
         self._known, self._until = False, 0.0
 
     def __call__(self) -> bool:
-        """Ask, unless it was asked a moment ago; who does not answer has what it had."""
+        """Return whether the kind is served, from the cache if it is recent; after an error, keep the last answer."""
         with self._lock:
             if time.monotonic() >= self._until:
                 with suppress(ApiError):
@@ -43,14 +43,14 @@ class Served:
 
 
 class Context:
-    """Shared by all requests of one console.
+    """The objects that all requests of one console share.
 
     Attributes:
-        cluster: the console's own door; only `live` reads through it, and a proxied caller's actions go through it.
-        live: what there is now.
-        functions: below which URL functions answer by their names; "" where the Triggers say where each is.
-        broker: where the broker takes events; "" where the Broker says.
-        has_runs, has_machines: whether the cluster has runs of the upgrade mutex, and virtual machines.
+        cluster: The console's own API client; it also acts for callers whom a proxy names and who are not impersonated.
+        live: The current nodes and maintenances.
+        functions: URL under which functions are found by name, "" to use the Triggers' addresses.
+        broker: URL of the broker, "" to read it from the Broker.
+        has_runs, has_machines: Whether the cluster serves upgrade runs, and virtual machines.
     """
 
     def __init__(
@@ -62,24 +62,28 @@ class Context:
         self.has_machines = Served(cluster, virtualization.is_served)
 
     def caller(self) -> Caller:
-        """Who sent this request; `Denied` when nobody is named."""
+        """Return the caller of this request. Raises `Denied` if the request identifies no user."""
         return self._identify(request)
 
     def viewed(self) -> tuple[State, str]:
-        """What there is, and the caller's name; `Denied` unless the caller may see all of it."""
+        """Return the current state and the caller's name. Raises `Denied` unless the caller may see all of it."""
         caller, state = self.caller(), self.live.now()
         _, name = self.cluster.together(caller.require(to_see(state.groups)), caller.name())
         return state, str(name)
 
     def reader(self, rights: Iterable[Right]) -> tuple[Api, str]:
-        """The door by which the caller reads what the console does not follow, and his name; `Denied` without these."""
+        """Return the API client that reads for the caller, and the caller's name.
+
+        Views use it for objects that the console does not watch. Raises `Denied` if the caller lacks one of the
+        permissions.
+        """
         caller = self.caller()
         _, name, door = self.cluster.together(caller.require(rights), caller.name(), caller.door())
         return door, str(name)
 
     @property
     def journal(self) -> Journal:
-        """The journal, or a 404 page that says how to have one."""
+        """Return the journal. Raises `NotFound`, with instructions to configure one, if the console has none."""
         if self._journal is None:
             raise NotFound("this console reads no journal: start it with --journal, or set DATABASE_URL")
         return self._journal

@@ -1,4 +1,4 @@
-"""The pages about recorded events: the list with filters, one event, a node's timeline, a dry run of a replay."""
+"""The pages about recorded events: the filtered list, one event, a node's timeline, and the dry run of a replay."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import node_name
 
 PAGE = 200
-"""Events on one page."""
+"""Maximum number of events on one page."""
 LONGEST = 1000
-"""Events in one timeline; the last ones of a longer one."""
+"""Maximum number of events in one timeline; older events are omitted."""
 SPANS = ("15m", "1h", "1d")
-"""What the page offers as `since`; the address may name any that `parse_moment` reads."""
+"""The values of `since` that the page offers; the URL accepts any value that `parse_moment` accepts."""
 
 
 class EventPages:
-    """The views; each method is one, listed in `console.web.app`."""
+    """The views about recorded events; `console.web.app` maps a URL to each method."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def events(self) -> str:
-        """The newest events, narrowed by `node`, `maintenance`, `type`, `since` and `failed`."""
+        """Render the newest events, filtered by `node`, `maintenance`, `type`, `since` and `failed`."""
         _, user = self._context.viewed()
         asked = {name: request.args.get(name, "").strip() for name in ("node", "maintenance", "type", "since")}
         failed = bool(request.args.get("failed"))
@@ -59,7 +59,10 @@ class EventPages:
         )
 
     def event(self, seq: int) -> str:
-        """One event as JSON, with its attempts; about the upgrade mutex for who may read its objects alone."""
+        """Render one event as JSON, with its attempts.
+
+        An event about the upgrade mutex requires permission to read the mutex object.
+        """
         _, user = self._context.viewed()
         entry = self._entry(seq)
         if entry.kind in MUTEX:
@@ -67,7 +70,10 @@ class EventPages:
         return render_template("event.html", user=user, entry=entry, text=pretty(entry), lanes=lanes)
 
     def replay(self, seq: int) -> str:
-        """Replay one event as a dry run: what each function answered then, and now. Who may start may do this."""
+        """Replay one event as a dry run, and render the recorded and the new answer of each function.
+
+        The caller needs the permissions for starting a maintenance and for reading the recorded objects.
+        """
         caller, state = self._context.caller(), self._context.live.now()
         self._context.cluster.run(caller.require([*to_start(MEDIK8S, state.groups), *to_replay(state.groups)]))
         entry = self._entry(seq)
@@ -78,14 +84,17 @@ class EventPages:
         return render_template("replayed.html", entry=entry, shown=shown, short=short, value=json.dumps)
 
     def timeline(self, name: str) -> str:
-        """The lanes of the node's maintenance, of several of the one that its page shows, or of its last one."""
+        """Render the timeline of the node's maintenance.
+
+        If there are several, it is the one that the node's page shows. If there is none, it is the last recorded one.
+        """
         state, user = self._context.viewed()
         found = [item for item in state.maintenances if node_name(item) == name]
         uid = leading(found)["metadata"]["uid"] if found else self._last(name)
         return timeline(self._context.journal, uid, user=user, name=name, of="node")
 
     def _last(self, name: str) -> str:
-        """Uid of the last maintenance that was recorded of the node, whatever came after it."""
+        """Return the uid of the last maintenance that was recorded for the node, even if other events followed."""
         found = self._context.journal.select(Query(node=name, maintained=True, limit=1, newest=True))
         return found[0].maintenance if found else ""
 
@@ -97,7 +106,7 @@ class EventPages:
 
 
 def timeline(journal: Journal, uid: str, **shown: str) -> str:
-    """The lanes of all that was recorded of the maintenance or run of this uid, "" for none."""
+    """Render the timeline of all events recorded for the maintenance or run with this uid, "" for none."""
     found = journal.listed(Query(maintenance=uid, limit=LONGEST, newest=True)) if uid else []
     return render_template("timeline.html", uid=uid, entries=found, picture=lanes.draw(found), lanes=lanes, **shown)
 
@@ -110,5 +119,5 @@ def _moment(text: str) -> datetime | None:
 
 
 def pretty(entry: Entry) -> str:
-    """The event in the JSON format, indented, without values of environment variables: of a rule they are recorded."""
+    """Format the event as indented JSON, without environment variables' values, which a recorded rule contains."""
     return json.dumps(without_values(json.loads(JSONFormat().write(entry.event))), indent=2, ensure_ascii=False)

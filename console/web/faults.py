@@ -1,4 +1,4 @@
-"""Error pages: the HTTP status of each error, one sentence, and no internals."""
+"""Error pages: the HTTP status of each error, one sentence, and no internal details."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from eventing.journal.store import BadData, JournalError
 from kube.door.api_errors import ApiError, Conflict, Denied, NotFound, Rejected
 
 STATUSES = {NotFound: HTTPStatus.NOT_FOUND, Conflict: HTTPStatus.CONFLICT, Rejected: HTTPStatus.BAD_REQUEST}
-"""What the API server refused, in our own words; what it could not do is 503."""
+"""HTTP status for errors that the API server returned; all other `ApiError`s except `Denied` become 503."""
 
 
 def show_errors(app: Flask) -> None:
-    """Have every error of the app answered by a page."""
+    """Register error handlers that answer every error of the app with a page."""
     app.register_error_handler(OperationError, lambda error: page(error.message, error.http_status))
     app.register_error_handler(ApiError, lambda error: page(error.message, status_of(error)))
     app.register_error_handler(JournalError, lambda error: page(str(error), HTTPStatus.SERVICE_UNAVAILABLE))
@@ -27,14 +27,14 @@ def show_errors(app: Flask) -> None:
 
 
 def status_of(error: ApiError) -> HTTPStatus:
-    """The status of the page that shows it."""
+    """Return the HTTP status of the page that shows this error."""
     if isinstance(error, Denied):
         return HTTPStatus.UNAUTHORIZED if error.status == HTTPStatus.UNAUTHORIZED else HTTPStatus.FORBIDDEN
     return STATUSES.get(type(error), HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def page(message: str, status: int) -> Response:
-    """A page, or for a part of one the sentence alone, which says what is wrong."""
+    """Build the error page; for an htmx request, only the part of it that replaces page content."""
     note_refusal(message)
     response = make_response(render_template("error.html", message=message, status=HTTPStatus(status)), status)
     if status == HTTPStatus.UNAUTHORIZED:
@@ -43,8 +43,8 @@ def page(message: str, status: int) -> Response:
 
 
 def _http(error: HTTPException) -> AnyResponse:
-    if isinstance(error, SecurityError):  # the Host is not ours, and so no link of a page would be
+    if isinstance(error, SecurityError):  # links on a page would contain the untrusted Host
         return Response(f"{error.description}\n", HTTPStatus.BAD_REQUEST, mimetype="text/plain")
     if error.code is None or error.code < 400:
-        return error.get_response()  # a redirect of Flask's own
+        return error.get_response()  # a redirect by Flask
     return page(str(error.description), error.code)

@@ -1,6 +1,6 @@
-"""A maintenance's recorded events as a picture: a lane for each function, time from left to right. Pure.
+"""Draws the recorded events of a maintenance or run: one lane per function, time from left to right. Pure functions.
 
-A drain is bursts of milliseconds between waits of minutes: a wait is drawn short and labelled with its length.
+A drain consists of bursts of milliseconds and waits of minutes. A wait is therefore drawn short and marked.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ STEPS = (
     *("check-rule", "check-target", "check-run", "detect-upgrade", "claim-pools", "pause-pools", "label-nodes"),
     *("edit-pools", "run-job", "release-node", "await-version", "restore-pools", "resync-runs", "record"),
 )
-"""Lanes from top to bottom, in the order of a maintenance, and of a run; other emitters come before."""
+"""Lanes from top to bottom, in the order of a maintenance and of a run; other event sources come first."""
 PIXELS_A_SECOND = 400.0
 LEAST, MOST = 9.0, 46.0
-"""Pixels between two moments: no two are drawn on each other, no wait takes the page."""
+"""Pixels between two moments: the minimum keeps them apart, the maximum keeps a wait short."""
 LANE, TOP, LEFT, RIGHT = 26, 24, 110, 60
-"""Height of a lane, room above for times, at the left for names, at the right for the last time."""
+"""Pixels: height of a lane, top margin for times, left margin for names, right margin for the last time."""
 SHORTEST_BAR = 5.0
 
 
 @dataclass(frozen=True)
 class Bar:
-    """An attempt: a bar in the lane of its function."""
+    """An attempt, drawn as a bar in the lane of its function."""
 
     seq: int
     x: float
@@ -43,7 +43,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Ring:
-    """An event: a ring in the lane of who emitted it."""
+    """An event, drawn as a ring in the lane of its emitter."""
 
     seq: int
     x: float
@@ -54,7 +54,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class Line:
-    """From an event to an attempt on it."""
+    """A line from an event to an attempt on it."""
 
     x1: float
     y1: float
@@ -64,7 +64,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Tick:
-    """A moment, in seconds after the first; `wait` where nothing happened for long before it."""
+    """A time label in seconds after the first moment; `wait` marks a long wait before it."""
 
     x: float
     text: str
@@ -73,7 +73,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Picture:
-    """All that is drawn, in pixels."""
+    """The complete drawing, in pixels."""
 
     width: float
     height: float
@@ -85,7 +85,7 @@ class Picture:
 
 
 class Scale:
-    """From moments to pixels: true to time in a burst, short in a wait."""
+    """A mapping from times to pixels: proportional within a burst, shortened in a wait."""
 
     def __init__(self, moments: Iterable[datetime]) -> None:
         self._moments = sorted(set(moments))
@@ -96,11 +96,11 @@ class Scale:
 
     @property
     def end(self) -> float:
-        """Pixel of the last moment."""
+        """Return the pixel of the last moment."""
         return self._pixels[-1]
 
     def __call__(self, moment: datetime) -> float:
-        """The pixel of a moment; between known ones it is in proportion."""
+        """Return the pixel of a moment; between known moments it is interpolated."""
         at = bisect_right(self._moments, moment) - 1
         if at < 0:
             return self._pixels[0]
@@ -111,7 +111,7 @@ class Scale:
         return self._pixels[at] + share * (self._pixels[at + 1] - self._pixels[at])
 
     def ticks(self) -> list[Tick]:
-        """A time wherever there is room for one, and after each long wait."""
+        """Return a time label wherever there is enough space, and after each long wait."""
         found: list[Tick] = []
         last = self._moments[0]
         for moment, x in zip(self._moments, self._pixels, strict=True):
@@ -123,14 +123,14 @@ class Scale:
 
 
 def seconds(value: float) -> str:
-    """A length of time for the eye."""
+    """Format a duration for display."""
     if value < 10:
         return f"{value:.2f} s"
     return f"{value:.0f} s" if value < 120 else f"{value / 60:.0f} min"
 
 
 def origin(entry: Entry) -> str:
-    """Who emitted it: the name of our function, or of the source."""
+    """Return the emitter of the event: the name of our function, or of another event source."""
     source = entry.event.get_source()
     if source.startswith(SOURCE):
         return source.removeprefix(SOURCE)
@@ -139,12 +139,12 @@ def origin(entry: Entry) -> str:
 
 
 def real(entry: Entry) -> list[Attempt]:
-    """The attempts that were no replays."""
+    """Return the attempts that are not replays."""
     return [attempt for attempt in entry.attempts if not attempt.replay]
 
 
 def draw(entries: Sequence[Entry]) -> Picture | None:
-    """The picture of these events; None of none."""
+    """Draw these events; return None if there are none."""
     if not entries:
         return None
     scale = Scale([*map(began, entries), *(attempt.at for entry in entries for attempt in real(entry))])
@@ -167,7 +167,7 @@ def draw(entries: Sequence[Entry]) -> Picture | None:
 
 
 def began(entry: Entry) -> datetime:
-    """When it was emitted: its own time where it has one, and never after an attempt on it."""
+    """Return when the event was emitted: its own time if set, but never later than its arrival or an attempt."""
     emitted = entry.event.get_time() or entry.arrived
     return min([emitted, entry.arrived, *(attempt.at for attempt in real(entry))])
 
@@ -188,7 +188,7 @@ def _ring(entry: Entry, scale: Scale, rows: dict[str, float]) -> Ring:
 
 
 def _lines(entries: Sequence[Entry], bars: dict[int, list[Bar]], rings: dict[int, Ring]) -> Iterable[Line]:
-    """From each event to the attempts on it; `record` consumes all, and its lines would hide the others."""
+    """Yield a line from each event to each attempt, except those of `record`: it consumes all events."""
     for entry in entries:
         ring = rings[entry.seq]
         for attempt, bar in zip(real(entry), bars[entry.seq], strict=True):

@@ -1,4 +1,4 @@
-"""Nodes and NodeMaintenances as they are now, followed once for all who look at the console."""
+"""The current nodes and NodeMaintenances, watched once for all users of the console."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from kube.paths import Object
 from kube.times import timestamp
 
 FIRST_SECONDS = 10.0
-"""How long the first viewer waits for the first lists."""
+"""How long the first request waits for the initial lists."""
 AGAIN_SECONDS = 2.0
-"""Between attempts to follow what may not be followed, or is not there."""
+"""Delay before the next attempt if the kinds cannot be watched or are not installed."""
 CHECK_SECONDS = 10.0
-"""How often it is looked whether a CRD was installed or removed, and whether the API server answers at all."""
+"""Interval of checks whether CRDs were installed or removed, and whether the API server answers."""
 STALE_SECONDS = 20.0
-"""What was not known to be so within this time is said to be old: two checks have failed."""
+"""Maximum age of the last confirmation; later the state is shown as stale, because two checks have failed."""
 STEADY_SECONDS = 2.0
-"""A watch that has stood for so long was accepted: one that is refused ends at once."""
+"""A watch that has lasted this long was accepted; a watch that is refused ends immediately."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class State:
-    """What is there: nodes by name, maintenances oldest first, the groups they are of, and a number that grows.
+    """The current state: nodes by name, maintenances oldest first, their API groups, and an increasing version.
 
-    `stale` is the time (RFC 3339) up to which it is known to be so, "" for now.
+    `stale` is the time (RFC 3339) at which the state was last confirmed, "" if it is current.
     """
 
     version: int = 0
@@ -50,42 +50,42 @@ class State:
 
 
 class Pulse(Witness):
-    """Whether one kind is followed now; `told` is called with each failure."""
+    """The health of one kind's list and watch; `told` is called with each failure."""
 
     def __init__(self, clock: Callable[[], float], told: Callable[[ApiError], None]) -> None:
         self._clock, self._told = clock, told
-        self._broken = True  # until its list is read: what is shown is of an earlier following
+        self._broken = True  # until its list is read: the state comes from earlier watches
         self._open_since: float | None = None
 
     def listed(self) -> None:
-        """What is there is known."""
+        """Record that the list was read."""
         self._broken = False
 
     def opened(self) -> None:
-        """A watch was asked for."""
+        """Record that a watch was requested."""
         self._open_since = self._clock()
 
     def closed(self) -> None:
-        """It ended."""
+        """Record that the watch ended."""
         self._open_since = None
 
     def failed(self, error: ApiError) -> None:
-        """Nothing is heard until a watch stands again."""
+        """Record a failure: the state is unconfirmed until the list is read or a watch is steady."""
         self._broken = True
         self._told(error)
 
     @property
     def is_steady(self) -> bool:
-        """The list was read and nothing has failed, or a watch has stood for a while since."""
+        """Return whether the list was read and nothing has failed since, or a watch has lasted since the failure."""
         if self._broken and self._open_since is not None:
             self._broken = self._clock() - self._open_since < STEADY_SECONDS
         return not self._broken
 
 
 class Live:
-    """Follows the cluster on its loop thread and wakes waiting threads; close it before the cluster.
+    """A watcher of the cluster on the client's loop thread, which wakes waiting threads; close it before the client.
 
-    `clock` is that of `time.monotonic`.
+    `clock` is a function like `time.monotonic`.
     """
 
     def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
@@ -98,7 +98,7 @@ class Live:
         self._following = cluster.run(self._begin())
 
     def close(self) -> None:
-        """End the following, with all its connections."""
+        """End the watches and close their connections."""
         self._cluster.run(self._end())
 
     async def _begin(self) -> asyncio.Task[None]:
@@ -109,7 +109,7 @@ class Live:
         await asyncio.gather(self._following, return_exceptions=True)
 
     def now(self, seconds: float = FIRST_SECONDS) -> State:
-        """What is there; waits for the first lists. Raises the `ApiError` that keeps them away."""
+        """Return the current state, after waiting for the initial lists. Raises the `ApiError` that prevents them."""
         with self._changed:
             self._changed.wait_for(lambda: self._state.version > 0, seconds)
             if not self._state.version:
@@ -117,24 +117,24 @@ class Live:
             return self._state
 
     def age(self) -> float:
-        """Seconds since what is shown was last known to be so."""
+        """Return the seconds since the state was last confirmed."""
         return self._clock() - self._confirmed
 
     def stale_since(self) -> str:
-        """See `State.stale`."""
+        """Return `State.stale` of the current state."""
         return self._state.stale
 
     def after(self, version: int, seconds: float) -> State | None:
-        """The first state newer than `version`, None when there is none within `seconds`."""
+        """Return the first state newer than `version`, or None if there is none within `seconds`."""
         return self.when(lambda state: state.version > version, seconds)
 
     def when(self, holds: Callable[[State], bool], seconds: float) -> State | None:
-        """The first state of which it holds, None when there is none within `seconds`."""
+        """Return the first state for which `holds` returns true, or None if there is none within `seconds`."""
         with self._changed:
             return self._state if self._changed.wait_for(lambda: holds(self._state), seconds) else None
 
     async def _follow_always(self) -> None:
-        """Follow whatever groups are served; begin anew when that changes or the server refuses."""
+        """Watch all served API groups; restart when these change, or after an error."""
         while True:
             try:
                 groups = await served_groups(self._cluster.api)
@@ -149,7 +149,7 @@ class Live:
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _follow_until_other(self, groups: list[Group]) -> None:
-        """Follow until other groups are served; raises the `ApiError` that ends it before."""
+        """Watch until the served API groups change. Raises the `ApiError` that ends the watches earlier."""
         tasks = {asyncio.ensure_future(self._follow(groups)), asyncio.ensure_future(self._until_other(groups))}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -168,7 +168,7 @@ class Live:
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _follow(self, groups: list[Group]) -> None:
-        """Take in every change; publish a state once all lists are read, and then when it makes a difference."""
+        """Apply every change; publish the state once all lists are read, then after each change that affects it."""
         nodes: dict[str, NodeFacts] = {}
         items: dict[str, Object] = {}
         unread = set(range(len(groups) + 1))
@@ -193,11 +193,11 @@ class Live:
         self._error = error
 
     def _confirm(self) -> None:
-        """All that is shown is so now."""
+        """Record that the state is current now."""
         self._confirmed, self._confirmed_at = self._clock(), datetime.now(timezone.utc)
 
     def _note_age(self) -> None:
-        """Have it shown when what is shown gets old, and when it is so no more."""
+        """Publish a state when it becomes stale, and when it is current again."""
         stale = timestamp(self._confirmed_at) if self.age() > STALE_SECONDS else ""
         with self._changed:
             if self._state.version and self._state.stale != stale:
@@ -205,7 +205,7 @@ class Live:
                 self._changed.notify_all()
 
     def _next_version(self) -> int:
-        """The clock, so that no version of an earlier process, which a browser may still show, comes again."""
+        """Return a version from the clock, greater than that of an earlier process, which a browser may still show."""
         return max(self._state.version + 1, int(time.time() * 1000))
 
     def _publish(self, nodes: dict[str, NodeFacts], items: dict[str, Object], groups: list[Group]) -> None:
@@ -217,7 +217,7 @@ class Live:
 
 
 def _take_node(nodes: dict[str, NodeFacts], change: Change) -> bool:
-    """Whether it makes a difference: a node's heartbeats do not."""
+    """Apply the change of a node, and return whether it affects the state; a node's heartbeat does not."""
     facts = NodeFacts.of(change.object)
     if change.kind == "DELETED":
         return nodes.pop(facts.name, None) is not None

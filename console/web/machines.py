@@ -1,4 +1,4 @@
-"""The virtual machines of a node, as its page and the window before its maintenance show them; read as the caller."""
+"""The virtual machines of a node, for its page and for the confirmation dialog; read with the caller's permissions."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kube.paths import Object
 from kube.virtualization.outlook import BLOCKS, MOVES, RESTARTS, STOPS
 
 TONES = {MOVES: "ok", RESTARTS: "off", STOPS: "off", BLOCKS: "bad"}
-"""How it looks what a drain does with a machine."""
+"""CSS class for each effect of a drain on a virtual machine."""
 
 
 async def seen(caller: Caller, node: str) -> Machines:
-    """Those that the caller sees; the right that he lacks in their place."""
+    """Return the virtual machines that the caller may see, or the missing permission as `unknown`."""
     try:
         await caller.require(MACHINES_READ)
     except Denied as error:
@@ -24,12 +24,12 @@ async def seen(caller: Caller, node: str) -> Machines:
 
 
 async def foretold(caller: Caller, node: str, group: Group) -> list[str]:
-    """What becomes of them by a maintenance of this group: of those that are lost or hold it up, then that move."""
+    """Preview the effect of a maintenance on the virtual machines: first warnings, then those that migrate."""
     found = await seen(caller, node)
     return [*found.warnings(group), *filter(None, [found.moves(group)])]
 
 
 def shown(context: Context, node: str) -> Object:
-    """What the node's page needs; `machines` is None on a cluster that has none."""
+    """Return the data of the page's template; `machines` is None on a cluster without KubeVirt."""
     found = context.cluster.run(seen(context.caller(), node)) if context.has_machines() else None
     return {"machines": found, "tones": TONES}

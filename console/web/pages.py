@@ -1,4 +1,4 @@
-"""The pages about nodes: the list and the details, each with a stream of what changes in it (OSV-7 to OSV-9)."""
+"""The pages about nodes: the list and the details, each with a stream of its changes (OSV-7 to OSV-9)."""
 
 from __future__ import annotations
 
@@ -20,33 +20,36 @@ from kube.maintenance.objects import Maintenance, is_deleting, node_name, reques
 from kube.paths import Object
 
 STREAMS = 48
-"""Viewers at a time: each holds a thread, and enough must be left for pages (console/web/serving.py)."""
+"""Maximum number of concurrent streams: each occupies a thread, and pages need the rest (console/web/serving.py)."""
 STREAM_SECONDS = 300.0
-"""A stream ends after this long and the browser opens another: who lost his rights sees no more then."""
+"""Lifetime of a stream; the browser then reconnects, and a user who has lost permissions gets no new stream."""
 QUIET_SECONDS = 15.0
-"""After so long without a change something is sent anyway, so that a closed connection is noticed."""
+"""Without changes for this long, the stream sends a comment, so that the server notices a closed connection."""
 PIECE = 16 * 1024
-"""Characters of a long page sent at a time."""
+"""Characters per chunk of a long page."""
 STILL_HERE = ": still here\n\n"
-"""A comment, which browsers read over."""
+"""A comment in the event stream, which browsers ignore."""
 BURST_SECONDS = 0.1
-"""At most ten updates a second: eyes see no more."""
+"""Delay between two updates: users perceive no more than ten per second."""
 
 
 class Pages:
-    """The views; each method is one, listed in `console.web.app`."""
+    """The views about nodes; `console.web.app` maps a URL to each method."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._streams = threading.Semaphore(STREAMS)
 
     def nodes(self) -> Response:
-        """The list, narrowed by `q` (in the name) and `state`; sent while it is made: its head is seen early."""
+        """Render the list, filtered by `q` (in the name) and `state`.
+
+        The response streams while the template renders, so that its beginning is visible early.
+        """
         state, user = self._context.viewed()
         wanted = _wanted()
         everything = rows(state.nodes, state.maintenances)
         shown = [item for item in everything if wanted(item)]
-        token()  # its cookie has to go before the page
+        token()  # creates the CSRF token: its cookie must precede the streamed page
         page = stream_template(
             "nodes.html",
             **{"user": user, "rows": shown, "counts": counts(everything), "wanted": wanted},
@@ -55,7 +58,7 @@ class Pages:
         return Response(in_pieces(page))
 
     def live_nodes(self) -> Response:
-        """Changes of the list, from the version that the page shows."""
+        """Stream the changes of the list since the version that the page shows."""
         state, _ = self._context.viewed()
         wanted, seen = _wanted(), _seen()
         everything = rows(state.nodes, state.maintenances)
@@ -85,18 +88,18 @@ class Pages:
         return self._stream(changes())
 
     def node(self, name: str) -> str:
-        """One node in detail."""
+        """Render the details of one node."""
         state, user = self._context.viewed()
         told = {**self._details(state, name), **machines.shown(self._context, name)}
         return render_template("node.html", user=user, version=state.version, **told)
 
     def machines(self, name: str) -> str:
-        """The node's virtual machines, which the page asks for anew when something moved."""
+        """Render the node's virtual machines; the page requests them again after each event `moved`."""
         self._context.viewed()
         return render_template("machines.html", **machines.shown(self._context, name))
 
     def live_node(self, name: str) -> Response:
-        """Changes of the details; `moved` says that there may be new events, too."""
+        """Stream the changes of the details; the event `moved` means that there may also be new recorded events."""
         state, _ = self._context.viewed()
         seen = _seen()
         last = _parts(self._details(state, name), _banner(state))
@@ -117,7 +120,7 @@ class Pages:
         return self._stream(changes())
 
     def _details(self, state: State, name: str, *, known: bool = False) -> Object:
-        """What the details' templates need; 404 for a name that neither a node nor a maintenance has."""
+        """Return the data of the details' templates. Raises `NotFound` if no node or maintenance has this name."""
         found = [item for item in state.maintenances if node_name(item) == name]
         facts = state.nodes.get(name)
         if facts is None and not found and not known:
@@ -131,7 +134,7 @@ class Pages:
         }
 
     def _newer(self, state: State) -> Iterator[State | None]:
-        """States newer than this one as they come, None when there was none for a while; ends after some minutes."""
+        """Yield newer states as they arrive, None after a quiet period; end after `STREAM_SECONDS`."""
         end, version = time.monotonic() + STREAM_SECONDS, state.version
         while time.monotonic() < end:
             newer = self._context.live.after(version, QUIET_SECONDS)
@@ -154,12 +157,12 @@ class Pages:
 
 
 def counts(everything: list[Row]) -> dict[str, int]:
-    """How many nodes there are in each of the filters' states, and in all."""
+    """Return the number of nodes that match each filter, and their total."""
     return {"all": len(everything), **{name: sum(map(holds, everything)) for name, holds in STATE_FILTERS.items()}}
 
 
 def in_pieces(parts: Iterable[str]) -> Iterator[str]:
-    """The same text in pieces that are worth a packet."""
+    """Yield the same text in chunks that are large enough for a network packet."""
     waiting: list[str] = []
     size = 0
     for part in parts:
@@ -172,13 +175,13 @@ def in_pieces(parts: Iterable[str]) -> Iterator[str]:
 
 
 def message(event: str, data: str, version: int) -> str:
-    """One server-sent event; a browser that reconnects says the id of the last one it got."""
+    """Format a server-sent event; a browser that reconnects sends the id of the last event that it received."""
     lines = "".join(f"data: {line}\n" for line in data.splitlines() or [""])
     return f"event: {event}\nid: {version}\n{lines}\n"
 
 
 def _seen() -> str:
-    """The version that the browser shows."""
+    """Return the version that the browser shows."""
     return request.headers.get("Last-Event-ID") or request.args.get("version", "")
 
 
@@ -188,18 +191,18 @@ def _wanted() -> Wanted:
 
 
 def _around(everything: list[Row], shown: list[Row]) -> str:
-    """What is beside the list: how many nodes there are, and that none is like what was asked for."""
+    """Render the parts next to the list: the number of nodes, and the message if no node matches."""
     totals = render_template("counts.html", counts=counts(everything), oob=True)
     return totals + render_template("none.html", some=shown, oob=True)
 
 
 def _banner(state: State) -> str:
-    """What says that the page is old, to be put in its place."""
+    """Render the banner for a stale page, to be swapped into its place."""
     return render_template("stale.html", since=state.stale, oob=True)
 
 
 def _parts(details: Object, banner: str) -> dict[str, str]:
-    """The two parts of the details that change, by the name of their event."""
+    """Render the two parts of the details that change, each under the name of its event."""
     return {
         "status": render_template("node_status.html", **details) + banner,
         "offers": render_template("offers.html", row=details["row"], at="node"),
@@ -207,7 +210,7 @@ def _parts(details: Object, banner: str) -> dict[str, str]:
 
 
 def _shown(item: Maintenance) -> Object:
-    """What the page says of one maintenance."""
+    """Return the data that the page shows for one maintenance."""
     status, metadata = status_of(item), item["metadata"]
     blocked = [{**pod, "unblocks": remedy(pod)} for pod in status.get("blockedPods") or []]
     stuck = {(pod["namespace"], pod["name"]) for pod in blocked}

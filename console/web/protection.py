@@ -1,4 +1,4 @@
-"""Protection of a viewer's browser: against forged requests, scripts in names, and rebound hosts."""
+"""Protects a user's browser against forged requests, injected scripts and DNS rebinding."""
 
 from __future__ import annotations
 
@@ -27,19 +27,22 @@ HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 LARGEST_FORM = 256 * 1024
-"""Bytes; the names of 500 nodes at their longest, with a reason."""
+"""Maximum size of a form in bytes: 500 node names of maximum length, and a reason."""
 COOKIE_OF_TLS = "__Host-console"
 COOKIE_OF_FORMS = "TOKEN_COOKIE_NAME"
-"""The setting that names the cookie of the forms' token. It is the browser's own, signed by no key of this process: so
-a form that one replica wrote goes to another one, also after the first has left its node."""
+"""Setting that names the cookie with the CSRF token of the forms.
+
+The token belongs to the browser, and no key of this process signs it. Each replica therefore accepts forms from another
+replica, even after that replica has stopped.
+"""
 
 
 def protect(app: Flask, *, tls: bool, hosts: list[str], probes: Collection[str]) -> None:
-    """Guard every request of the app, and put the headers on every answer.
+    """Check every request of the app, and add security headers to every response.
 
-    `hosts` are the names under which the console may be asked for (none: any); a page of another name that leads to
-    this address, as DNS can be made to, gets nothing. The endpoints `probes` tell no secrets and may be asked for by
-    any name: a kubelet knows the pod's address alone. `tls`: browsers reach it by https only.
+    `hosts` are the Host names that the console answers to (empty: any). A request with another Host is refused, because
+    DNS can map any name to this address. The endpoints `probes` reveal no secrets and accept any Host, because a
+    kubelet knows only the pod's address. `tls` means that browsers connect only by HTTPS.
     """
     name = COOKIE_OF_TLS if tls else "console"
     app.config.update(
@@ -60,7 +63,7 @@ def protect(app: Flask, *, tls: bool, hosts: list[str], probes: Collection[str])
 
 
 def token() -> str:
-    """The token that the forms of this browser carry, and its cookie with them."""
+    """Return the CSRF token for this browser's forms; the response sets its cookie."""
     if TOKEN not in g:
         setattr(g, TOKEN, _cookie() or secrets.token_urlsafe(32))
     return str(getattr(g, TOKEN))
@@ -79,7 +82,7 @@ def _refusing_others(hosts: list[str], probes: Collection[str]) -> Callable[[], 
 
 
 def _refuse_forged() -> None:
-    """Three checks of what changes something: where the browser says it comes from, twice, and the form's token."""
+    """Refuse a forged write request: check Sec-Fetch-Site, Origin and the form's token."""
     if request.method in SAFE_METHODS:
         return
     if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
@@ -93,7 +96,7 @@ def _refuse_forged() -> None:
 
 
 def _host_of(origin: str) -> str | None:
-    """Host and port of an origin, None of what is none: a request's own may be empty."""
+    """Return host and port of an origin, or None if it has none, because the request's own Host may be empty."""
     try:
         return urlsplit(origin).netloc or None
     except ValueError:

@@ -1,4 +1,4 @@
-"""The page of dead letters, and redriving them behind a confirmation."""
+"""The page of dead letters, and the redrive of dead letters after a confirmation."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from kube.maintenance.groups import MEDIK8S
 from kube.paths import NAMESPACE
 
 PAGE = 200
-"""Dead letters on the page, the newest that are open, then the newest others."""
+"""Maximum number of dead letters on the page: the newest open ones first, then the newest others."""
 SOON = 2.0
-"""Seconds that a page waits for a redrive to end; after these it shows how far it is."""
+"""Seconds that a response waits for the redrive to end; after that, the page shows the progress."""
 DIGITS = 18
-"""Of a number in the journal, at most; Python reads none of thousands."""
+"""Maximum digits of a journal number, because Python refuses to parse numbers of thousands of digits."""
 RUNS = 20
-"""Redrives that are remembered, the newest."""
+"""Maximum number of redrives that the process remembers; it forgets the oldest."""
 
 
 class Redriving:
-    """The views; each method is one, listed in `console.web.app`."""
+    """The views about dead letters; `console.web.app` maps a URL to each method."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._runs: dict[str, Run] = {}
 
     def dead_letters(self) -> str:
-        """The newest dead letters, those that are open first, each with the reason."""
+        """Render the newest dead letters, open ones first, each with the reason."""
         _, user = self._context.viewed()
         newest = Query(dead=True, limit=PAGE, newest=True)
         waiting = list(still_open(self._context.journal.listed(replace(newest, open=True))))[::-1]
@@ -51,9 +51,10 @@ class Redriving:
         return render_template("dead_letters.html", **told)
 
     def redrive(self) -> str:
-        """Deliver every `letter` again, to the one function that it was meant for; without `confirm`, ask first.
+        """Redrive every `letter` of the form to its own function; without `confirm`, render the confirmation dialog.
 
-        Who may start a maintenance may do this. Many take their time: the page shows how far it is.
+        The caller needs the permissions for starting a maintenance. A long redrive continues after the response, and
+        the page shows its progress.
         """
         state, caller = self._context.live.now(), self._context.caller()
         self._context.cluster.run(caller.require(to_start(MEDIK8S, state.groups)))
@@ -71,16 +72,16 @@ class Redriving:
         return render_template("redriven.html", run=run, number=number, lanes=lanes)
 
     def progress(self, number: str) -> str:
-        """How far a redrive is; 404 for one that this process knows nothing of."""
+        """Render the progress of a redrive. Raises `NotFound` if this process does not know the redrive."""
         self._context.viewed()
         if number not in self._runs:
             raise NotFound("no such redrive: the list of dead letters shows what is open")
         return render_template("redriven.html", run=self._runs[number], number=number, lanes=lanes)
 
     def _chosen(self) -> list[Entry]:
-        """The open dead letters that the form names by number and digest.
+        """Return the open dead letters that the form names by number and digest.
 
-        404 when one of them is not there, another one of its number is, or it was redriven already.
+        Raises `NotFound` if one of them does not exist, is not open, or no longer has this number.
         """
         wanted = {int(seq) for seq in request.form.getlist("letter") if seq.isdecimal() and len(seq) <= DIGITS}
         if not 0 < len(wanted) <= PAGE:
@@ -94,7 +95,7 @@ class Redriving:
 
 
 def _ended(result: Result) -> Ended:
-    """What the audit line says of one."""
+    """Build the audit log's outcome of one redrive."""
     made = result.attempt
     status, error = (made.status, made.error) if made else (HTTPStatus.CONFLICT, result.problem)
     word = "refused" if result.is_closed else "failed" if result.failed else "done"
@@ -102,5 +103,5 @@ def _ended(result: Result) -> Ended:
 
 
 def digest(letter: Entry) -> str:
-    """What tells a dead letter from another one that has its number, once the journal's file was replaced."""
+    """Return a hash that distinguishes dead letters with the same number, after the journal's file was replaced."""
     return hashlib.sha256(json.dumps(event_keys(letter.event), sort_keys=True).encode()).hexdigest()[:32]

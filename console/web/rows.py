@@ -1,4 +1,4 @@
-"""A node as a row of the console's list: its state, and the action that it offers. Pure."""
+"""A node as a row of the console's list: its state, and the action that it offers. Pure functions."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from kube.pods import is_ready
 
 START, STOP = "start", "stop"
 STATES = {RUNNING: "Draining", SUCCEEDED: "Drained", "Ending": "Coming back", "Waiting": "Starting"}
-"""Phase word → what the list calls it."""
+"""Phase word → text in the list."""
 TONES = {RUNNING: "busy", SUCCEEDED: "done", FAILED: "bad", "Ending": "busy", "Waiting": "busy"}
-"""Phase word → the colour it is shown in, by the name of a CSS class."""
+"""Phase word → CSS class of its color."""
 
 BY_HAND = "Cordoned by hand: there is no maintenance to stop. kubectl maintenance uncordon ends the cordon."
 LEFT = "Left so by a maintenance that is gone: it is given back by itself, at once by kubectl maintenance uncordon."
@@ -35,7 +35,7 @@ LEFT = "Left so by a maintenance that is gone: it is given back by itself, at on
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What the console shows of a Node object; changes of anything else are not published."""
+    """The fields of a Node that the console shows; changes to other fields are not published."""
 
     name: str
     ready: bool
@@ -46,7 +46,7 @@ class NodeFacts:
 
     @classmethod
     def of(cls, node: Object) -> NodeFacts:
-        """Those of a whole Node object."""
+        """Extract these fields from a Node object."""
         info = (node.get("status") or {}).get("nodeInfo") or {}
         taints = tuple(f"{taint['key']}:{taint['effect']}" for taint in node["spec"].get("taints") or [])
         version = str(info.get("kubeletVersion") or "")
@@ -58,14 +58,14 @@ class Row:
     """One node in the list.
 
     Attributes:
-        ready: "Ready", "NotReady", or "gone" for a node that is not there, or not any more.
-        state: one or two words; `tone` is the CSS class of their colour.
-        percent: how far the drain is, None outside of maintenance.
-        left, total: pods to evict, now and at the beginning; None before they were counted.
-        blocked: how many pods may not go.
-        why: what holds it up: the first blocked pod's message, or the latest error.
-        reason: why the node is in maintenance, in the words of who asked.
-        offers: START, STOP, or "" where neither makes sense now; `note` says why.
+        ready: "Ready", "NotReady", or "gone" if the node does not exist.
+        state: One or two words; `tone` is the CSS class of their color.
+        percent: Progress of the drain, None outside maintenance.
+        left, total: Pods to evict, now and at the start; None before the first count.
+        blocked: Number of blocked pods.
+        why: What blocks the drain: the first blocked pod's message, or the latest error.
+        reason: Why the node is in maintenance, as the requester wrote it.
+        offers: START, STOP, or "" if neither applies now; `note` explains the state.
     """
 
     name: str
@@ -83,17 +83,17 @@ class Row:
 
     @property
     def key(self) -> str:
-        """An id for HTML and CSS: a maintenance may name its node in any characters."""
+        """Return an id for HTML and CSS, because a maintenance may name its node with any characters."""
         return key(self.name)
 
 
 def key(name: str) -> str:
-    """The HTML id that stands for a node's name."""
+    """Return the HTML id for a node's name."""
     return "n" + hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def rows(nodes: Mapping[str, NodeFacts], maintenances: Iterable[Maintenance]) -> list[Row]:
-    """A row for every node and for every name that a standing maintenance calls a node; natural order of names."""
+    """Build a row for every node, and for every node name in an unreleased maintenance, in natural order."""
     by_node: dict[str, list[Maintenance]] = {}
     for item in standing(maintenances):
         by_node.setdefault(node_name(item), []).append(item)
@@ -101,7 +101,7 @@ def rows(nodes: Mapping[str, NodeFacts], maintenances: Iterable[Maintenance]) ->
 
 
 def row(name: str, node: NodeFacts | None, found: Sequence[Maintenance]) -> Row:
-    """The row of one node; of several maintenances it shows the one that drains it, and none that is over."""
+    """Build the row of one node; of several maintenances it shows the one that drains the node, and no released one."""
     ready = "gone" if node is None else "Ready" if node.ready else "NotReady"
     if claims := standing(found):
         return _in_maintenance(name, ready, leading(claims), len(claims))
@@ -114,7 +114,7 @@ def row(name: str, node: NodeFacts | None, found: Sequence[Maintenance]) -> Row:
 
 
 def leading(found: Sequence[Maintenance]) -> Maintenance:
-    """The maintenance that drains the node: not one that failed, ends or is over, where there is another."""
+    """Return the maintenance that drains the node: one that failed, ends or is released only if all others are too."""
     return min(found, key=lambda item: (is_over(item), is_deleting(item), phase_word(item) == FAILED))
 
 
@@ -143,13 +143,13 @@ def _in_maintenance(name: str, ready: str, item: Maintenance, count: int) -> Row
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which rows a viewer asked for: `text` is in the name, `state` is one of STATE_FILTERS or ""."""
+    """The filter of a list: `text` is part of the name, `state` is a key of `STATE_FILTERS` or ""."""
 
     text: str = ""
     state: str = ""
 
     def __call__(self, row: Row) -> bool:
-        """Whether the row is to be shown."""
+        """Return whether the filter selects the row."""
         return self.text.lower() in row.name.lower() and (not self.state or STATE_FILTERS[self.state](row))
 
 
@@ -165,9 +165,9 @@ NEW, CHANGED, GONE = "new", "changed", "gone"
 
 @dataclass(frozen=True)
 class Step:
-    """One change of a list: a row that is NEW (after the row with id `after`, "" for the first), CHANGED or GONE.
+    """One change of a list: a row is NEW (after the row with id `after`, "" for the first), CHANGED or GONE.
 
-    `offers_differ` says whether other actions are offered than before.
+    `offers_differ` is true if the offered action or its note has changed.
     """
 
     kind: str
@@ -177,7 +177,7 @@ class Step:
 
 
 def steps(before: Sequence[Row], after: Sequence[Row]) -> Iterator[Step]:
-    """What makes one list of the other."""
+    """Yield the changes that turn the first list into the second."""
     old, names = {item.name: item for item in before}, {item.name for item in after}
     yield from (Step(GONE, item) for item in before if item.name not in names)
     previous = ""

@@ -1,6 +1,7 @@
-"""The pages about runs of the upgrade mutex: the list, and one run with its steps, nodes, Jobs and timeline.
+"""The pages about upgrade runs: the list, and one run with its steps, nodes, Jobs and timeline.
 
-They are read as the caller, who asks again every two seconds while the page is open: runs are few and last for hours.
+The pages read with the caller's permissions, and an open page requests its status every two seconds. The console does
+not watch runs, because there are few and they take hours.
 """
 
 from __future__ import annotations
@@ -24,36 +25,39 @@ TONES = {
     "Gone": "off",
     "Done": "ok",
 }
-"""How a run's or a node's state looks; all others are at work."""
+"""CSS class for the state of a run or a node; any other state is in progress."""
 STATES = {"done": "ok", "now": "busy", "stopped": "bad", "to come": "done"}
-"""How the state of a step looks."""
+"""CSS class for the state of a step."""
 RESULTS = {"Complete": "ok", "Failed": "bad", "Running": "busy"}
-"""How the result of a Job looks."""
+"""CSS class for the result of a Job."""
 
 
 class RunPages:
-    """The views; each method is one, listed in `console.web.app`."""
+    """The views about upgrade runs; `console.web.app` maps a URL to each method."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def runs(self) -> str:
-        """All run configs, with what each waits for."""
+        """Render all run configs, with what each waits for."""
         door, user = self._context.reader([RUNS_LIST])
         found = self._context.cluster.run(upgrade_runs.runs(door))
         return render_template("runs.html", user=user, runs=[report(run) for run in found], **_looks())
 
     def run(self, namespace: str, name: str) -> str:
-        """One run config in detail."""
+        """Render the details of one run config."""
         run, user = self._read(namespace, name)
         return render_template("run.html", user=user, **_details(run))
 
     def run_status(self, namespace: str, name: str) -> Response:
-        """What of the page changes, if it is not as in `version`; `moved` says that there may be new events, too."""
+        """Render the parts of the page that change, unless the page already shows this `version`.
+
+        The event `moved` means that there may also be new recorded events.
+        """
         try:
             run, _ = self._read(namespace, name)
         except Unavailable:
-            return self._unchanged()  # the page keeps what it shows, and asks again
+            return self._unchanged()  # the page keeps its content and asks again
         if run["metadata"]["resourceVersion"] == request.args.get("version"):
             return self._unchanged()
         response = make_response(render_template("run_status.html", **_details(run)) + self._banner())
@@ -61,7 +65,7 @@ class RunPages:
         return response
 
     def _unchanged(self) -> Response:
-        """Nothing, or the banner alone where the page shows another one."""
+        """Build an empty response, or one with only the banner if the page shows an outdated banner."""
         if request.args.get("stale", "") == self._context.live.stale_since():
             return Response(status=204)
         response = make_response(self._banner())
@@ -72,12 +76,12 @@ class RunPages:
         return render_template("stale.html", since=self._context.live.stale_since(), oob=True)
 
     def run_timeline(self, namespace: str, name: str) -> str:
-        """The lanes of all that was recorded of it."""
+        """Render the timeline of all events recorded for the run."""
         run, user = self._read(namespace, name)
         return timeline(self._context.journal, run["metadata"]["uid"], user=user, name=name, of="run")
 
     def _read(self, namespace: str, name: str) -> tuple[Object, str]:
-        """The run config, and the caller's name. Raises `Refusal` (404) for one that is not there."""
+        """Return the run config and the caller's name. Raises `Refusal` (404) if it does not exist."""
         door, user = self._context.reader([RUNS_LIST])
         return self._context.cluster.run(upgrade_runs.named(door, f"{namespace}/{name}")), user
 

@@ -1,4 +1,4 @@
-"""Serve the web console by gunicorn: settings, checks before the start, and in whose name it acts."""
+"""Serves the web console with gunicorn: settings, checks before the start, and how callers are identified."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from kube.door.api_errors import Unavailable
 from kube.door.sync_client import Cluster
 
 THREADS = STREAMS + 16
-"""Each open page holds one for its stream; the others answer."""
+"""Each open page occupies a thread for its stream; the other threads answer requests."""
 
 
 class Worker(gunicorn_worker.Worker):
-    """One that leaves time for the API server, whose answers may take 10 s each, and for streams."""
+    """A gunicorn worker with time limits for slow API servers, which may take 10 s per answer, and for streams."""
 
     request_seconds = 30.0
     answer_seconds = STREAM_SECONDS + 30.0
@@ -41,14 +41,14 @@ class Settings:
 
     Attributes:
         listen: ADDRESS:PORT.
-        here: only this machine can reach that address.
-        journal: its path or URL, "" for none.
-        functions: below which URL functions answer by their names, "" where the Triggers say.
-        broker: where the broker takes events, "" where the Broker says.
-        hosts: names by which browsers may ask, none for any.
-        proxy: who says who asks, None for nobody.
-        tls: browsers use https.
-        access: kubeconfig and context (None for the usual ways to find the cluster), and as which user and groups.
+        here: Whether only this machine can reach that address.
+        journal: The journal's path or URL, "" for none.
+        functions: URL under which functions are found by name, "" to use the Triggers' addresses.
+        broker: URL of the broker, "" to read it from the Broker.
+        hosts: Host names that the console answers to; empty means any.
+        proxy: The proxy that identifies the callers, None without one.
+        tls: Whether browsers connect by HTTPS.
+        access: Kubeconfig and context (None for kubectl's defaults), and the user and groups to impersonate.
     """
 
     listen: str
@@ -63,9 +63,9 @@ class Settings:
 
 
 def serve(settings: Settings, warn: Callable[[str], None]) -> None:
-    """Serve until the process is told to end. Raises `OperationError` at once for what could not work.
+    """Serve until the process is stopped. Raises `OperationError` before that if the settings cannot work.
 
-    Of a journal that cannot be read yet `warn` hears why.
+    `warn` is called with the reason if the journal cannot be read yet.
     """
     _connected(settings).close()
     if reason := _not_yet(settings):
@@ -76,7 +76,7 @@ def serve(settings: Settings, warn: Callable[[str], None]) -> None:
 
 
 def load(settings: Settings) -> Flask:
-    """The app, in the process that serves: connections do not survive a fork."""
+    """Build the app in the process that serves it, because connections do not survive a fork."""
     cluster = _connected(settings)
     return create_app(
         cluster,
@@ -90,14 +90,14 @@ def load(settings: Settings) -> Flask:
 
 
 class Server(BaseApplication):
-    """gunicorn with one process, since there is one watch of the cluster, and a thread for every open page."""
+    """Gunicorn with one process, because there is one watch of the cluster, and with a thread per open page."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         super().__init__()
 
     def load_config(self) -> None:
-        """Called by gunicorn."""
+        """Set the gunicorn options; gunicorn calls this."""
         options: dict[str, Any] = {
             **{"bind": self._settings.listen, "workers": 1, "worker_class": Worker, "threads": THREADS},
             **{"timeout": 60, "graceful_timeout": 1, "control_socket_disable": True, "loglevel": "warning"},
@@ -106,7 +106,7 @@ class Server(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        """Called by gunicorn, in the process that serves."""
+        """Build the app; gunicorn calls this in the process that serves it."""
         logging.getLogger("kubernetes").setLevel(logging.ERROR)
         write_to_stdout()
         return load(self._settings)
@@ -120,14 +120,14 @@ def _connected(settings: Settings) -> Cluster:
 
 
 def _identify(cluster: Cluster, settings: Settings) -> Identify:
-    """A proxy when one is named; else tokens, but on this machine alone the kubeconfig's user."""
+    """Select the mode: a proxy if configured, else the kubeconfig's user on a loopback address, else tokens."""
     if settings.proxy:
         return by_header(cluster.api, settings.proxy)
     return as_owner(cluster.api) if settings.here else by_token(cluster.run(cluster.api.nameless()))
 
 
 def _check_free(listen: str) -> None:
-    """Whether the address can be had: gunicorn would try for seconds, behind an address that is printed already."""
+    """Raise `OperationError` if the address is in use, before it is printed; gunicorn would retry for seconds."""
     host, port = host_and_port(listen)
     family = AF_INET6 if host.startswith("[") else AF_INET
     try:
@@ -138,8 +138,10 @@ def _check_free(listen: str) -> None:
 
 
 def _not_yet(settings: Settings) -> str:
-    """Why the journal cannot be read yet, which is no reason not to start; "" where it can, and where there is to be
-    none. Raises `OperationError` for what is no journal."""
+    """Return why the journal cannot be read yet; "" if it can, or if none is configured.
+
+    An unreadable journal does not prevent the start. Raises `OperationError` if it is not a journal.
+    """
     try:
         if settings.journal:
             Journal(settings.journal, create=False).close()
@@ -151,9 +153,10 @@ def _not_yet(settings: Settings) -> str:
 
 
 def _journal(settings: Settings) -> Journal | None:
-    """The journal, which need not be there yet: `record` makes or migrates it, and the pages say so until then.
+    """Open the journal, which may not exist yet; return None if none is configured.
 
-    So do they while a PostgreSQL is away: nodes are drained without it. Raises `OperationError` for what is no journal.
+    The function `record` creates or migrates it. Until then, and while a PostgreSQL server is unreachable, the pages
+    report the problem; drains do not need the journal. Raises `OperationError` if it is not a journal.
     """
     try:
         return Journal(settings.journal, create=False, awaited=True) if settings.journal else None
