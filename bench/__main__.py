@@ -1,7 +1,8 @@
-"""`make bench`: ours beside `kubectl drain` and the floor, in turn, on a cluster as `make up` starts it.
+"""`make bench`: compares ways to drain a node: the product, `kubectl drain`, and a bare client as the lower bound.
 
-An operator that serves the same CRD takes part where one is named, on a cluster of its own. A watch in a process of its
-own says when something happened. Prints tables and writes `bench/results.json`.
+These drainers take turns on a cluster as `make up` starts it. Another operator that serves the same CRD is compared too
+if one is given, on its own cluster. An observer in a separate process timestamps what happens. The command prints
+tables and writes `bench/results.json`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from localcluster.trouble import LocalClusterError
 
 RESULTS = Path(__file__).parent / "results.json"
 TROUBLE = (TimeoutError, asyncio.TimeoutError, ApiError, RuntimeError, subprocess.SubprocessError, LocalClusterError)
-"""What a case that does not end, or a cluster that does not come up, raises. The others are measured all the same."""
+"""Errors of a case that does not finish or of a cluster that does not start; the other cases are still measured."""
 QUICK_ROUNDS = 3
 
 
@@ -56,7 +57,7 @@ QUICK_ROUNDS = 3
 @click.option("--operator", "line", envvar="OPERATOR", default="", help="A program that serves the same CRD.")
 @click.option("--operator-crd", "crd", envvar="OPERATOR_CRD", default="", help="The file with its CRD.")
 def main(engines: str, words: str, rounds: int, subset: str | None, add: bool, file: Path, line: str, crd: str) -> None:
-    """Measure, print tables, and write every round to a file."""
+    """Run the measurements, print tables, and write every round to a file."""
     subset, other = subset or USUAL, operator.named(line, crd)
     try:
         cases = chosen(words, subset)
@@ -64,7 +65,7 @@ def main(engines: str, words: str, rounds: int, subset: str | None, add: bool, f
         raise click.UsageError(str(error)) from None
     wanted = [engine.strip() for engine in engines.split(",")]
     for engine in wanted:
-        deliveries.named(engine).check()  # what is missing is said before the first round
+        deliveries.named(engine).check()  # reports missing programs before the first round
     kept = results.read(file) if add and file.exists() else Results()
     found, failed = kept.continued(results.machine()), False
     for engine in wanted:
@@ -74,7 +75,7 @@ def main(engines: str, words: str, rounds: int, subset: str | None, add: bool, f
                 say(each.line)
                 found.add(each)
                 failed = failed or isinstance(each, Failure)
-                results.write(file, found)  # now, as the next one may fail
+                results.write(file, found)  # written after each one, since the next may fail
     print(tables.everything(found.ordered()))
     if failed:
         raise SystemExit(1)
@@ -83,7 +84,7 @@ def main(engines: str, words: str, rounds: int, subset: str | None, add: bool, f
 def _measured(
     engine: str, cases: Sequence[Measured], rounds: int, other: Operator | None
 ) -> Generator[Round | Finding | Failure, None, None]:
-    """Every case, on clusters of that engine; those that are left when one fails go on with a fresh cluster."""
+    """Yield the measurements of every case, on clusters of this engine; after a failure, continue on a new cluster."""
     for nodes, found in clusters(cases, engine).items():
         left = list(found)
         while left:
@@ -96,7 +97,10 @@ def _measured(
 def _on_a_cluster(
     engine: str, nodes: int, left: list[Measured], rounds: int, other: Operator | None
 ) -> Generator[Round | Finding, None, None]:
-    """The cases that are left, on one cluster, and one of the other operator; each is taken off when it is done."""
+    """Yield the measurements of the remaining cases on one cluster, and of the other operator on a second one.
+
+    Each case is removed from `left` when it is done.
+    """
     upgrades = any(isinstance(case, Observation) and case.upgrades for case in left)
     meets = any(isinstance(case, Case) and case.compares(operator.Served.name) for case in left)
     with (
@@ -118,7 +122,7 @@ def _on_a_cluster(
 
 
 def _drains(rig: Rig, case: Case, rounds: int, everywhere: Sequence[tuple[Rig, Way]]) -> Generator[Round, None, None]:
-    """The rounds of a case, the ways in turn."""
+    """Yield the rounds of a case; in each round all drainers take turns."""
     compared = [(where, way) for where, way in everywhere if case.compares(way.name)]
     with evictors(rig, case.evictors), writing(rig.kubeconfig, case.writes):
         for number, (where, way) in itertools.product(range(rounds), compared):
@@ -126,7 +130,7 @@ def _drains(rig: Rig, case: Case, rounds: int, everywhere: Sequence[tuple[Rig, W
 
 
 def _round(rig: Rig, case: Case, way: Way, number: int) -> Round:
-    """One drain, from the filling of the nodes until they are given back and empty."""
+    """Run one drain, from filling the nodes until they are schedulable again and empty."""
     nodes = [f"node-{number}" for number in range(1, case.nodes + 1)]
     load = Load(rig.cluster, case, nodes, f"node-{case.nodes + 1}")
     rig.watching.forget()
@@ -143,17 +147,17 @@ def _round(rig: Rig, case: Case, way: Way, number: int) -> Round:
 
 
 def said(error: BaseException) -> str:
-    """An error in one line."""
+    """Return an error as one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def say(text: str) -> None:
-    """A line of progress."""
+    """Print a progress line."""
     print(text, file=sys.stderr, flush=True)
 
 
 def _end(number: int, frame: object) -> None:
-    """SIGTERM ends the clusters, too, as Ctrl-C does."""
+    """Exit on SIGTERM as on Ctrl-C, so that the clusters are stopped."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(128 + number)
 

@@ -1,7 +1,7 @@
-"""What the product asked of the API server: its requests by moment, account, verb and resource, from the audit log.
+"""The product's requests to the API server, from the audit log: by time, account, verb and resource.
 
-The server's own metrics count everybody's requests; the log names who asked. `localcluster/audit-policy.yaml` has the
-reads of the product's accounts logged, too.
+The API server's metrics do not identify the client, but the audit log does. `localcluster/audit-policy.yaml` also logs
+the reads of the product's accounts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from localcluster.access import service_account
 
 ACCOUNTS = service_account("")
-"""What all names of the product's accounts begin with."""
+"""Prefix of the user names of the product's ServiceAccounts."""
 WATCH = "watch"
 ENDED, STARTED = "ResponseComplete", "ResponseStarted"
 
@@ -28,11 +28,11 @@ class Request:
     """One request.
 
     Attributes:
-        at: when it arrived, in seconds since 1970.
-        account: whose it is.
-        verb, resource: `list`, `pods`; a subresource after a slash.
-        namespace, name: of the object, "" for none.
-        is_missing: that was answered with 404.
+        at: When the API server received it, in seconds since 1970.
+        account: The name of the ServiceAccount.
+        verb, resource: For example `list` and `pods`; a subresource follows after a slash.
+        namespace, name: Of the object; "" if there is none.
+        is_missing: Whether it was answered with 404.
     """
 
     at: float
@@ -45,19 +45,19 @@ class Request:
 
     @property
     def what(self) -> str:
-        """Verb and resource."""
+        """Return verb and resource."""
         return f"{self.verb} {self.resource}"
 
 
 class AuditLog:
-    """The requests of the product since this object was made, or since the last time that `read` was called."""
+    """The product's requests since the creation of this object or the previous call of `read`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._position = file.stat().st_size
 
     def read(self) -> list[Request]:
-        """Those that came meanwhile, as they ended; a watch counts from its first answer on."""
+        """Return the new requests in the order of their completion; a watch counts from the start of its response."""
         with self._file.open("rb") as log:
             log.seek(self._position)
             whole, end, _ = log.read().rpartition(b"\n")
@@ -66,7 +66,7 @@ class AuditLog:
 
 
 def requests(lines: Iterable[bytes]) -> Iterator[Request]:
-    """The product's requests among the lines of an audit log; the first may be the rest of one."""
+    """Yield the product's requests in lines of an audit log; the first line may be incomplete."""
     for line in lines:
         if ACCOUNTS.encode() in line and line.startswith(b"{"):
             entry = json.loads(line)
@@ -86,5 +86,5 @@ def _request(entry: Mapping[str, Any], account: str) -> Request:
 
 
 def counted(found: Iterable[Request]) -> dict[str, float]:
-    """How many there are, by verb and resource; watches, which last, are left out."""
+    """Return the number of requests by verb and resource, without watches, which are long-running."""
     return dict(Counter(request.what for request in found if request.verb != WATCH))

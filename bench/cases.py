@@ -1,4 +1,4 @@
-"""The cases of the bench: drains, and observations of the product alone; which of them a run measures."""
+"""The cases of the benchmark: drains, and observations of the product alone; selects the cases of a run."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 QUICK, USUAL, FULL = "quick", "usual", "full"
 SUBSETS = (QUICK, USUAL, FULL)
-"""Each holds all cases of the one before."""
+"""Each subset includes all cases of the previous one."""
 ON_ONE_CLUSTER = ("ours", "kubectl drain", "floor")
-"""Ways that meet what happens beside them there; the operator has a cluster of its own."""
+"""Drainers that share a cluster with the background writes; the other operator has a cluster of its own."""
 FLEET = 1000
 """Nodes of the large cluster."""
 
@@ -19,17 +19,18 @@ class Case:
     """A workload to drain.
 
     Attributes:
-        nodes: so many are drained at once.
-        pods: on each node.
-        budget: pods of a node that may be away at once; 0 is no budget. They come back on another node.
-        termination: seconds that a pod takes to end.
-        writes: ConfigMaps that somebody else writes a second meanwhile.
-        evictors: processes of `evict` that share its events.
-        cluster: nodes of the cluster; 0: as many as the cases need.
-        ways: names of those that are compared; none names all.
-        engines: where it is measured; none names all.
-        rounds: at most so many; 0 is no limit.
-        subset: the smallest one that it is part of.
+        name: The name in the results.
+        nodes: The number of nodes to drain concurrently.
+        pods: The number of pods per node.
+        budget: `maxUnavailable` of the budget over a node's pods, which move to another node; 0 for bare pods.
+        termination: The seconds that a pod takes to terminate.
+        writes: The ConfigMaps per second that another client writes in the background.
+        evictors: The number of `evict` processes that share its events.
+        cluster: The number of nodes of the cluster; 0 for as many as the cases need.
+        ways: The names of the drainers to compare; all if empty.
+        engines: The engines to measure on; all if empty.
+        rounds: The maximum number of rounds; 0 for no limit.
+        subset: The smallest subset that includes the case.
     """
 
     name: str
@@ -46,15 +47,21 @@ class Case:
     subset: str = FULL
 
     def compares(self, way: str) -> bool:
-        """Whether the way of that name is compared."""
+        """Return whether this drainer is compared."""
         return not self.ways or way in self.ways
 
 
 @dataclass(frozen=True)
 class Observation:
-    """Something that is looked at for a time, once, of the product alone; `resting` has what is done.
+    """A measurement of the product alone over a period of time; `resting` implements each.
 
-    Attributes: as those of `Case`; `upgrades` has the mutex installed, and OpenShift played.
+    Attributes:
+        name: The name in the results.
+        nodes: As in `Case`.
+        cluster: As in `Case`.
+        engines: As in `Case`.
+        subset: As in `Case`.
+        upgrades: Whether the upgrade mutex is installed, with fake OpenShift operators.
     """
 
     name: str
@@ -94,7 +101,7 @@ CASES: tuple[Measured, ...] = (
     Case("5 nodes at once", nodes=5),
     Case("20 nodes at once", nodes=20),
     Case("20 nodes at once with 5 s termination", nodes=20, termination=5.0, subset=USUAL),
-    Case("100 nodes at once", nodes=100, rounds=3, ways=("ours", "operator", "floor")),  # so many kubectl are too many
+    Case("100 nodes at once", nodes=100, rounds=3, ways=("ours", "operator", "floor")),  # too many kubectl processes
     RETURNING,
     ASKED,
     LARGE,
@@ -104,14 +111,14 @@ CASES: tuple[Measured, ...] = (
     UPGRADE,
     LARGE_UPGRADE,
 )
-"""In the order in which they are measured: what leaves the cluster busy comes late."""
+"""In the order of measurement; cases that leave the cluster busy come last."""
 
 
 def chosen(words: str, subset: str) -> tuple[Measured, ...]:
-    """The cases of these names, separated by commas; those of the subset without any.
+    """Return the cases with these comma-separated names, or those of the subset if `words` is empty.
 
-    A word that is no name stands for the cases whose names contain it. Raises `ValueError` for a word that is in
-    no name.
+    A word that is not a name selects the cases whose names contain it. Raises `ValueError` for a word that no name
+    contains.
     """
     if not words:
         wanted = SUBSETS[: SUBSETS.index(subset) + 1]
@@ -126,7 +133,7 @@ def chosen(words: str, subset: str) -> tuple[Measured, ...]:
 
 
 def clusters(cases: Iterable[Measured], engine: str) -> dict[int, list[Measured]]:
-    """Nodes of a cluster → the cases of that engine that are measured on it."""
+    """Return, for each cluster size in nodes, the engine's cases that are measured on it."""
     sizes: dict[int, list[Measured]] = {}
     for case in cases:
         if not case.engines or engine in case.engines:

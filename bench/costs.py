@@ -1,4 +1,4 @@
-"""What a drain costs: events by type, requests by verb and resource, CPU seconds and peak memory by process, waits."""
+"""The costs of a drain: events, API requests, CPU time and memory by process, and the events' waiting times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from eventing.subscriptions import function_of
 
 TICKS = os.sysconf("SC_CLK_TCK")
 LATE = 1.5
-"""Seconds after which what happened is in the journal, too."""
+"""Seconds after which an event is in the journal at the latest."""
 PODSOURCE = "podsource"
 PODSOURCE_COMMAND = b"eventing.podsource"
 WAITS = """
@@ -32,7 +32,7 @@ WAITS = """
 
 
 PACED = "evict"
-"""Its events wait for the evictions before them: so many a second are sent, and no more."""
+"""The function whose events wait for earlier evictions, which are rate-limited."""
 BESIDE_PACED = f"longest but {PACED}"
 AT_DOOR = "longest at a door"
 BEGUN = "SELECT event, source, function, max(at) FROM attempts WHERE at >= ? GROUP BY 1, 2, 3 HAVING count(*) = 1"
@@ -40,16 +40,16 @@ BEGUN = "SELECT event, source, function, max(at) FROM attempts WHERE at >= ? GRO
 
 @dataclass(frozen=True)
 class Costs:
-    """What was spent in a while.
+    """The costs of a period.
 
     Attributes:
-        events: by type.
-        requests: of the product, by verb and resource; without watches.
-        cpu: seconds, by process.
-        memory: most MiB that a process and its children had resident since it was started, by process.
-        waits: seconds between an event and the function's first attempt on it: median, of 99 in 100, the longest,
-            and the longest for another function than `evict`; on the local delivery also how long a request waited at
-            the door of a function, the longest.
+        events: Number of events by type.
+        requests: Number of the product's API requests by verb and resource, without watches.
+        cpu: CPU seconds by process.
+        memory: Peak resident MiB of a process and its children since its start, by process.
+        waits: Seconds from an event to the function's first attempt: median, 99th percentile, longest, and longest
+            except for `evict`. On the local delivery also the longest time that a request was queued in a function's
+            server.
     """
 
     events: Mapping[str, float] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Costs:
 
 
 class Meter:
-    """Measures what is spent on a rig from now on."""
+    """Measures the costs of a cluster from its creation on."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -69,7 +69,7 @@ class Meter:
         self._events, self._cpu = _events(rig.journal), cpu(rig)
 
     def spent(self) -> Costs:
-        """What was spent until now; requests: since the last time that this was asked."""
+        """Return the costs so far; the requests count from the previous call."""
         requests, spent = counted(self._log.read()), _less(cpu(self._rig), self._cpu)
         most = {name: memory(pids) for name, pids in families(self._rig.processes).items()}
         time.sleep(LATE)
@@ -81,22 +81,22 @@ class Meter:
 
 
 def audit_log(rig: Rig) -> Path:
-    """The file in which the rig's API server logs who asked for what."""
+    """Return the audit log of the cluster's API server."""
     return rig.directory / "servers" / "audit.log"
 
 
 def delivery_log(rig: Rig) -> Path:
-    """The log of the local delivery; other engines have none."""
+    """Return the log of the local delivery; other engines do not have one."""
     return rig.directory / "product" / "delivery.log"
 
 
 def cpu(rig: Rig) -> dict[str, float]:
-    """CPU seconds by process since each was started."""
+    """Return the CPU seconds of each process since its start."""
     return {name: sum(map(cpu_seconds, pids)) for name, pids in families(rig.processes).items()}
 
 
 def families(processes: Mapping[str, int]) -> dict[str, list[int]]:
-    """Each process with all its children's children; PodSource by itself, whoever started it."""
+    """Return the process tree of each process; PodSource is listed separately, whichever process started it."""
     found: dict[str, list[int]] = {}
     for name, pid in processes.items():
         for each in tree(pid):
@@ -121,12 +121,12 @@ def _events(journal: Path) -> dict[str, float]:
 
 
 def opened(journal: Path) -> sqlite3.Connection:
-    """The journal's database, to read."""
+    """Open the journal's database read-only."""
     return sqlite3.connect(f"file:{journal}?mode=ro", uri=True)
 
 
 def waits(journal: Path, since: float) -> dict[str, float]:
-    """How long events waited for their functions, of those that were begun since then; nothing when there were none."""
+    """Return how long events waited for their functions, for attempts since this time; empty if there were none."""
     with closing(opened(journal)) as database:
         rows = [row for row in database.execute(WAITS, (since,)) if row[0]]
     found = sorted((begun - _seconds(emitted), function) for emitted, begun, function in rows)
@@ -136,9 +136,9 @@ def waits(journal: Path, since: float) -> dict[str, float]:
 
 
 def at_door(journal: Path, log: Path, since: float) -> dict[str, float]:
-    """How long the request waited that waited longest at the door of a function, from its post to the function's work.
+    """Return the longest time that a request was queued in a function's server, from its post to the first attempt.
 
-    Of those that were delivered since then and at once; nothing where there is no log.
+    Only first deliveries since `since` count. The result is empty if the delivery has no log.
     """
     if not log.exists():
         return {}
@@ -153,19 +153,19 @@ def at_door(journal: Path, log: Path, since: float) -> dict[str, float]:
 
 
 def spread(waits: Sequence[float]) -> dict[str, float]:
-    """Median, the one that 99 in 100 do not exceed, and the longest; in: sorted."""
+    """Return the median, the 99th percentile and the longest of sorted values."""
     most = waits[min(len(waits) - 1, len(waits) * 99 // 100)]
     return {"median": round(statistics.median(waits), 3), "99 %": round(most, 3), "longest": round(waits[-1], 3)}
 
 
 def _seconds(moment: str) -> float:
-    """Seconds since 1970. Go writes up to nine digits of a second, of which Python reads six."""
+    """Return a timestamp in seconds since 1970; Go writes up to nine fractional digits, of which Python parses six."""
     whole, _, rest = moment.replace("Z", "").replace("+00:00", "").partition(".")
     return datetime.fromisoformat(f"{whole}.{rest[:6]:0<6}+00:00").timestamp()
 
 
 def tree(pid: int) -> Iterator[int]:
-    """A process and all its children's children."""
+    """Yield a process and all its descendants."""
     yield pid
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -174,7 +174,7 @@ def tree(pid: int) -> Iterator[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time; 0 when it has ended."""
+    """Return the user and system CPU time of a process; 0 if it has ended."""
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
@@ -182,16 +182,16 @@ def cpu_seconds(pid: int) -> float:
 
 
 def memory(pids: Sequence[int]) -> float:
-    """MiB of a family: the most of its largest process, and what the others have for themselves now.
+    """Return the memory of a process tree in MiB: the peak of its largest process plus the others' private memory now.
 
-    What they share with it, as a child does that was forked, is there once.
+    Memory that a forked child shares with its parent counts once.
     """
     largest = max(pids, key=peak_mebibytes)
     return round(peak_mebibytes(largest) + sum(own_mebibytes(pid) for pid in pids if pid != largest), 1)
 
 
 def own_mebibytes(pid: int) -> float:
-    """What is resident and shared with nobody; 0 when it has ended."""
+    """Return the private resident memory of a process in MiB; 0 if it has ended."""
     with suppress(OSError):
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
@@ -199,7 +199,7 @@ def own_mebibytes(pid: int) -> float:
 
 
 def peak_mebibytes(pid: int) -> float:
-    """The most that was resident so far; 0 when it has ended."""
+    """Return the peak resident memory of a process in MiB; 0 if it has ended."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

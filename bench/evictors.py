@@ -1,6 +1,6 @@
-"""A second process of `evict` beside the one that is there, and a balancer before both, as a Service is: on Knative.
+"""Additional processes of `evict` with a load balancer in front of them all, as a Service is; only on Knative.
 
-The Trigger of `evict` names the address of its process there, and Knative takes a change of it in.
+There the Trigger of `evict` names the address of its process, and Knative applies a change of that address.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ http {{
 
 @contextmanager
 def evictors(rig: Rig, count: int) -> Iterator[None]:
-    """Have the events of `evict` go to so many processes in turn while the block runs; one is what is there already."""
+    """Distribute the events of `evict` over `count` processes while the block runs, including the existing one."""
     if count == 1:
         yield
         return
@@ -59,7 +59,7 @@ def _start(stack: ExitStack, server: Server, address: str) -> None:
 
 
 def _another(rig: Rig, address: str) -> Server:
-    """A process like the one that is there, at another address."""
+    """Return a server with the command and environment of the existing process, but another address."""
     pid = rig.processes[NAME]
     command = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
     environment = {**_environment(pid), "BIND": address}
@@ -81,7 +81,7 @@ def _balancer(folder: Path, address: str, processes: list[str]) -> Server:
 
 
 def _call(cluster: Cluster, address: str) -> None:
-    """Have the Trigger call that address; returns when Knative took it in."""
+    """Make the Trigger call this address; return when Knative has applied it."""
     url = f"http://{address}/"
     cluster.patch(f"{TRIGGERS}/{TRIGGER}", {"spec": {"subscriber": {"uri": url}}})
     until(cluster, TRIGGERS, lambda found: (found[TRIGGER].get("status") or {}).get("subscriberUri") == url)

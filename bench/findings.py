@@ -1,4 +1,4 @@
-"""What an observation found: figures beside the limits that they must hold; and what happened between ticks. Pure."""
+"""Figures of an observation with their limits, and the analysis of what happens between ticks. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from bench.api_requests import WATCH, Request
 from kube.maintenance import leases
 
 SLACK_SECONDS = 0.1
-"""Clocks and the log agree no better: a request belongs to a tick that came so much later, or ended so much before."""
+"""Tolerance between the clocks of the journal and the audit log when a request is attributed to a tick."""
 LISTED = 3
-"""Kinds of requests that are told where there should be none."""
+"""Number of request kinds to list if there were requests where none are expected."""
 POD_LISTS = 20
-"""Lists of pods that a tick may cost, however many maintenances there are."""
+"""Limit of pod lists per tick, however many maintenances exist."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,10 @@ class Finding:
     """One figure.
 
     Attributes:
-        what: it says, with its unit.
-        limit: what it must not exceed, None where there is none.
+        case: The name of the case.
+        what: A label with the unit.
+        value: The measured value.
+        limit: The maximum, or None if there is none.
     """
 
     engine: str
@@ -35,26 +37,26 @@ class Finding:
 
     @property
     def holds(self) -> bool:
-        """Whether it is within its limit."""
+        """Return whether the value is within its limit."""
         return self.limit is None or self.value <= self.limit
 
     @property
     def row(self) -> list[str]:
-        """Of a table: engine, case, what, measured, at most. What does not hold is bold."""
+        """Return a table row: engine, case, label, value, limit. A value over the limit is bold."""
         limit = "" if self.limit is None else f"{self.limit:g}"
         value = f"{self.value:g}"
         return [self.engine, self.case, self.what, value if self.holds else f"**{value}**", limit]
 
     @property
     def line(self) -> str:
-        """What is said of it at once."""
+        """Return the progress line that is printed at once."""
         limit = "" if self.limit is None else f" (at most {self.limit:g}{'' if self.holds else ': does not hold'})"
         return f"{self.engine}: {self.case}: {self.what}: {self.value:g}{limit}"
 
 
 @dataclass(frozen=True)
 class Tick:
-    """One tick: when `resync` began with it, in seconds since 1970, and how long that took, retries and all."""
+    """One tick: when `resync` first handled it, in seconds since 1970, and how long that took, including retries."""
 
     at: float
     seconds: float
@@ -62,14 +64,15 @@ class Tick:
 
 @dataclass(frozen=True)
 class Quiet:
-    """What was seen of a product that has nothing to do.
+    """Measurements of a product that has nothing to do.
 
     Attributes:
-        requests: all of its accounts, watches too.
-        events: of ours.
-        rows: of the journal, about these.
-        updates: events of objects that somebody else wrote, one for each time that a kubelet writes the status of a
-            node under maintenance (rule 10: of other nodes there are none). They are answered without a request.
+        ticks: The ticks in the period.
+        requests: All API requests of its accounts, including watches.
+        events: The number of the product's own events.
+        rows: The number of journal rows for these.
+        updates: The number of events for objects that another client wrote. A kubelet's status write causes one if its
+            node is under maintenance (rule 10: other nodes cause none). Answering them takes no request.
     """
 
     ticks: Sequence[Tick]
@@ -79,7 +82,7 @@ class Quiet:
     updates: int
 
     def figures(self) -> list[tuple[str, float, float | None]]:
-        """What, value and limit of each figure."""
+        """Return the label, value and limit of each figure."""
         usual = self._usual
         of_ticks = [[request for request in usual if _within(request, tick)] for tick in self.ticks]
         asked = sum(map(len, of_ticks))
@@ -105,7 +108,7 @@ class Quiet:
         return found
 
     def between(self) -> list[tuple[str, int]]:
-        """The most frequent requests between ticks: what to look at where there should be none."""
+        """Return the most frequent requests between ticks, to diagnose requests where none are expected."""
         outside = [request for request in self._usual if not any(_within(request, tick) for tick in self.ticks)]
         return Counter(request.what for request in outside).most_common(LISTED)
 
@@ -115,12 +118,12 @@ class Quiet:
 
 
 def is_renewal(request: Request) -> bool:
-    """Whether it is about one lease of a node; a tick's list of all leases is not."""
+    """Return whether the request is about a single node lease; a tick's list of all leases does not count."""
     return request.resource == "leases" and request.namespace == leases.NAMESPACE and request.verb != "list"
 
 
 def is_look(request: Request) -> bool:
-    """Whether it asked for a kind that the server does not serve: the watch of it begins when that is installed."""
+    """Return whether the request asked for a kind that is not served; its watch starts once the kind is installed."""
     return request.is_missing and not request.name
 
 

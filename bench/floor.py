@@ -1,7 +1,8 @@
-"""The floor: a bare asynchronous client that evicts the same pods and knows beforehand what there is.
+"""The lower bound of a drain: a bare asynchronous client that gets the pods as input and evicts them.
 
-It cordons, and then evicts. Without a budget all go at once; behind one, as many as it allows at that moment, each a
-little after the one before, since evictions under one budget that meet in the API server cost half a second.
+It cordons the nodes and then evicts. Pods without a budget are evicted all at once. Under a budget it evicts as many
+pods as the budget allows at that moment, with a short delay between two. Concurrent evictions under one budget collide
+in the API server, which costs half a second.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from kube.evictions import eviction_of, eviction_path
 from kube.paths import Object
 
 APART_SECONDS = 0.045
-"""Between two evictions under one budget."""
+"""Delay between two evictions under one budget."""
 
 
 async def drain(api: Api, nodes: Sequence[str], pods: Sequence[Object], namespace: str, *, budgets: bool) -> None:
-    """Cordon the nodes and ask for the eviction of all these pods; returns when each was granted."""
+    """Cordon the nodes and evict all these pods; return when every eviction was granted."""
     await asyncio.gather(*(api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}}) for node in nodes))
     if not budgets:
         await asyncio.gather(*(api.create(eviction_path(pod), eviction_of(pod)) for pod in pods))
@@ -34,7 +35,7 @@ async def drain(api: Api, nodes: Sequence[str], pods: Sequence[Object], namespac
 
 
 async def _behind(api: Api, namespace: str, budget: str, waiting: deque[Object]) -> None:
-    """Evict the pods of one budget as it opens."""
+    """Evict the pods of one budget as the budget allows it."""
     path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
     async with aclosing(follow(api, path, fields=f"metadata.name={budget}")) as changes:
         async for change in changes:
@@ -49,7 +50,7 @@ async def _behind(api: Api, namespace: str, budget: str, waiting: deque[Object])
 
 
 async def _evict(api: Api, pod: Object) -> Object | None:
-    """Evict a pod; returns it if it has to be asked for again."""
+    """Evict a pod; return it if the eviction must be retried."""
     try:
         await api.create(eviction_path(pod), eviction_of(pod))
     except ApiError as error:

@@ -1,7 +1,7 @@
-"""Somebody else who writes, so many times a second, from a process of its own: ConfigMaps, or the leases of all nodes.
+"""A background client that writes objects at a constant rate from its own process: ConfigMaps, or all nodes' leases.
 
-`python -m bench.foreign KUBECONFIG WHAT RATE` prints a line when it has begun, and when SIGTERM ends it how many writes
-were answered.
+`python -m bench.foreign KUBECONFIG WHAT RATE` prints a line when it starts. On SIGTERM it prints the number of
+completed writes and exits.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from kube.times import microtime
 
 MAPS_PATH = "/api/v1/namespaces/default/configmaps"
 MAPS = 10
-"""So many are written in turn."""
+"""The number of ConfigMaps that are written in turn."""
 LEASES_PATH = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 LEASE_SECONDS = 40
-"""A kubelet's lease; it renews it four times in that time."""
+"""The duration of a kubelet's lease, which the kubelet renews four times in that period."""
 CONFIGMAPS, HEARTBEATS = "configmaps", "heartbeats"
 
 
 @contextmanager
 def writing(kubeconfig: Path, rate: int, what: str = CONFIGMAPS) -> Iterator[None]:
-    """Have so many objects written a second, in turn, while the block runs; none with 0.
+    """Write `rate` objects per second while the block runs, in turn; write none if `rate` is 0.
 
-    Raises `RuntimeError` when fewer than nine in ten were: what was measured meanwhile is no such case.
+    Raises `RuntimeError` if fewer than 90 % were written, since the measurement does not match the case then.
     """
     if not rate:
         yield
@@ -58,7 +58,7 @@ def writing(kubeconfig: Path, rate: int, what: str = CONFIGMAPS) -> Iterator[Non
 
 
 async def write(kubeconfig: str, what: str, rate: int) -> int:
-    """Write until SIGTERM; returns how many writes were answered."""
+    """Write until SIGTERM; return the number of completed writes."""
     api = await Api.connect(kubeconfig)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
@@ -79,7 +79,7 @@ async def write(kubeconfig: str, what: str, rate: int) -> int:
 
 
 Kind = tuple[str, list[str], Callable[[int], Object]]
-"""The collection, the names in it, and what the write of a number changes."""
+"""The path of a collection, the names in it, and a function that returns the body of the n-th write."""
 
 
 async def _configmaps(_api: Api) -> Kind:
@@ -87,7 +87,10 @@ async def _configmaps(_api: Api) -> Kind:
 
 
 async def _heartbeats(api: Api) -> Kind:
-    """The lease that each kubelet renews: its heartbeat, but for one status in five minutes."""
+    """Return the writes of the leases that kubelets renew as their heartbeat.
+
+    Between heartbeats a kubelet only writes the node's status, about every five minutes.
+    """
     names = [node["metadata"]["name"] for node in (await pages(api, NODES)).items]
     return LEASES_PATH, names, lambda _sent: {"spec": {"leaseDurationSeconds": LEASE_SECONDS, "renewTime": _now()}}
 
@@ -100,14 +103,14 @@ def _now() -> str:
 
 
 def _answered(task: asyncio.Task[object]) -> bool:
-    """Whether it has ended; raises what it raised."""
+    """Return whether the task has ended. Raises the task's exception."""
     if task.done():
         task.result()
     return task.done()
 
 
 async def _until(stop: asyncio.Event, moment: float) -> None:
-    """Wait until that moment of the loop's clock, or until it is to stop."""
+    """Wait until this time of the loop's clock, or until `stop` is set."""
     try:
         await asyncio.wait_for(stop.wait(), max(0.0, moment - asyncio.get_running_loop().time()))
     except asyncio.TimeoutError:

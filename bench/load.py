@@ -1,4 +1,4 @@
-"""Puts a case's workload on a cluster and takes it off: bare pods, or Deployments behind budgets and room elsewhere."""
+"""Creates and deletes a case's workload: bare pods, or Deployments with budgets and capacity on another node."""
 
 from __future__ import annotations
 
@@ -15,17 +15,22 @@ from kube.paths import Object
 from kube.pods import is_ready
 
 DELAY = "pod-delete.stage.kwok.x-k8s.io/delay"
-"""kwok's: how long a pod takes to end."""
+"""kwok's annotation for how long a pod takes to terminate."""
 PATIENCE, PATIENCE_PER_POD = 120.0, 0.05
-"""Seconds for a workload to be ready, or gone."""
+"""Timeout in seconds for a workload to become ready or to disappear: a fixed part, and a part per pod."""
 AT_ONCE = 50
 _numbers = itertools.count(1)
 
 
 class Load:
-    """The workload of one round, in a namespace of its own.
+    """The workload of one round, in its own namespace.
 
-    In: the nodes to drain, and one that takes what has to come back. Raises `TimeoutError` when it does not get ready.
+    Raises `TimeoutError` if the workload does not become ready.
+
+    Args:
+        cluster: The API client.
+        nodes: The nodes to drain.
+        spare: The node for the pods that their controllers recreate.
     """
 
     def __init__(self, cluster: Cluster, case: Case, nodes: Sequence[str], spare: str) -> None:
@@ -34,7 +39,7 @@ class Load:
         self._pods = f"/api/v1/namespaces/{self.namespace}/pods"
 
     def fill(self) -> list[Object]:
-        """Return the pods when all are Ready on their nodes, and every budget allows what it should."""
+        """Create the workload; return the pods once all are Ready and every budget allows its evictions."""
         self._cluster.create("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
         self._until(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", lambda accounts: "default" in accounts)
         for number, node in enumerate(self._nodes):
@@ -48,7 +53,7 @@ class Load:
         return list(pods.values())
 
     def clear(self) -> None:
-        """Take it all away; returns when the last pod is gone."""
+        """Delete the workload; return when its last pod is gone."""
         self._cluster.run(self._cluster.api.request("DELETE", f"/api/v1/namespaces/{self.namespace}"))
         self._until(self._pods, lambda pods: not pods)
 
@@ -72,19 +77,19 @@ class Load:
         return {DELAY: f"{self._case.termination:g}s"} if self._case.termination else {}
 
     def _behind_budget(self, name: str, node: str) -> None:
-        """A Deployment whose pods run on the node only, until `_allow` lets them elsewhere, and its budget."""
+        """Create a Deployment that is bound to the node until `_allow` adds another one, and its budget."""
         self._deployment(name, node, self._case.pods)
         budget = {"maxUnavailable": self._case.budget, "selector": {"matchLabels": {"app": name}}}
         self._cluster.create(self._budgets, {"metadata": {"name": name}, "spec": budget})
 
     def deploy_tolerant(self, name: str, node: str, replicas: int) -> None:
-        """A Deployment that runs on the node only, whatever taints that has; returns when all its pods are Ready."""
+        """Create a Deployment that is bound to the node and tolerates all taints; return when all pods are Ready."""
         self._deployment(name, node, replicas, tolerations=[{"operator": "Exists"}])
         wanted = len(self._nodes) * self._case.pods + replicas
         self._until(self._pods, lambda ready: len(ready) >= wanted, only=is_ready)
 
     def heed_taints(self, name: str, elsewhere: str) -> None:
-        """Take the tolerations off such a Deployment, and let its pods run on another node."""
+        """Remove the tolerations of such a Deployment, and allow its pods on another node."""
         self._allow(elsewhere, name)
         spec = {"template": {"spec": {"tolerations": None}}}
         self._cluster.patch(f"{self._deployments}/{name}", {"spec": spec})
@@ -119,7 +124,7 @@ class Load:
 
 
 def side_by_side(cluster: Cluster, calls: Iterable[Awaitable[Object]]) -> None:
-    """Make many calls, some at a time: a request that waits for a connection spends the time that it has."""
+    """Make many calls, a limited number concurrently: a request that waits for a connection uses up its own timeout."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def gated(call: Awaitable[Object]) -> Object:
@@ -137,9 +142,14 @@ def until(
     *,
     only: Callable[[Object], bool] = bool,
 ) -> dict[str, Object]:
-    """The objects of a collection by name, once they are as wanted. Raises `asyncio.TimeoutError`.
+    """Return the objects of a collection by name once `done` is true. Raises `asyncio.TimeoutError`.
 
-    In: which objects count; `done` is asked at each change, so it must not look at each of thousands.
+    Args:
+        cluster: The API client.
+        path: The path of the collection.
+        done: Called at each change, so it must be fast even for thousands of objects.
+        seconds: The timeout.
+        only: Selects the objects that count.
     """
     return cluster.run(asyncio.wait_for(_until(cluster, path, done, only), seconds))
 

@@ -1,8 +1,8 @@
-"""Watches a cluster from a process of its own, as a user would, and says what it sees when it sees it.
+"""Watches a cluster from a separate process, as a user would, and prints each change with a timestamp.
 
-`python -m bench.observer KUBECONFIG` prints a line of JSON when something is another than before: `at` (seconds of the
-clock that all processes of the machine share), `what` (`synced`, `pod gone`, `phase`, `maintenance gone`, `node`),
-`name`, and `value`: a pod's node, a maintenance's phase, whether a node is in service.
+`python -m bench.observer KUBECONFIG` prints one JSON object per change. `at` is in seconds of the monotonic clock,
+which all processes of a host share. `what` is `synced`, `pod gone`, `phase`, `maintenance gone` or `node`. `name` is
+the object's name. `value` is a pod's node, a maintenance's phase, or whether a node is schedulable and untainted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WATCHED = ("/api/v1/pods", MEDIK8S.path, NODES)
 
 
 async def observe(kubeconfig: str) -> None:
-    """Print what happens, without end."""
+    """Print changes forever."""
     api = await Api.connect(kubeconfig)
     awaited, known = len(WATCHED), dict[tuple[str, str], str]()
     async for number, change in merged(*(follow(api, path, keep=_kept) for path in WATCHED)):
@@ -35,7 +35,7 @@ async def observe(kubeconfig: str) -> None:
         for what, value in _seen(number, change):
             name = change.object["metadata"]["name"]
             if change.kind == "DELETED":
-                known.pop(("phase", name), None)  # the next one of that name begins anew
+                known.pop(("phase", name), None)  # a new object with this name has no earlier phase
             elif known.get((what, name)) == value:
                 continue
             else:
@@ -44,7 +44,7 @@ async def observe(kubeconfig: str) -> None:
 
 
 def _kept(item: Object) -> Object:
-    """What is looked at here: who watches ten thousand pods must not be busier than who drains them."""
+    """Return only the fields that are needed, so that watching ten thousand pods uses less CPU than draining them."""
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     return {
         "metadata": {name: metadata[name] for name in ("name", "uid", "resourceVersion")},
@@ -54,7 +54,7 @@ def _kept(item: Object) -> Object:
 
 
 def _seen(number: int, change: Change) -> Iterator[tuple[str, str]]:
-    """What a change of the collection of that number means to the bench."""
+    """Yield the kind and value of the output lines for a change of the collection with this number."""
     gone = change.kind == "DELETED"
     if change.kind == "SYNCED":
         return

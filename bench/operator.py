@@ -1,7 +1,8 @@
-"""An operator that serves the same NodeMaintenance, as one more way, on a cluster of its own with what it expects.
+"""Another operator that serves NodeMaintenance, as a drainer of its own, on a cluster that meets its requirements.
 
-It gets an administrator's kubeconfig, the namespaces and the certificate that such programs look for, and no webhook is
-registered. Before the first round it has to drain an empty node, so that it is as warm as all the others.
+The operator gets an administrator's kubeconfig, and the namespaces and the certificate that such operators expect. Its
+webhooks are not registered. Before the first round it must drain an empty node, so that it is as warm as the other
+drainers.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ from localcluster.trouble import LocalClusterError
 from localcluster.up import folder
 
 LOG = ROOT / "build" / "operator.log"
-"""What it said on its latest cluster; it stays when that cluster is gone."""
+"""The operator's output on its latest cluster; the file is kept when that cluster is stopped."""
 NAMESPACE = "operator-system"
 CERTIFICATES = Path("k8s-webhook-server") / "serving-certs"
-"""Where controller-runtime looks for `tls.crt` and `tls.key`, below the directory for temporary files."""
+"""The directory in which controller-runtime expects `tls.crt` and `tls.key`, below the temporary directory."""
 SECONDS = 60.0
-"""For the drain of an empty node, its own start included."""
+"""Timeout for draining an empty node, including the operator's startup."""
 _group, _version = MEDIK8S.api_version.split("/")
 KIND = f"nodemaintenances.{_version}.{_group}"
 
 
 @dataclass(frozen=True)
 class Operator:
-    """What is to be run: the words of its command line, and the file with its CRD."""
+    """The operator to run: its command line, and the file with its CRD."""
 
     command: tuple[str, ...]
     crd: Path
@@ -52,9 +53,9 @@ class Operator:
 
 
 def named(line: str, crd: str) -> Operator | None:
-    """What the variables OPERATOR (a program, arguments may follow) and OPERATOR_CRD name; None without both.
+    """Return the operator of the variables OPERATOR (a program and its arguments) and OPERATOR_CRD; None without both.
 
-    Raises `LocalClusterError` when one is missing, or names what is not there.
+    Raises `LocalClusterError` if only one is set, or if a file does not exist.
     """
     if not line and not crd:
         return None
@@ -76,10 +77,15 @@ def named(line: str, crd: str) -> Operator | None:
 
 @contextmanager
 def up(wanted: Operator | None, engine: str, nodes: int, directory: Path) -> Iterator[list[tuple[Rig, Way]]]:
-    """Give the operator as a way, and where it drains, while the block runs; nothing where none is wanted.
+    """Yield the operator as a drainer with its cluster while the block runs; yield nothing if `wanted` is None.
 
-    In: the engine in whose rows it is listed, and an absent folder. Raises `LocalClusterError` when the CRD is refused,
-    or the operator does not drain an empty node.
+    Raises `LocalClusterError` if the CRD is rejected, or if the operator does not drain an empty node.
+
+    Args:
+        wanted: The operator.
+        engine: The engine whose rows list the operator.
+        nodes: The number of nodes.
+        directory: A directory that does not exist yet.
     """
     if wanted is None:
         yield []
@@ -93,7 +99,7 @@ def up(wanted: Operator | None, engine: str, nodes: int, directory: Path) -> Ite
 
 
 def install(cluster: LocalCluster, crd: Path) -> None:
-    """Apply the CRD and wait until its kind is served; make the namespaces. Raises `LocalClusterError`."""
+    """Apply the CRD, wait until its kind is served, and create the namespaces. Raises `LocalClusterError`."""
     established = ("wait", "--for=condition=Established", "--timeout=10s", f"crd/nodemaintenances.{_group}")
     for words in (("apply", "--server-side", "-f", crd), established, ("get", KIND)):
         done = cluster.kubectl(*words, check=False)
@@ -106,7 +112,7 @@ def install(cluster: LocalCluster, crd: Path) -> None:
 
 @contextmanager
 def serving(cluster: LocalCluster, wanted: Operator, node: str) -> Iterator[Server]:
-    """Give its process, once it has drained that empty node and given it back. Raises `LocalClusterError`."""
+    """Yield the operator's process once it has drained this empty node and restored it. Raises `LocalClusterError`."""
     LOG.parent.mkdir(exist_ok=True)
     LOG.write_text("")
     server = Server("operator", wanted.command, LOG, environment(cluster))
@@ -119,11 +125,11 @@ def serving(cluster: LocalCluster, wanted: Operator, node: str) -> Iterator[Serv
 
 
 def environment(cluster: LocalCluster) -> dict[str, str]:
-    """What an operator finds in its environment; its certificate lies below TMPDIR. It collects garbage as it likes."""
+    """Return an operator's environment: its certificate is below TMPDIR, and Go's garbage collection is not tuned."""
     temporary = cluster.directory / "operator"
     certificates = temporary / CERTIFICATES
     certificates.mkdir(parents=True, exist_ok=True)
-    for kind in ("crt", "key"):  # any pair will do, since nobody calls
+    for kind in ("crt", "key"):  # any key pair works, since the webhooks are not called
         shutil.copy(cluster.directory / "pki" / f"apiserver.{kind}", certificates / f"tls.{kind}")
     return {
         **DIRECT,
@@ -139,7 +145,7 @@ def environment(cluster: LocalCluster) -> dict[str, str]:
 
 
 class Served(Ours):
-    """A NodeMaintenance for each node, as ours; the operator drains."""
+    """Creates a NodeMaintenance for each node, as for the product; the operator drains the nodes."""
 
     name = "operator"
 
@@ -148,7 +154,7 @@ class Served(Ours):
         self._wanted, self._server = wanted, server
 
     def drain(self, case: Case, nodes: Sequence[str], pods: Sequence[Object]) -> float:
-        """See `Way`. Raises `LocalClusterError` when it takes longer than `bench.stopwatch.PATIENCE`."""
+        """Drain the nodes (see `Way`). Raises `LocalClusterError` after `bench.stopwatch.PATIENCE`."""
         try:
             return super().drain(case, nodes, pods)
         except TimeoutError as error:
@@ -156,7 +162,7 @@ class Served(Ours):
 
 
 def _await(cluster: LocalCluster, wanted: Operator, server: Server, node: str) -> None:
-    """Have the operator drain a node and give it back."""
+    """Make the operator drain a node and restore it."""
     door, path = cluster.door(), f"{MEDIK8S.path}/first"
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": "first"}}
     door.create(MEDIK8S.path, {**body, "spec": {"nodeName": node, "reason": "trial"}})

@@ -1,4 +1,4 @@
-"""What was measured, as rows, tables and a file: medians and ranges, and ratios of pairs from one round."""
+"""Results as rows, tables and a file: medians and ranges, and ratios between drainers in the same round."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ LARGEST_PARTS = 8
 
 @dataclass(frozen=True)
 class Round:
-    """One drain, in seconds.
+    """One drain.
 
     Attributes:
-        seconds: from the request until it was said to be done.
-        tail: from the end of the last pod until it was said to be done.
-        back: from the request to give the nodes back until the last one was.
-        costs: events, requests, CPU seconds, memory, waits; of the product's drains only.
+        case: The name of the case.
+        way: The name of the drainer.
+        number: The number of the round.
+        seconds: Seconds from the request until the drainer reported completion.
+        tail: Seconds from the end of the last pod until the drainer reported completion.
+        back: Seconds from the request to restore the nodes until the last one was restored.
+        costs: Events, requests, CPU seconds, memory and waits; only for the product's drains.
     """
 
     engine: str
@@ -43,13 +46,13 @@ class Round:
 
     @property
     def line(self) -> str:
-        """What is said of it at once."""
+        """Return the progress line that is printed at once."""
         return f"{self.engine}: {self.case}: {self.way}: {self.seconds:.2f} s"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A case that was not measured to its end, and why not."""
+    """A case that was not measured completely, with the error."""
 
     engine: str
     case: str
@@ -57,17 +60,20 @@ class Failure:
 
     @property
     def line(self) -> str:
-        """What is said of it at once."""
+        """Return the progress line that is printed at once."""
         return f"{self.engine}: {self.case}: not measured: {self.error}"
 
 
 @dataclass
 class Results:
-    """All that was measured.
+    """All results.
 
     Attributes:
-        about: when and on what, of all that `earlier` does not name.
-        earlier: the same of what an earlier run has measured, by `place`.
+        about: The date and the host of all results, except for those in `earlier`.
+        rounds: The drains.
+        findings: The figures of the observations.
+        failures: The cases that failed.
+        earlier: The date and the host of results from earlier runs, by `place`.
     """
 
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -78,10 +84,11 @@ class Results:
     _begun: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def add(self, each: Measurement) -> None:
-        """Keep one.
+        """Add a result.
 
-        The first of a case takes the place of what an earlier run has of it; a failure that of what this run has, which
-        was no such case then. Before this run has anything of the case, a failure leaves an earlier run's rows.
+        The first result of a case replaces the results of earlier runs. A failure also replaces this run's results of
+        the case, which are incomplete then. But a failure that is this run's first result keeps the results of earlier
+        runs.
         """
         case = place(each)
         if isinstance(each, Failure) and case not in self._begun and self._has_rows(case):
@@ -97,19 +104,19 @@ class Results:
             self.failures.append(each)
 
     def _has_rows(self, case: str) -> bool:
-        """Whether anything was measured of a case."""
+        """Return whether a case has rounds or findings."""
         measured: list[Measurement] = [*self.rounds, *self.findings]
         return case in map(place, measured)
 
     def _drop(self, case: str) -> None:
-        """Forget all of a case."""
+        """Remove all results of a case."""
         self.rounds = [each for each in self.rounds if place(each) != case]
         self.findings = [each for each in self.findings if place(each) != case]
         self.failures = [each for each in self.failures if place(each) != case]
         self.earlier.pop(case, None)
 
     def continued(self, about: Mapping[str, Any]) -> Results:
-        """The same, to be added to by a run that measures then, and on that."""
+        """Return a copy for a run that continues with this date and host."""
         known: list[Measurement] = [*self.rounds, *self.findings, *self.failures]
         cases = dict.fromkeys(map(place, known))
         before = {case: self.earlier.get(case, self.about) for case in cases}
@@ -117,7 +124,7 @@ class Results:
         return Results(about, self.rounds, self.findings, self.failures, earlier)
 
     def ordered(self) -> Results:
-        """The same in the order of the engines and cases, whenever each was measured."""
+        """Return a copy in the order of the engines and cases."""
         engines, cases = [*DELIVERIES], [case.name for case in CASES]
 
         def order(each: Measurement) -> tuple[int, int]:
@@ -136,12 +143,12 @@ Measurement = Round | Finding | Failure
 
 
 def place(each: Measurement) -> str:
-    """The engine and the case, which are measured by one run."""
+    """Return the key of engine and case; each key is measured by a single run."""
     return f"{each.engine}: {each.case}"
 
 
 def machine() -> dict[str, Any]:
-    """What is measured on, and when."""
+    """Return the date and a description of the host."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "date": time.strftime("%Y-%m-%d"),
@@ -153,7 +160,7 @@ def machine() -> dict[str, Any]:
 
 
 def summary(rounds: Iterable[Round]) -> list[list[str]]:
-    """A row for each case and way, as `tables.TIMES` has it; medians (lowest–highest)."""
+    """Return a row for each case and drainer, with the columns `tables.TIMES` and medians (minimum–maximum)."""
     rows = []
     groups = grouped(rounds)
     for (engine, case, way), found in groups.items():
@@ -166,7 +173,7 @@ def summary(rounds: Iterable[Round]) -> list[list[str]]:
 
 
 def grouped(rounds: Iterable[Round]) -> dict[tuple[str, str, str], list[Round]]:
-    """Engine, case and way → its rounds."""
+    """Return the rounds by engine, case and drainer."""
     groups: dict[tuple[str, str, str], list[Round]] = {}
     for each in rounds:
         groups.setdefault((each.engine, each.case, each.way), []).append(each)
@@ -174,19 +181,19 @@ def grouped(rounds: Iterable[Round]) -> dict[tuple[str, str, str], list[Round]]:
 
 
 def ratio(ours: Sequence[Round], theirs: Sequence[Round]) -> float:
-    """Median of the ratios of the rounds of one number, which ran next to each other; not a number without a pair."""
+    """Return the median ratio of rounds with the same number, which ran one after another; NaN without such a pair."""
     by_number = {each.number: each.seconds for each in theirs}
     ratios = [each.seconds / by_number[each.number] for each in ours if each.number in by_number]
     return statistics.median(ratios) if ratios else float("nan")
 
 
 def spread(seconds: Sequence[float]) -> str:
-    """Median and range."""
+    """Return the median and the range as text."""
     return f"{statistics.median(seconds):.2f} ({min(seconds):.2f}–{max(seconds):.2f})"
 
 
 def costs(rounds: Iterable[Round]) -> list[list[str]]:
-    """A row for each case of ours: engine, case, and by kind of cost its sum and the largest parts, each a median."""
+    """Return a row for each of the product's cases and kind of cost: its sum and its largest parts, as medians."""
     rows = []
     for (engine, case, _), found in grouped(each for each in rounds if each.costs).items():
         for kind in KINDS:
@@ -199,26 +206,26 @@ def costs(rounds: Iterable[Round]) -> list[list[str]]:
 
 
 def typical(rounds: Sequence[Round], kind: str, parts: Collection[str] | None = None) -> float:
-    """The median of what the rounds cost of a kind, in all or of these parts alone."""
+    """Return the median over the rounds of a kind of cost, in total or only of these parts."""
     sums = (sum(n for name, n in each.costs.get(kind, {}).items() if parts is None or name in parts) for each in rounds)
     return statistics.median(sums)
 
 
 def medians(rounds: Sequence[Round], kind: str) -> dict[str, float]:
-    """The parts of a kind of cost, each at its median; a round that has none of a part counts as 0."""
+    """Return the median of each part of a kind of cost; a round without a part counts as 0."""
     parts = [each.costs.get(kind, {}) for each in rounds]
     names = dict.fromkeys(name for each in parts for name in each)
     return {name: statistics.median(each.get(name, 0) for each in parts) for name in names}
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def write(file: Path, results: Results) -> None:
-    """All of it as JSON, a round or a finding a line. The file is whole at any moment; raises `OSError`."""
+    """Write all results as JSON, one round or finding per line, and replace the file atomically. Raises `OSError`."""
     entries = [f'"{name}": {json.dumps(getattr(results, name))}' for name in ("about", "earlier")]
     for name in ("rounds", "findings", "failures"):
         lines = ",\n".join(json.dumps(asdict(each), ensure_ascii=False) for each in getattr(results, name))
@@ -229,7 +236,7 @@ def write(file: Path, results: Results) -> None:
 
 
 def read(file: Path) -> Results:
-    """What `write` wrote. Raises `LocalClusterError` for a file that is none of those."""
+    """Return the results that `write` wrote. Raises `LocalClusterError` for any other file."""
     try:
         found = json.loads(file.read_text())
         return Results(

@@ -1,4 +1,4 @@
-"""A cluster as `make up` starts it, console and journal included, in a folder of its own."""
+"""A cluster as `make up` starts it, including console and journal, in its own directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from localcluster.wings.choice import DEFAULT, MUTEX
 
 @dataclass(frozen=True)
 class Rig:
-    """What is up: its folder, a door to its API server, and the observer."""
+    """A running cluster: its directory, an API client, and the observer."""
 
     engine: str
     directory: Path
@@ -27,25 +27,25 @@ class Rig:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's."""
+        """Return the administrator's kubeconfig."""
         return self.directory / folder.KUBECONFIG
 
     @property
     def processes(self) -> dict[str, int]:
-        """Name → process id of all that `make up` started."""
+        """Return the process id of each process that `make up` started, by name."""
         return {record.name: record.pid for record in folder.records(self.directory)}
 
     @property
     def journal(self) -> Path:
-        """The journal's file."""
+        """Return the journal's file."""
         return self.directory / "product" / "journal.db"
 
 
 @contextmanager
 def up(engine: str, nodes: int, directory: Path, *, upgrades: bool = False) -> Iterator[Rig]:
-    """Give such a cluster while the block runs, with the mutex where it `upgrades`.
+    """Start such a cluster and yield it while the block runs; `upgrades` adds the upgrade mutex.
 
-    Raises `subprocess.CalledProcessError` when it does not come up, `LocalClusterError` when it does not end.
+    Raises `subprocess.CalledProcessError` if it does not start, and `LocalClusterError` if it does not stop.
     """
     try:
         wanted = ["--directory", str(directory), "--nodes", str(nodes), "--delivery", engine]
@@ -56,5 +56,5 @@ def up(engine: str, nodes: int, directory: Path, *, upgrades: bool = False) -> I
         with closing(Cluster(str(kubeconfig))) as cluster, Watching(kubeconfig) as watching:
             yield Rig(engine, directory, cluster, watching)
     finally:
-        with redirect_stdout(sys.stderr):  # the bench's tables go to the other one
+        with redirect_stdout(sys.stderr):  # stdout is for the benchmark's tables
             down(directory)

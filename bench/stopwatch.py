@@ -1,4 +1,4 @@
-"""Starts the observer and keeps what it saw; whoever measures asks for the moment at which something was seen."""
+"""Starts the observer and keeps its output, so that measurements can get the time of an observed change."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 600.0
-"""Seconds that one drain may take."""
+"""Timeout of one drain, in seconds."""
 
 
 class Watching:
-    """The observer's process and its lines, from the moment its watches stand until the end of the block."""
+    """The observer's process and its output; entering waits until its watches are synced."""
 
     def __init__(self, kubeconfig: Path) -> None:
         command = [sys.executable, "-m", "bench.observer", str(kubeconfig)]
@@ -37,15 +37,15 @@ class Watching:
             self._reader.join()
 
     def first(self, what: str, name: str = "", value: str | None = None, *, since: float = 0.0) -> float:
-        """The moment at which that was first seen; waits for it.
+        """Return the time at which the change was first observed; wait for it.
 
-        Raises `TimeoutError` after `PATIENCE`, and `RuntimeError` when the observer has ended.
+        Raises `TimeoutError` after `PATIENCE`, and `RuntimeError` if the observer has exited.
         """
 
         return self.last(what, [name], value, since=since)
 
     def last(self, what: str, names: Iterable[str], value: str | None = None, *, since: float = 0.0) -> float:
-        """The moment at which the last of these was first seen; waits for all of them together, else as `first`."""
+        """Return the time at which the last of these changes was first observed; wait for all (errors: see `first`)."""
         wanted = list(names)
 
         def first(name: str) -> float:
@@ -63,11 +63,11 @@ class Watching:
         return self._await(moment, what, wanted[0] if len(wanted) == 1 else f"{len(wanted)} of them")
 
     def in_service(self, nodes: Iterable[str], since: float) -> float:
-        """The moment at which the last of these nodes was seen to be back in service, after `since`."""
+        """Return the time after `since` at which the last of these nodes was seen schedulable and untainted."""
         return self.last("node", nodes, "in", since=since)
 
     def last_gone(self, names: set[str]) -> float:
-        """The moment at which the last of these pods was seen to be gone."""
+        """Return the time at which the last of these pods was observed to be gone."""
 
         def last() -> float:
             gone = [self._seen["pod gone", name] for name in names]
@@ -76,7 +76,7 @@ class Watching:
         return self._await(last, "pod gone", f"{len(names)} pods")
 
     def forget(self) -> None:
-        """What was seen until now is no longer asked for."""
+        """Discard all earlier observations."""
         with self._changed:
             self._seen.clear()
 

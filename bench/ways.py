@@ -1,4 +1,4 @@
-"""The ways to drain that are compared: ours, `kubectl drain`, and the floor. Each starts, is done, and gives back."""
+"""The drainers that are compared: the product, `kubectl drain`, and the lower bound."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ KUBECTL = ("--force", "--ignore-daemonsets", "--delete-emptydir-data")
 
 
 QUOTED = 300
-"""Characters of what a program said last before it failed."""
+"""Number of characters of a failed program's output to quote."""
 
 
 class Way(Protocol):
-    """One way to drain nodes."""
+    """A way to drain nodes and to restore them."""
 
     name: str
 
     def drain(self, case: Case, nodes: Sequence[str], pods: Sequence[Object]) -> float:
-        """Drain them; gives the moment at which it was said to be done.
+        """Drain the nodes; return the time at which the drainer reported completion.
 
-        Raises when that takes longer than `PATIENCE`: `TimeoutError`, or `RuntimeError` with what a program said.
+        Raises `TimeoutError` after `PATIENCE`, or `RuntimeError` with the output of a program.
         """
 
     def give_back(self, nodes: Sequence[str]) -> float:
-        """Make the nodes schedulable again; gives the moment at which the last one was."""
+        """Make the nodes schedulable again; return the time at which the last one was restored."""
 
 
 def maintenances(names: Iterable[str], nodes: Iterable[str], reason: str) -> list[Object]:
-    """A NodeMaintenance of each name for each node; nodes without a name are left out."""
+    """Return a NodeMaintenance for each pair of name and node; nodes without a name are skipped."""
     head = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance"}
     return [
         {**head, "metadata": {"name": name}, "spec": {"nodeName": node, "reason": reason}}
@@ -52,7 +52,7 @@ def maintenances(names: Iterable[str], nodes: Iterable[str], reason: str) -> lis
 
 
 class Ours:
-    """A NodeMaintenance for each node; done when a watch saw the last one Succeeded."""
+    """Creates a NodeMaintenance for each node; done when the observer has seen the last one Succeeded."""
 
     name = "ours"
 
@@ -61,14 +61,14 @@ class Ours:
         self._made: list[str] = []
 
     def drain(self, case: Case, nodes: Sequence[str], pods: Sequence[Object]) -> float:
-        """See `Way`."""
+        """Drain the nodes (see `Way`)."""
         self._made = [f"bench-{next(_numbers)}" for _ in nodes]
         bodies = maintenances(self._made, nodes, case.name)
         self._cluster.together(*(self._cluster.api.create(MEDIK8S.path, body) for body in bodies))
         return self._watching.last("phase", self._made, SUCCEEDED)
 
     def give_back(self, nodes: Sequence[str]) -> float:
-        """See `Way`."""
+        """Restore the nodes (see `Way`)."""
         api, since = self._cluster.api, time.monotonic()
         self._cluster.together(*(api.request("DELETE", f"{MEDIK8S.path}/{name}") for name in self._made))
         back = self._watching.in_service(nodes, since)
@@ -77,7 +77,7 @@ class Ours:
 
 
 class Kubectl:
-    """`kubectl drain`, a process for each node; done when the last one returned."""
+    """Runs `kubectl drain`, one process per node; done when the last one has exited."""
 
     name = "kubectl drain"
 
@@ -86,7 +86,7 @@ class Kubectl:
         self._watching = watching
 
     def drain(self, case: Case, nodes: Sequence[str], pods: Sequence[Object]) -> float:
-        """See `Way`."""
+        """Drain the nodes (see `Way`)."""
         quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
         words = (*KUBECTL, f"--timeout={PATIENCE:.0f}s")
         running = [
@@ -100,14 +100,14 @@ class Kubectl:
         return time.monotonic()
 
     def give_back(self, nodes: Sequence[str]) -> float:
-        """See `Way`."""
+        """Restore the nodes (see `Way`)."""
         since = time.monotonic()
         subprocess.run([*self._line, "uncordon", *nodes], check=True, capture_output=True)
         return self._watching.in_service(nodes, since)
 
 
 class Floor:
-    """The bare client; done when a watch saw the last pod gone."""
+    """Uses the bare client; done when the observer has seen the last pod gone."""
 
     name = "floor"
 
@@ -115,7 +115,7 @@ class Floor:
         self._cluster, self._watching = cluster, watching
 
     def drain(self, case: Case, nodes: Sequence[str], pods: Sequence[Object]) -> float:
-        """See `Way`."""
+        """Drain the nodes (see `Way`)."""
         namespace = pods[0]["metadata"]["namespace"]
         draining = floor.drain(self._cluster.api, nodes, pods, namespace, budgets=bool(case.budget))
         try:
@@ -125,7 +125,7 @@ class Floor:
         return self._watching.last("pod gone", [pod["metadata"]["name"] for pod in pods])
 
     def give_back(self, nodes: Sequence[str]) -> float:
-        """See `Way`."""
+        """Restore the nodes (see `Way`)."""
         since, api = time.monotonic(), self._cluster.api
         uncordoned = {"spec": {"unschedulable": None}}
         self._cluster.together(*(api.patch(f"/api/v1/nodes/{node}", uncordoned) for node in nodes))

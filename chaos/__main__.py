@@ -1,6 +1,6 @@
-"""`make chaos`: minutes of mischief from a seed, judged all the time, and the state after the calm.
+"""`make chaos`: minutes of random fault injection with continuous invariant checks, then a check of the final state.
 
-Exit status 1 when anything was violated; the folder with the logs is then named, and else removed.
+The exit status is 1 if a run failed. The directory with the logs is then printed; otherwise it is removed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ USUAL_SECONDS = {MAINTENANCE: 300.0, MUTEX: 60.0}
 @click.option("--nodes", type=click.IntRange(2), default=20, show_default=True)
 @click.option("--pods", type=click.IntRange(1), default=200, show_default=True)
 def main(engines: str, wing: str, seed: int, runs: int, seconds: float | None, nodes: int, pods: int) -> None:
-    """Do it on each engine in turn: drain nodes, or upgrade them by the mutex, which is for the local delivery."""
+    """Run fault injection on each engine in turn: drain nodes, or upgrade them with the mutex (local engine only)."""
     wanted = [engine.strip() for engine in engines.split(",")]
     if unknown := sorted(set(wanted) - set(deliveries.DELIVERIES)):
         raise click.UsageError(f"no chaos on {', '.join(unknown)}; there is: {ALL}")
@@ -53,7 +53,7 @@ def main(engines: str, wing: str, seed: int, runs: int, seconds: float | None, n
         raise click.UsageError(f"chaos of {MUTEX} is on the engine local alone: leave out --engines")
     for engine in wanted:
         deliveries.named(engine).check()
-    logging.getLogger("kube.door.list_watch").setLevel(logging.ERROR)  # that watches break is the plan
+    logging.getLogger("kube.door.list_watch").setLevel(logging.ERROR)  # broken watches are expected here
     bad, lasting = 0, seconds or USUAL_SECONDS[wing]
     for engine, number in itertools.product(wanted, range(seed, seed + runs)):
         deliveries.named(engine).build((*DEFAULT, wing))
@@ -70,7 +70,7 @@ def main(engines: str, wing: str, seed: int, runs: int, seconds: float | None, n
 
 
 def say(line: str) -> None:
-    """Print it now."""
+    """Print a line at once."""
     print(line, flush=True)
 
 
@@ -83,7 +83,7 @@ def run(
     pods: int,
     say: Callable[[str], None] = say,
 ) -> Run:
-    """One run on a cluster of its own, in that folder."""
+    """Run fault injection once on a new cluster in this directory; return the report."""
     with stage(engine, folder, nodes) as scene:
         fill(scene, plan.apps(seed, pods))
         names = [f"node-{number + 1}" for number in range(nodes)]
@@ -97,7 +97,7 @@ def run(
 
 
 def conclude(found: Run, folder: Path) -> None:
-    """Print the report, and name the folder of a bad run; that of a good one is removed."""
+    """Print the report; remove the directory of a good run, and print the directory of a failed one."""
     say("\n".join(lines(found)))
     if found.is_good:
         shutil.rmtree(folder)
@@ -106,7 +106,7 @@ def conclude(found: Run, folder: Path) -> None:
 
 
 def await_calm(scene: Stage) -> tuple[float | None, list[str]]:
-    """The seconds until nothing is wrong, or what still is when time is over."""
+    """Return the seconds until the state is correct, or None and the remaining problems after `CALM_SECONDS`."""
     started = time.monotonic()
     left = ["the API server was not asked"]
     while time.monotonic() < started + CALM_SECONDS:
@@ -121,7 +121,7 @@ def await_calm(scene: Stage) -> tuple[float | None, list[str]]:
 
 
 def look(admin: Cluster) -> list[str]:
-    """What is wrong now."""
+    """Return the current problems."""
     nodes, leases, pods = (admin.list(path)["items"] for path in (NODES, LEASES, PODS))
     made = [
         {"apiVersion": group.api_version, **item}

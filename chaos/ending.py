@@ -1,4 +1,4 @@
-"""Judges the state after the calm: every node as its objects say, nothing too many. Pure."""
+"""Checks the final state: each node matches its NodeMaintenances, and no lease is left over. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from kube.pods import key, stays
 def wrong(
     nodes: Iterable[Node], maintenances: Iterable[Maintenance], found: Iterable[Object], pods: Iterable[Object]
 ) -> list[str]:
-    """What is not as it should be, a line each; in: all nodes, NodeMaintenances of all groups, Leases, pods."""
+    """Return one line per problem.
+
+    Args:
+        nodes: All nodes.
+        maintenances: The NodeMaintenances of all API groups.
+        found: All node leases.
+        pods: All pods.
+    """
     there, made, running = list(nodes), list(maintenances), list(pods)
     held = {leases.node_of(lease): lease for lease in found}
     known = [node["metadata"]["name"] for node in there]
@@ -29,7 +36,7 @@ def wrong(
 
 
 def _free(node: Node, lease: Object | None) -> Iterator[str]:
-    """Of a node that no NodeMaintenance names."""
+    """Yield the problems of a node without a NodeMaintenance."""
     name, labels = node["metadata"]["name"], node["metadata"].get("labels") or {}
     taints = {(taint["key"], taint.get("effect")) for taint in node["spec"].get("taints") or []}
     if is_cordoned(node):
@@ -44,7 +51,7 @@ def _free(node: Node, lease: Object | None) -> Iterator[str]:
 
 
 def _maintained(node: Node, wanted: list[Maintenance], lease: Object | None, pods: list[Object]) -> Iterator[str]:
-    """Of a node that some name: one is its holder and has drained it, the others wait."""
+    """Yield the problems of a node with NodeMaintenances: one holds the lease and has drained it, the others wait."""
     name = node["metadata"]["name"]
     holders = [item for item in wanted if lease is not None and leases.is_holder(lease, item)]
     if not holders:

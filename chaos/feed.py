@@ -1,4 +1,4 @@
-"""Watches a cluster from threads of its own, and the audit log, and hands what it sees to the watcher all the time."""
+"""Watches a cluster and its audit log from separate threads, and passes every observation to the invariant checker."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from kube.paths import Object
 WATCHED = ((NODES, NODES_PATH), (PODS, "/api/v1/pods"), (MAINTENANCES, MEDIK8S.path), (MAINTENANCES, KUBEVIRT.path))
 LOOK_SECONDS, SYNC_SECONDS = 0.5, 30.0
 SETTLED = 20.0
-"""Seconds after which all that belongs to a moment has come, also from behind an API server that was away."""
+"""Seconds after which all observations of an instant have arrived, even if the API server was down in between."""
 
 
 class Observer:
-    """At work while the block runs; `violations` are those found so far, each said at once, too.
+    """Observes a cluster while the block runs; each violation is printed at once and added to `violations`.
 
-    Entering and leaving raise what has ended a thread: who sees nothing any more must not pass for one who saw nothing
-    wrong. Entering raises `TimeoutError` when the watches do not stand.
+    Entering and leaving re-raise an error of an observer thread, since a dead observer would find no violations.
+    Entering raises `TimeoutError` if the watches do not sync.
     """
 
     def __init__(self, kubeconfig: Path, log: Path, say: Callable[[str], None]) -> None:
@@ -58,7 +58,7 @@ class Observer:
             work.result()
 
     def take(self, seen: Observation) -> None:
-        """Hand it to the watcher."""
+        """Pass an observation to the invariant checker."""
         with self._lock:
             self.watcher.take(seen)
 
@@ -111,7 +111,7 @@ class Observer:
 
 
 class Sight(Witness):
-    """Knows up to which version a stream has seen everything, and tells of the gap when it was read anew."""
+    """Tracks the resourceVersions that a watch has covered, and reports a gap after each re-list."""
 
     def __init__(self, room: str, take: Callable[[Observation], None]) -> None:
         self._room, self._take = room, take
@@ -119,23 +119,29 @@ class Sight(Witness):
         self._since, self._is_blind = 0.0, True
 
     def see(self, sighting: Sighting) -> None:
-        """Take what came."""
+        """Pass on an object from the watch."""
         self._last = max(self._last, sighting.version)
         self._take(sighting)
 
     def closed(self) -> None:
-        """What comes next comes from the next watch, or from a list; an attempt that brings nothing begins no gap."""
+        """Record the start of a gap when the watch closes, unless a gap has started and nothing arrived since.
+
+        The next changes come from a new watch without a gap, or from a list.
+        """
         if self._last > self._before or not self._is_blind:
             self._before, self._since, self._is_blind = self._last, time.time(), True
 
     def listed(self) -> None:
-        """What came between was not seen. The next end of a watch begins a gap, also where the list told nothing."""
+        """Report the gap, since a list shows only the latest version of each object.
+
+        The next close of the watch starts another gap, even if the list was empty.
+        """
         self._take(Blind(self._room, self._before, self._last, self._since, time.time()))
         self._is_blind = False
 
 
 def _kept(item: Object) -> Object:
-    """What is judged, and no more."""
+    """Return only the fields that the invariant checks need."""
     names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "ownerReferences")
     metadata = {name: item["metadata"][name] for name in names if name in item["metadata"]}
     spec, status = item.get("spec") or {}, item.get("status") or {}

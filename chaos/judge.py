@@ -1,6 +1,7 @@
-"""Judges what is observed, in the order of resourceVersions: who was evicted when it must not, who was told too early.
+"""Checks invariants of the observations in resourceVersion order: forbidden evictions and premature successes.
 
-Pure: it takes observations as they come, which is not their order, and decides once what belongs together has come.
+The module does no I/O. The observations arrive out of order, so each check waits until everything that it needs has
+arrived.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ from kube.pods import is_terminating, key, stays
 from kube.times import moment
 
 GRACE = 2.0
-"""Seconds: what was decided before the object went, the node was opened or the pod was told to go, arrives by then."""
+"""Grace period in seconds.
+
+A request that was decided earlier may still arrive this long after its maintenance was deleted, its node was
+uncordoned, or its pod was terminating.
+"""
 TWICE = 0.01
-"""The part of the evicted pods that may be granted twice within the grace."""
+"""Maximum share of the evicted pods whose eviction may be granted twice within `GRACE`."""
 
 
 class Moment(NamedTuple):
-    """A version, and when it was seen."""
+    """A resourceVersion and the time at which it was observed."""
 
     version: int
     at: float
@@ -32,7 +37,7 @@ class Moment(NamedTuple):
 
 @dataclass
 class Pod:
-    """The life of a pod."""
+    """The history of a pod."""
 
     name: str
     leaves: bool = True
@@ -44,7 +49,7 @@ class Pod:
 
 @dataclass
 class Maintenance:
-    """The life of a NodeMaintenance; `ending` is when its deletion was seen to be requested."""
+    """The history of a NodeMaintenance; `ending` is the time at which its deletion was first observed."""
 
     name: str
     node: str
@@ -55,7 +60,7 @@ class Maintenance:
 
 @dataclass
 class Tally:
-    """What was judged, and what could not be, since a watch was blind at that moment."""
+    """The numbers of checks that were made, and of checks that were impossible because of a gap in a watch."""
 
     judged: Counter[str] = field(default_factory=Counter)
     blind: Counter[str] = field(default_factory=Counter)
@@ -63,7 +68,7 @@ class Tally:
 
 
 class Watcher:
-    """Takes what is observed; `settle` gives the violations."""
+    """Takes observations; `settle` returns the violations."""
 
     def __init__(self) -> None:
         self.tally = Tally()
@@ -74,7 +79,7 @@ class Watcher:
         self._pending: list[tuple[float, Callable[[], Iterator[str]]]] = []
 
     def take(self, seen: Observation) -> None:
-        """Note it."""
+        """Record an observation."""
         if isinstance(seen, Blind):
             self._blind.append(seen)
         elif isinstance(seen, Eviction):
@@ -83,13 +88,13 @@ class Watcher:
             {NODES: self._take_node, PODS: self._take_pod, MAINTENANCES: self._take_maintenance}[seen.room](seen)
 
     def settle(self, until: float) -> list[str]:
-        """The violations among what happened before that moment, and was not judged yet."""
+        """Return the violations among what happened before `until` and was not checked yet."""
         due = [judge for at, judge in self._pending if at < until]
         self._pending = [(at, judge) for at, judge in self._pending if at >= until]
         return [violation for judge in due for violation in judge()]
 
     def end(self) -> list[str]:
-        """The violations that only the whole shows, after all else is settled."""
+        """Return the violations that only the whole run shows; call it after the last `settle`."""
         twice, pods = sum(count > 1 for count in self.tally.granted.values()), len(self.tally.granted)
         if twice > TWICE * pods:
             return [f"{twice} of {pods} evicted pods were granted twice: more than {TWICE:.0%}"]
@@ -168,7 +173,7 @@ class Watcher:
 
     @staticmethod
     def _is_left(pod: Pod, said: Moment) -> bool:
-        """It was there, and was so when the drain was looked at last."""
+        """Return whether the pod was bound more than `GRACE` before the success, and still existed at the success."""
         there = pod.bound is not None and pod.bound.version < said.version and pod.bound.at < said.at - GRACE
         return there and (pod.gone is None or pod.gone > said.version)
 
@@ -176,5 +181,5 @@ class Watcher:
         return any(blind.room in rooms and blind.after < version <= blind.until for blind in self._blind)
 
     def _may_have_missed(self, room: str, at: float) -> bool:
-        """Whether something of that moment, or of shortly before, may have come and gone unseen."""
+        """Return whether an object that existed at this time, or shortly before, may have been missed in a gap."""
         return any(blind.room == room and blind.since <= at <= blind.till + GRACE for blind in self._blind)

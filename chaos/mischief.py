@@ -1,4 +1,4 @@
-"""Does what is planned, at its time: what users do one after another, what happens to processes beside that."""
+"""Carries out planned actions at their times: user actions one after another, and faults concurrently."""
 
 from __future__ import annotations
 
@@ -25,14 +25,19 @@ from tests.faults import RESET, Fault
 from tests.receiver import Answer, Received
 
 USER_SECONDS = 30.0
-"""A user whose API server is away tries again, so long."""
+"""Timeout in seconds of a user's retries while the API server is down."""
 SPOILED = (Fault(503, "the server is currently unable to handle the request"), Fault(429, "too many", 1), RESET)
 PART = 0.3
-"""The part of the requests that is spoiled, and of the events that is lost, while it lasts."""
+"""The share of API requests that fail, and of events that are lost, while such a fault lasts."""
 
 
 class Mischief:
-    """Does it to a stage; `done` counts what was done, `failed` says by its kind what could not be, and why."""
+    """Injects faults into an environment.
+
+    Attributes:
+        done: The number of completed actions by kind.
+        failed: The errors of failed actions by kind.
+    """
 
     def __init__(self, stage: Stage, seed: int) -> None:
         self._stage, self._chance = stage, Random(f"mischief {seed}")
@@ -48,7 +53,7 @@ class Mischief:
         )
 
     def play(self, actions: Iterable[Action], over: threading.Event | None = None) -> None:
-        """Do all of it, or what comes before it is `over`; returns when the last deed is done and each process back."""
+        """Run all actions, or those before `over` is set; return when the last one is done and all processes run."""
         started, over = time.monotonic(), over or threading.Event()
         waiting: list[tuple[Action, Future[None]]] = []
         for action in actions:
@@ -68,7 +73,7 @@ class Mischief:
             pool.shutdown()
         self._odd_until = self._spoiled_until = 0.0
         for server in self._stage.servers:
-            if server.may_restart():  # what ended by itself is not left to its pause
+            if server.may_restart():  # do not wait for the backoff of a server that exited by itself
                 server.start()
         self._stage.network.behave()
         self._stage.faults.speak_again()
@@ -84,7 +89,11 @@ class Mischief:
         return self._users.submit(self._use, action)
 
     def _restart_api_server(self, seconds: float) -> None:
-        """With the controller manager, whose watches come back up to a minute later, while no budget opens."""
+        """Restart the API server and the controller manager.
+
+        Otherwise the controller manager's watches take up to a minute to recover, during which no budget allows
+        evictions.
+        """
         servers = {server.name: server for server in self._stage.cluster.servers}
         server = servers["kube-apiserver"]
         Target(server).crash(seconds)
@@ -109,7 +118,7 @@ class Mischief:
         return self._chance.choice(SPOILED) if is_spoiled else None
 
     def _use(self, action: Action) -> None:
-        """What a user does, until the API server has done it."""
+        """Perform a user's action, with retries until the API server has accepted it."""
         deeds: dict[str, Callable[[Action], Any]] = {
             "start": self._create,
             "double": self._create,
@@ -122,10 +131,10 @@ class Mischief:
             try:
                 deeds[action.kind](action)
                 return
-            except NotFound:  # a maintenance that is gone by now
+            except NotFound:  # the maintenance is gone already
                 return
             except (Unavailable, Conflict) as error:
-                if "already exists" in error.message:  # the answer to the first attempt was lost
+                if "already exists" in error.message:  # the first attempt's response was lost
                     return
                 if time.monotonic() > deadline:
                     raise
@@ -138,14 +147,14 @@ class Mischief:
         self._stage.admin.run(self._stage.admin.api.request("DELETE", _path(action)))
 
     def _replace(self, action: Action) -> None:
-        """As `kubectl replace` with the user's file: all that is not in there goes."""
+        """Replace the object as `kubectl replace` does: fields that are not in the user's file are removed."""
         version = self._stage.admin.get(_path(action))["metadata"]["resourceVersion"]
         body = _file(action)
         body["metadata"]["resourceVersion"] = version
         self._stage.admin.run(self._stage.admin.api.request("PUT", _path(action), body=body))
 
     def _uncordon(self, action: Action) -> None:
-        """As `kubectl uncordon`."""
+        """Uncordon the node as `kubectl uncordon` does."""
         patch = [{"op": "add", "path": "/spec/unschedulable", "value": False}]
         self._stage.admin.patch(node_path(action.node), patch, JSON_PATCH)
 

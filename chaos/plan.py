@@ -1,4 +1,4 @@
-"""What is done to the product, when, and what it works on: all of it follows from the seed. Pure."""
+"""The plan of a run: the actions, their times and the workload, all derived from the seed. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 
 RESTART = "restart kube-apiserver"
 USER = {"start": 9, "stop": 6, "double": 2, "replace": 2, "uncordon": 3}
-"""What users do, and how often in proportion to the rest."""
+"""The users' actions, with their relative frequencies."""
 CRASHES = {
     **{"kill functions": 2, "kill worker": 2, "kill delivery": 2, "kill source": 1, "kill console": 1},
     **{"kill controller": 1, "kill dispatcher": 2, RESTART: 1},
 }
-"""SIGKILL, of what an engine has of that kind."""
+"""SIGKILL of the processes of a kind that the engine has, with relative frequencies."""
 NETWORK = {"refuse": 2, "twice": 2, "late": 2, "lose": 2, "unavailable": 1}
-"""The API server's answers spoiled; events doubled, shuffled, lost, refused: for some seconds each."""
+"""Failed API responses, and events that are duplicated, delayed, lost or refused, for some seconds each."""
 GAP = 1.0
-"""Seconds between two actions, on average."""
+"""Mean time between two actions, in seconds."""
 QUIET_START = 2.0
 AT_MOST = 0.3
-"""The part of the nodes that is maintained at the same time: pods have to find room elsewhere."""
+"""Maximum share of the nodes under maintenance at the same time, since pods need capacity elsewhere."""
 STEPS = ("begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync")
 UPGRADE_STEPS = (
     *("check-rule", "check-target", "check-run", "detect-upgrade", "claim-pools", "pause-pools", "label-nodes"),
@@ -32,14 +32,14 @@ UPGRADE_STEPS = (
 
 @dataclass(frozen=True)
 class Action:
-    """One deed.
+    """One action of a user, or one fault.
 
     Attributes:
-        at: seconds after the start.
-        kind: what is done, of `USER`, `CRASHES` and `NETWORK`.
-        subject: the NodeMaintenance, the process, or the step that it is done to; "" where the kind says it.
-        node, group: of a NodeMaintenance that is made.
-        seconds: how long it lasts, or a process stays down.
+        at: Seconds after the start.
+        kind: A key of `USER`, `CRASHES` or `NETWORK`.
+        subject: The NodeMaintenance, the process or the step concerned; "" if the kind determines it.
+        node, group: The node and the API group of a NodeMaintenance.
+        seconds: How long the fault lasts, or the process stays down.
     """
 
     at: float
@@ -52,7 +52,13 @@ class Action:
 
 @dataclass(frozen=True)
 class App:
-    """A Deployment: its pods end in `ending` seconds; `unavailable` is what its budget bears, None for no budget."""
+    """A Deployment.
+
+    Attributes:
+        replicas: The number of its pods.
+        unavailable: `maxUnavailable` of its budget; None for no budget.
+        ending: The seconds that its pods take to terminate.
+    """
 
     name: str
     replicas: int
@@ -61,7 +67,7 @@ class App:
 
 
 def apps(seed: int, pods: int) -> list[App]:
-    """The Deployments that have so many pods together."""
+    """Return Deployments that have `pods` pods in total."""
     chance, found = Random(f"apps {seed}"), list[App]()
     while pods:
         replicas = min(pods, chance.randint(5, 30))
@@ -73,7 +79,7 @@ def apps(seed: int, pods: int) -> list[App]:
 
 @dataclass(frozen=True)
 class Rule:
-    """A MutexRule: whether it has cleanup Jobs, and how long each Job takes, in kwok's words."""
+    """A MutexRule: whether it has cleanup Jobs, and how long each Job takes, as a kwok delay annotation."""
 
     name: str
     has_cleanup: bool
@@ -82,14 +88,14 @@ class Rule:
 
 @dataclass(frozen=True)
 class Upgrade:
-    """What a run of the upgrade mutex is over: pool → so many workers; and its rules in their order."""
+    """The input of an upgrade mutex run: the number of workers in each pool, and the rules in their order."""
 
     pools: Mapping[str, int]
     rules: tuple[Rule, ...]
 
 
 def upgrade(seed: int, workers: int) -> Upgrade:
-    """The upgrade of so many workers."""
+    """Return an upgrade of this many workers."""
     chance, pools, left = Random(f"upgrade {seed}"), dict[str, int](), workers
     while left:
         pools[f"pool-{len(pools)}"] = count = min(left, chance.randint(2, max(2, workers // 2)))
@@ -100,21 +106,21 @@ def upgrade(seed: int, workers: int) -> Upgrade:
 
 
 Processes = Mapping[str, Collection[str]]
-"""Kind of crash → names of the processes that it is done to."""
+"""For each kind of crash, the names of the processes that it may kill."""
 
 
 def actions(seed: int, seconds: float, nodes: Sequence[str], processes: Processes) -> list[Action]:
-    """All deeds of so many seconds on these nodes and processes, in their order."""
+    """Return all actions within `seconds` on these nodes and processes, in order."""
     return list(_Planning(Random(f"actions {seed}"), nodes, {**processes, RESTART: ("",)}, STEPS).until(seconds))
 
 
 def upgrade_actions(seed: int, seconds: float, processes: Processes) -> list[Action]:
-    """All deeds amid an upgrade: no user's, and the API server, by which it is watched, stays."""
+    """Return all faults during an upgrade: no user actions, and no API server restarts, since an observer needs it."""
     return list(_Planning(Random(f"upgrade actions {seed}"), (), processes, UPGRADE_STEPS).until(seconds))
 
 
 class _Planning:
-    """Knows which maintenances there will be, so that what is planned for one finds it."""
+    """Tracks the maintenances that will exist, so that a planned action has an existing target."""
 
     def __init__(self, chance: Random, nodes: Sequence[str], processes: Processes, steps: Sequence[str]) -> None:
         self._chance, self._nodes, self._processes, self._steps = chance, list(nodes), processes, steps
@@ -140,7 +146,7 @@ class _Planning:
         return self._of_user(at, kind)
 
     def _of_user(self, at: float, kind: str) -> Action:
-        """That deed, or a start where there is nothing to do it to, or a stop where enough is maintained."""
+        """Return this action, a start if no maintenance exists to act on, or a stop if enough nodes are maintained."""
         maintained = {node for node, _ in self._there.values()}
         if len(maintained) >= max(1, AT_MOST * len(self._nodes)) and kind == "start":
             kind = "stop"

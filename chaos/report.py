@@ -1,4 +1,4 @@
-"""What a run says at its end: what was done, what was judged, what was wrong."""
+"""The report of a run: the injected faults, the checks made, and the violations."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ from localcluster.wings.choice import MAINTENANCE
 
 @dataclass(frozen=True)
 class Run:
-    """A run that has ended.
+    """A finished run.
 
     Attributes:
-        done: how many deeds of a kind were done.
-        failed: those of a kind that could not be, and why.
-        calm: seconds until all was as it should be, None when it never was; then `left` says what is not.
-        ended: processes that are down, and those of ours that ended by themselves, and how.
+        seed: The seed of the plan.
+        seconds: The duration of the fault injection.
+        done: The number of completed actions by kind.
+        failed: The errors of failed actions by kind.
+        tally: The numbers of checks.
+        violations: The violated invariants.
+        calm: The seconds until the final state was correct; None if it never was.
+        left: The remaining problems of the final state.
+        ended: The processes that are down, and the product's processes that exited unexpectedly.
+        wing: The component under test.
     """
 
     engine: str
@@ -36,18 +42,21 @@ class Run:
 
     @property
     def is_good(self) -> bool:
-        """Mischief was done, something was judged, nothing was violated, and the calm came in time."""
+        """Return whether the run counts as passed.
+
+        Checks were made, no invariant was violated, the final state was correct, and no kind of action mostly failed.
+        """
         wrong = self.violations or self.left or self.ended or self.spared
         return not wrong and self.calm is not None and bool(self.tally.judged.total())
 
     @property
     def spared(self) -> list[str]:
-        """The kinds of deeds that failed more often than they were done: of these the run proves nothing."""
+        """Return the kinds of actions that mostly failed, so that the run proves nothing about them."""
         return [kind for kind, failures in self.failed.items() if len(failures) > self.done.get(kind, 0)]
 
 
 def lines(run: Run) -> Iterator[str]:
-    """The report, a line each."""
+    """Yield the lines of the report."""
     yield f"{run.wing} on engine {run.engine}, seed {run.seed}, {run.seconds:.0f} s: {'good' if run.is_good else 'BAD'}"
     yield "done: " + (_counts(run.done) or "nothing")
     for kind, failures in run.failed.items():
@@ -67,7 +76,7 @@ def lines(run: Run) -> Iterator[str]:
 
 
 def ended_by_themselves(records: Iterable[Record], ours: Collection[str]) -> list[str]:
-    """Which of these names ended by themselves, and how; what mischief ended is not in a record."""
+    """Return which of these processes exited unexpectedly, and how; the records do not contain injected kills."""
     return [
         f"{record.name}: {record.ended}, started again {record.restarts} times"
         for record in records

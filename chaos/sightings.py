@@ -1,4 +1,4 @@
-"""What is observed of a cluster: objects in watches, evictions in the audit log, and what the watches missed."""
+"""Observations of a cluster: objects in watches, evictions in the audit log, and gaps of the watches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from localcluster.access import service_account
 NODES, PODS, MAINTENANCES = "nodes", "pods", "nodemaintenances"
 OURS = service_account("")
 LINE = re.compile(r'(?=\{"kind":"Event","apiVersion":"audit\.k8s\.io/)')
-"""Where an entry begins: an API server that is killed leaves half a line, and the next one goes on behind it."""
+"""Start of an audit log entry: a killed API server leaves a partial line, and the next entry continues that line."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Sighting:
     """An object as a watch showed it.
 
     Attributes:
-        at: seconds since 1970, when it came.
-        room: which collection it is of.
-        gone: it is deleted; `item` is what it was last.
+        at: The time of the observation, in seconds since 1970.
+        room: The collection of the object.
+        gone: Whether it was deleted; `item` is then its last version.
     """
 
     at: float
@@ -35,16 +35,17 @@ class Sighting:
 
     @property
     def version(self) -> int:
-        """By which all changes of all objects are in one order."""
+        """Return the resourceVersion, which orders the changes of all objects."""
         return int(self.item["metadata"]["resourceVersion"])
 
 
 @dataclass(frozen=True)
 class Blind:
-    """A watch broke, and was begun anew from a list: of what came between these versions only the end was seen.
+    """A gap of a watch: it broke and resumed from a list, which shows only the latest versions.
 
     Attributes:
-        since, till: the same in seconds since 1970. What came and went between these has no version in the list.
+        after, until: The resourceVersions between which changes were missed.
+        since, till: The times of the gap, in seconds since 1970; objects created and deleted in it are not in the list.
     """
 
     room: str
@@ -56,7 +57,7 @@ class Blind:
 
 @dataclass(frozen=True)
 class Eviction:
-    """A request of ours to evict a pod, when it arrived, and whether it was granted; refused by a budget, if not."""
+    """A request of the product to evict a pod, with its arrival time; it was granted, or else refused by a budget."""
 
     at: float
     pod: str
@@ -68,12 +69,12 @@ Observation = Sighting | Blind | Eviction
 
 
 def evictions(text: str) -> Iterator[Eviction]:
-    """Ours among the entries of an audit log, of pods that were there, but for dry runs."""
+    """Yield the product's evictions of existing pods in the entries of an audit log, without dry runs."""
     for entry in LINE.split(text):
         if '"subresource":"eviction"' in entry and OURS in entry and "dryRun" not in entry:
             try:
                 found = json.loads(entry)
-            except ValueError:  # half a line
+            except ValueError:  # a partial line
                 continue
             code = (found.get("responseStatus") or {}).get("code")
             if code in (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.TOO_MANY_REQUESTS):

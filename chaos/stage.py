@@ -1,4 +1,4 @@
-"""A cluster with the product at work on it, and what stands between: a network that misbehaves, faulty answers."""
+"""A cluster with the product, a proxy that disturbs the delivery of events, and a proxy that injects API faults."""
 
 from __future__ import annotations
 
@@ -33,23 +33,26 @@ DELAY = "pod-delete.stage.kwok.x-k8s.io/delay"
 
 
 class Network(Mischief):
-    """Carries events to the functions; an answer that comes late, or twice, is lost where the delivery is away."""
+    """Delivers events to the functions; a late or duplicate answer is lost if the broker is down."""
 
     def post(self, answer: Answer) -> None:
-        """Send it to the delivery."""
+        """Send the answer to the broker, and ignore connection errors."""
         with suppress(requests.RequestException):
             super().post(answer)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What mischief is done to: `network` carries events to the functions, `faults` their requests.
+    """The environment of a run, into which faults are injected.
 
     Attributes:
-        servers: the processes of the product, its engine and the console.
-        ours: those of them that are programs of ours.
-        targets: which of them each kind of deed ends.
-        keeper: starts again what ends by itself.
+        network: Delivers events to the functions.
+        faults: The proxy for the functions' API requests.
+        admin: The administrator's API client.
+        servers: The processes of the product, its engine and the console.
+        ours: The product's own processes among them.
+        targets: The processes that each kind of crash may kill.
+        keeper: Restarts processes that exit unexpectedly.
     """
 
     cluster: LocalCluster
@@ -63,14 +66,14 @@ class Stage:
     keeper: Keeper
 
     def ended(self) -> list[str]:
-        """Processes that are down, and those of ours that ended by themselves and were started again."""
+        """Return the processes that are down, and the product's processes that exited unexpectedly."""
         down = [server.name for server in (*self.cluster.servers, *self.servers) if not server.alive]
         return [*down, *ended_by_themselves(self.keeper.records(), {server.name for server in self.ours})]
 
 
 @contextmanager
 def stage(engine: str, directory: Path, nodes: int, wing: str = MAINTENANCE) -> Iterator[Stage]:
-    """Give it on an engine, with the wing; what ends by itself is started again, as on any cluster."""
+    """Yield the environment on an engine, with this component; processes that exit unexpectedly are restarted."""
     with (
         deliveries.named(engine).cluster(directory / "servers", nodes) as cluster,
         closing(Faults(cluster.url, cluster.certificate)) as faults,
@@ -93,7 +96,10 @@ def stage(engine: str, directory: Path, nodes: int, wing: str = MAINTENANCE) -> 
 
 
 def _opened(engine: str, cluster: LocalCluster, directory: Path, called_at: str, asking: str, wing: str) -> Opened:
-    """The product, not started, whose functions ask there; the local one has them called there, too."""
+    """Return the product, not started; its functions send API requests to `asking`.
+
+    On the local engine, the delivery calls the functions at `called_at`.
+    """
     if engine == "local":
         foreign.install(cluster, (wing,))
         localproduct.install(cluster, opted=(wing,))
@@ -111,7 +117,7 @@ def _console(cluster: LocalCluster, directory: Path, product: Opened) -> Console
 
 
 class _Between:
-    """Takes what is meant for the functions, for a network that knows the product's addresses."""
+    """Receives the events for the functions; `network` is set later, since it needs the product's addresses."""
 
     def __init__(self) -> None:
         self.network: Network | None = None
@@ -126,7 +132,7 @@ class _Between:
 
 
 def fill(stage: Stage, apps: list[App]) -> None:
-    """Put the workload there; returns when every pod runs."""
+    """Create the workload; return when every pod runs."""
     stage.admin.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     stage.cluster.kubectl("wait", "--for=create", "serviceaccount/default", "-n", NAMESPACE, "--timeout=30s")
     for app in apps:

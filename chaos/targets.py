@@ -1,4 +1,4 @@
-"""The processes that mischief ends on each engine, by the kind of deed that ends them."""
+"""The processes that fault injection kills on each engine, by the kind of crash."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from localcluster.rabbitmq.planes import Planes as RabbitPlanes
 
 OURS, PORT = "podsource", "port 8080"
 PROBES = "Probes server listening"
-"""What other programs of Knative than ours say when they take the dispatcher's port, or go on without it."""
+"""What Knative's other programs log once they have taken the dispatcher's port, or continue without it."""
 TURN_SECONDS = 60.0
-"""What has to be there before a process starts is there by then."""
+"""Timeout in seconds for a process that must start first."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is ended: the server, or with `is_child` the first process that it started, and starts again by itself.
+    """A process to kill: the server or, with `is_child`, its first child, which the server restarts itself.
 
     Attributes:
-        lane: those of one lane are ended one after another.
-        back: what its log says when the next one may be; "" for no need to wait.
+        is_child: Whether to kill the server's first child instead.
+        lane: Targets of the same lane are killed one after another.
+        back: What the log must contain before the next one of the lane is killed; "" for no need to wait.
     """
 
     server: Server
@@ -37,7 +38,7 @@ class Target:
     back: str = ""
 
     def crash(self, seconds: float) -> None:
-        """End it as a crash would; a server is started again so many seconds later, when its turn has come."""
+        """Kill the process to simulate a crash; restart a server after `seconds`, once it may start."""
         if self.is_child:
             _kill_child(self.server)
             return
@@ -53,11 +54,11 @@ class Target:
 Opened = Product | EngineProduct
 """The product on the local delivery, or on another engine."""
 Targets = Mapping[str, Mapping[str, Target]]
-"""Kind of deed → name → what it ends."""
+"""For each kind of crash, the targets by name."""
 
 
 def targets(product: Opened, console: Server) -> Targets:
-    """Give all of them, in an order that is always the same; `console` is that beside the product."""
+    """Return all targets in a fixed order; `console` is the web console's process."""
     if isinstance(product, EngineProduct):
         return {**_of_engine(product), "kill console": {console.name: Target(console)}}
     return {
@@ -70,9 +71,10 @@ def targets(product: Opened, console: Server) -> Targets:
 
 
 def ours(product: Opened, console: Server) -> list[Server]:
-    """Give the programs of ours: none of these ends by itself, whatever is done to them and to others.
+    """Return the product's own processes, which must never exit unexpectedly, whatever fails around them.
 
-    RabbitMQ's ingress and dispatchers do without it, and what Knative brings is not ours to judge.
+    The RabbitMQ Broker's ingress and dispatchers exit if RabbitMQ is down for some seconds. Knative's processes are not
+    checked.
     """
     if isinstance(product, EngineProduct):
         return [*product.functions.values(), product.adapters[OURS], console]
@@ -95,7 +97,10 @@ def _of_engine(product: EngineProduct) -> Targets:
 
 
 def _of_knative(planes: KnativePlanes, adapters: Mapping[str, Server]) -> dict[str, dict[str, Target]]:
-    """Whoever would take the dispatcher's port is not about to start when the dispatcher is ended, and so on."""
+    """Serialize the crashes of the programs that use port 8080.
+
+    Otherwise another program could take the dispatcher's port while the dispatcher is down.
+    """
 
     def sharing(server: Server) -> Target:
         return Target(server, lane=PORT, back=PROBES)

@@ -1,4 +1,4 @@
-"""Judges an upgrade by the mutex that has ended: one node at a time, each Job once, all as it was before. Pure."""
+"""Checks a finished upgrade by the mutex: one node at a time, each Job once, everything restored. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FINISHED = "Finished"
 
 
 class Job(NamedTuple):
-    """Which one a Job is: there is at most one of each in a run that nobody resumes."""
+    """The identity of a Job: a run that is never resumed has at most one Job with each identity."""
 
     node: str
     rule: str
@@ -27,15 +27,18 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen of an upgrade of these workers.
+    """Everything that was observed of an upgrade of these workers.
 
     Attributes:
-        together: the nodes that were released and unfinished at once, whenever more than one was.
-        released, upgraded: names of nodes as they became so.
-        created: the Jobs that the API server has created.
-        run, jobs, nodes: as they are in the end.
-        pools_before, pools: pool → selector and pause.
-        claims: who has each pool claimed in the end.
+        upgrade: The planned upgrade.
+        workers: The names of the workers.
+        version: The new version.
+        together: Each set of nodes that were released and unfinished at the same time, if more than one.
+        released, upgraded: Names of nodes in the order in which they became so.
+        created: The Jobs that the API server has created.
+        run, jobs, nodes: The objects at the end.
+        pools_before, pools: Selector and pause of each pool, before and at the end.
+        claims: The claim on each pool at the end.
     """
 
     upgrade: Upgrade
@@ -54,20 +57,20 @@ class Seen:
 
 
 def told(job: Object) -> Job:
-    """Which one it is, by its annotations and the prefix of its name."""
+    """Return a Job's identity, from its annotations and the prefix of its name."""
     noted, name = job["metadata"]["annotations"], job["metadata"]["name"]
     kind = CLEANUP if name.startswith(f"{CLEANUP}-") else MAIN
     return Job(noted[NODE_ANNOTATION], noted[RULE_ANNOTATION].partition("/")[2], kind)
 
 
 def expected(upgrade: Upgrade, workers: Iterable[str]) -> set[Job]:
-    """The Jobs of a whole run."""
+    """Return the Jobs of a complete run."""
     kinds = [(rule.name, kind) for rule in upgrade.rules for kind in (MAIN, *((CLEANUP,) * rule.has_cleanup))]
     return {Job(node, rule, kind) for node in workers for rule, kind in kinds}
 
 
 def violations(seen: Seen) -> Iterator[str]:
-    """What must not have happened, a line each."""
+    """Yield one line for each violated invariant."""
     yield from (f"{', '.join(sorted(nodes))} were released and unfinished at once" for nodes in seen.together)
     for job, count in Counter(seen.created).items():
         if count > 1:
@@ -81,7 +84,7 @@ def violations(seen: Seen) -> Iterator[str]:
 
 
 def _early(seen: Seen) -> Iterator[str]:
-    """Nodes that were released before a Job was complete; to the second, as the objects say it."""
+    """Yield the nodes that were released before a Job was complete, to the second, as the objects record it."""
     known = seen.run.get("status", {}).get("record", {}).get("nodes", {})
     for item in seen.jobs:
         job, done = told(item), item.get("status", {}).get("completionTime", "never")
@@ -91,7 +94,7 @@ def _early(seen: Seen) -> Iterator[str]:
 
 
 def left(seen: Seen) -> Iterator[str]:
-    """What is not as it should be in the end, a line each."""
+    """Yield one line for each problem of the final state."""
     status = seen.run.get("status", {})
     if status.get("step") != FINISHED:
         said = (status.get("record") or {}).get("failure", {}).get("message", "")

@@ -1,4 +1,4 @@
-"""A whole upgrade of many workers by the mutex amid mischief, on a cluster of its own; OpenShift is played."""
+"""A complete upgrade of many workers by the mutex under fault injection, on its own cluster with a fake OpenShift."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from tests.openshift import FakeMco
 from tests.workload import Audit
 
 END_SECONDS = 240.0
-"""After the last deed the run ends within these."""
+"""Timeout in seconds for the end of the run after the last action."""
 ENDS = (FINISHED, "Failed")
 CANARY = "canary"
 
 
 def run(engine: str, seed: int, seconds: float, folder: Path, workers: int, say: Callable[[str], None]) -> Run:
-    """One upgrade, in that folder; mischief lasts so long, or until the run has ended."""
+    """Run one upgrade in this directory; inject faults for `seconds`, or until the run has ended."""
     upgrade = plan.upgrade(seed, workers)
     with stage(engine, folder, 1, MUTEX) as shown:
         scene = Scene(shown.cluster, shown.product)
@@ -50,7 +50,7 @@ def run(engine: str, seed: int, seconds: float, folder: Path, workers: int, say:
 
 
 class _Amid:
-    """An upgrade that waits to begin, with its pools, rules and workers on the cluster."""
+    """An upgrade that is ready to begin, with its pools, rules and workers on the cluster."""
 
     def __init__(self, shown: Stage, scene: Scene, upgrade: plan.Upgrade) -> None:
         self._shown, self._scene, self._upgrade = shown, scene, upgrade
@@ -63,7 +63,11 @@ class _Amid:
         scene.reaches(self._path, "Waiting")
 
     def play(self, mischief: Mischief, actions: list[plan.Action]) -> tuple[float | None, Seen]:
-        """Begin it, do mischief, wait for its end; the seconds from the last deed until then, and what was seen."""
+        """Start the upgrade, inject faults, and wait for its end.
+
+        Returns:
+            The seconds from the last action until the end, None if the upgrade did not end; and the observations.
+        """
         scene, over = self._scene, threading.Event()
         before, audit = scene.selectors(), scene.audit()
         with Watcher(scene.admin) as watcher, FakeMco(scene.admin) as mco, ThreadPoolExecutor(1) as waiting:
@@ -77,7 +81,7 @@ class _Amid:
         return calm, self._seen(watcher, mco, audit, before)
 
     def _await_end(self, seconds: float) -> float | None:
-        """When the run ended; None when it did not in time."""
+        """Return the time at which the run ended, or None after `seconds`."""
         try:
             self._scene.until(self._path, lambda item: (item or {}).get("status", {}).get("step") in ENDS, seconds)
         except TimeoutError:
@@ -104,6 +108,6 @@ class _Amid:
 
 
 def _is_creation(entry: Object) -> bool:
-    """Whether an audit entry is of a Job that was created."""
+    """Return whether an audit log entry is the creation of a Job."""
     asked = (entry["verb"], entry["objectRef"]["resource"], entry["responseStatus"]["code"])
     return asked == ("create", "jobs", 201)

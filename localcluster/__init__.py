@@ -1,1 +1,1 @@
-"""Real Kubernetes servers as local processes, for `make up`, the demo and the tests; the product never imports this."""
+"""Real Kubernetes servers as local processes, for `make up`, the demos and the tests. The product never imports it."""

@@ -1,6 +1,7 @@
-"""`python -m localcluster up|build`: what the Makefile calls; of a cluster that is up, `python -m localcluster.up`.
+"""Command line `python -m localcluster up|build`, which the Makefile calls.
 
-What starts a cluster is imported where it is used: it takes seconds on a busy machine, and the first line comes before.
+`python -m localcluster.up` has the commands for a running cluster. The commands here import the modules that start a
+cluster inside their functions: on a busy machine that takes seconds, and the first line of output should not wait.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ real_option = click.option(
 
 @click.group()
 def main() -> None:
-    """Run a real Kubernetes cluster as local processes, with the product on it."""
+    """Run a real Kubernetes cluster as local processes, with the product installed."""
 
 
 @main.command()
@@ -80,7 +81,7 @@ def up(directory: Path, nodes: int, control_planes: int, delivery: str, wings: s
 @delivery_option
 @real_option
 def build_command(delivery: str, real: int) -> None:
-    """Build the servers, and say where those of Kubernetes are."""
+    """Build the servers and print the directory of the Kubernetes binaries."""
     from localcluster import deliveries
     from localcluster.programs import build
 
@@ -92,7 +93,7 @@ def build_command(delivery: str, real: int) -> None:
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("wanted")
 def supervise(directory: Path, wanted: str) -> None:
-    """Own the servers until SIGTERM; `up` starts this."""
+    """Own the servers until SIGTERM; `up` starts this process."""
     from localcluster.up import supervisor
 
     supervisor.supervise(directory, wish.read(wanted))

@@ -1,4 +1,4 @@
-"""Who may speak to the API server: static tokens, kubeconfig files, the key that signs ServiceAccount tokens."""
+"""API server credentials: static tokens, kubeconfig files, and the key that signs ServiceAccount tokens."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551 
 
 
 def signing_key(directory: Path) -> str:
-    """Give the secret that the product's programs on a cluster share, by the cluster's folder; made at first need."""
+    """Return the secret with which the product's programs on this cluster sign events; create it on first use."""
     file = directory / "signing.key"
     if not file.exists():
         write_secret(file, secrets.token_urlsafe(32))
@@ -41,16 +41,16 @@ def signing_key(directory: Path) -> str:
 
 
 def service_account(name: str) -> str:
-    """Give the user name of one of the product's ServiceAccounts."""
+    """Return the user name of one of the product's ServiceAccounts."""
     return f"system:serviceaccount:{NAMESPACE}:{name}"
 
 
 def users() -> dict[str, tuple[str, ...]]:
-    """Give every user that gets a token, with its groups."""
+    """Return every user that gets a token, with its groups."""
     ours = ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", AUTHENTICATED)
     return {
         ADMIN: (MASTERS, AUTHENTICATED),
-        KWOK: (MASTERS, AUTHENTICATED),  # its own name, so that the audit log tells its writes from a person's
+        KWOK: (MASTERS, AUTHENTICATED),  # a separate user, so that the audit log shows which writes are kwok's
         CONTROLLER_MANAGER: (AUTHENTICATED,),
         SCHEDULER: (AUTHENTICATED,),
         UNPRIVILEGED: (AUTHENTICATED,),
@@ -59,7 +59,7 @@ def users() -> dict[str, tuple[str, ...]]:
 
 
 class Tokens:
-    """One random token per user, in the file that kube-apiserver reads at its start."""
+    """The static token file of kube-apiserver, with one random token per user."""
 
     def __init__(self, file: Path, groups: Mapping[str, tuple[str, ...]]) -> None:
         self.file = file
@@ -68,14 +68,17 @@ class Tokens:
         write_secret(file, "".join(lines))
 
     def of(self, user: str) -> str:
-        """Give a user's token."""
+        """Return a user's token."""
         if user not in self._tokens:
             raise LocalClusterError(f"no token for user {user!r}; there are: {', '.join(sorted(self._tokens))}")
         return self._tokens[user]
 
 
 def write_kubeconfig(file: Path, url: str, certificate: str, user: str, token: str, named: str = "") -> None:
-    """Write a kubeconfig that holds all it needs, and checks the server's certificate, by that name if one is given."""
+    """Write a self-contained kubeconfig that verifies the server's certificate.
+
+    `named`, if given, replaces the host in `url` as the name that the certificate must match.
+    """
     cluster = {"server": url, "certificate-authority-data": base64.b64encode(certificate.encode()).decode()}
     if named:
         cluster["tls-server-name"] = named
@@ -91,16 +94,16 @@ def write_kubeconfig(file: Path, url: str, certificate: str, user: str, token: s
 
 
 def through(proxy: str, kubeconfig: Path, url: str, file: Path) -> Path:
-    """Write a copy of a kubeconfig to `file`, which has `proxy` in the place of the API server's URL; gives `file`."""
+    """Write a copy of a kubeconfig to `file` in which `proxy` replaces the API server's URL; return `file`."""
     write_secret(file, kubeconfig.read_text().replace(url, proxy))
     return file
 
 
 def write_signing_key(file: Path) -> None:
-    """Write a fresh P-256 key as PEM.
+    """Write a new P-256 private key as PEM.
 
-    RFC 5915: version 1, the 32 octets of the scalar, the curve's name; the public half may be left out, and so
-    no cryptography package is needed.
+    The DER structure (RFC 5915) holds version 1, the 32 octets of the scalar and the curve's name. The public key is
+    optional there, so this needs no cryptography package.
     """
     scalar = (secrets.randbelow(P256_ORDER - 1) + 1).to_bytes(32, "big")
     der = bytes.fromhex("30310201010420") + scalar + bytes.fromhex("a00a06082a8648ce3d030107")
@@ -109,7 +112,7 @@ def write_signing_key(file: Path) -> None:
 
 
 def write_secret(file: Path, text: str) -> None:
-    """Write a file that only its owner may read, all at once."""
+    """Write a file that only its owner may read, and replace an existing one atomically."""
     fresh = file.with_name(file.name + ".new")
     fresh.touch(mode=0o600)
     fresh.write_text(text)

@@ -1,7 +1,7 @@
-"""The certificates of a cluster's servers, each signed by an authority whose key nobody keeps.
+"""The certificates of a cluster's servers, each signed by a CA whose private key is not stored.
 
-What the API server would make for itself has RSA keys: finding two takes some tenths of a second of its start, and to
-sign for a connection takes fifteen times as long.
+The API server can generate its own certificates, but with RSA keys. Generating two of them adds tenths of a second to
+its startup, and each TLS handshake then takes fifteen times as long.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from localcluster import access
 
 DAYS = 365
 SERVED_AT = ("kubernetes.default.svc", "kubernetes.default", "kubernetes", "localhost", "127.0.0.1", "10.0.0.1")
-"""The names and addresses of an API server; the last one is that of its Service, the first of `SERVICE_CIDR`."""
+"""The API server's names and addresses; the last is its Service's cluster IP, the first address of `SERVICE_CIDR`."""
 
 
 def write(name: str, names: Sequence[str], certificate: Path, key: Path) -> str:
-    """Issue a certificate for these names, write it and its key, and give that of the authority, all in PEM."""
+    """Issue a certificate for these names, write it and its key, and return the CA certificate, all as PEM."""
     from kube.certificates import issuing  # slow to import, and most commands start no cluster
     from kube.certificates.components import Component
 
@@ -31,7 +31,7 @@ def write(name: str, names: Sequence[str], certificate: Path, key: Path) -> str:
 
 
 def write_serving(certificate: Path, key: Path) -> None:
-    """Write what the API server shows: its certificate and the authority's, as it writes them itself."""
+    """Write the API server's certificate file: the serving certificate, followed by its CA."""
     authority = write("kubernetes", SERVED_AT, certificate, key)
     with certificate.open("a") as file:
         file.write(authority)

@@ -29,18 +29,29 @@ from localcluster.trouble import LocalClusterError
 
 PORTS = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 AT_ONCE = 100
-"""Nodes that are created side by side: a door waits ten seconds for an answer, and a busy server answers late."""
+"""Nodes created concurrently: the API client times out after ten seconds, and a busy server answers slowly."""
 FAKE = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
-"""The taint by which kwok's nodes leave ordinary pods to real ones."""
+"""The taint on kwok's nodes that leaves ordinary pods to the real nodes."""
 
 
 class LocalCluster(Startable):
-    """A cluster in a folder of its own; several can run side by side.
+    """A cluster in a directory of its own; several can run concurrently.
 
-    In: an empty or absent `directory`; `flags` for the API server beside the usual; for how many real nodes it shall
-    be ready, from which ordinary pods are not drawn away by its own.
-    Out: `kubeconfig` (admin), `url`, `audit_log`, a log per server.
-    The servers end with `stop()`, with the `with` block, or with the process that started them, however it ends.
+    The servers end with `stop()`, with the `with` block, or when the process that started them exits, even if it
+    crashes.
+
+    Args:
+        directory: An empty or absent directory.
+        nodes: The number of fake nodes to start with.
+        audit: Whether the API server writes an audit log.
+        flags: Additional flags of the API server.
+        real: The number of real nodes that the cluster must support; if there are any, the fake nodes are tainted.
+
+    Attributes:
+        kubeconfig: The administrator's kubeconfig.
+        url: The API server's URL.
+        audit_log: The path of the audit log.
+        servers: The server processes; each has a log of its own.
     """
 
     def __init__(
@@ -60,7 +71,7 @@ class LocalCluster(Startable):
 
     def start(self) -> None:
         """Start all servers and the nodes; return when pods can be scheduled and run."""
-        if (self.directory / "etcd").exists():  # before anything is ours to stop
+        if (self.directory / "etcd").exists():  # fails before there are processes that `start` would have to stop
             raise LocalClusterError(f"{self.directory} holds an earlier cluster; give an empty folder")
         super().start()
 
@@ -71,53 +82,53 @@ class LocalCluster(Startable):
         self._await_clients()
 
     def stop(self) -> None:
-        """Stop all servers; the folder stays, for its logs."""
+        """Stop all servers; the directory and its logs stay."""
         for door in self._doors.values():
             door.close()
         self._doors.clear()
-        # Nothing that they could still write is wanted, so none is asked politely, which would take seconds.
+        # The servers have no data worth flushing, and a graceful shutdown takes seconds.
         kill_all(self.servers)
         self.servers.clear()
 
     @property
     def port(self) -> int:
-        """Give the port where the API server listens on this machine."""
+        """Return the port on which the API server listens on this host."""
         return self._ports["kube-apiserver"]
 
     @property
     def pki(self) -> Path:
-        """Give the folder of keys and certificates."""
+        """Return the directory of keys and certificates."""
         return self._lines.certificate.parent
 
     @property
     def kubeconfig(self) -> Path:
-        """Give the administrator's kubeconfig file."""
+        """Return the administrator's kubeconfig file."""
         return self.kubeconfig_for(access.ADMIN)
 
     @property
     def certificate(self) -> str:
-        """Give the certificate that the API server shows, which is also the one to trust."""
+        """Return the API server's certificate chain, which is also the bundle to trust."""
         return self._lines.certificate.read_text()
 
     def token(self, user: str = access.ADMIN) -> str:
-        """Give a user's token; `access.users()` names them, `access.service_account(name)` ours."""
+        """Return a user's token; `access.users()` lists the users."""
         return self._tokens.of(user)
 
     def kubeconfig_for(self, user: str) -> Path:
-        """Give the path of a user's kubeconfig file, which is written if it is not there yet."""
+        """Return the path of a user's kubeconfig file; write the file on first use."""
         file = self._lines.kubeconfig(user)
         if not file.exists():
             access.write_kubeconfig(file, self.url, self.certificate, user, self.token(user))
         return file
 
     def door(self, user: str = access.ADMIN) -> Cluster:
-        """Give a user's door to the API server; it is closed when the cluster stops."""
+        """Return a user's API client, which is closed when the cluster stops."""
         if user not in self._doors:
             self._doors[user] = Cluster(str(self.kubeconfig_for(user)))
         return self._doors[user]
 
     def serves(self, path: str) -> bool:
-        """Tell whether the API server answers the administrator's GET with success."""
+        """Return whether a GET by the administrator succeeds."""
         try:
             self.door().get(path)
         except ApiError:
@@ -125,9 +136,9 @@ class LocalCluster(Startable):
         return True
 
     def watch(self, path: str, *, fields: str = "", seconds: float = 60.0) -> Iterator[Change]:
-        """Follow a collection (`kube.door.list_watch`), for code that does not await: what is there, then changes.
+        """Follow a collection synchronously: yield the existing objects, then each change (see `kube.door.list_watch`).
 
-        Raises `LocalClusterError` after `seconds` of silence.
+        Raises `LocalClusterError` if nothing changes for `seconds`.
         """
         door = self.door()
         changes = follow(door.api, path, fields=fields)
@@ -145,7 +156,10 @@ class LocalCluster(Startable):
     def kubectl(
         self, *arguments: str | Path, input: str | None = None, check: bool = True, user: str = access.ADMIN
     ) -> subprocess.CompletedProcess[str]:
-        """Run kubectl as a user, whatever a kuberc says; with `check` a failure is an error that quotes kubectl."""
+        """Run kubectl as a user, ignoring any kuberc.
+
+        With `check`, a failure raises `LocalClusterError`, which quotes kubectl's output.
+        """
         command = [self._programs / "kubectl", f"--kubeconfig={self.kubeconfig_for(user)}", *arguments]
         environment = {**os.environ, **THRIFT, "KUBERC": "off"}
         done = subprocess.run(command, input=input, env=environment, capture_output=True, text=True, check=False)
@@ -155,14 +169,14 @@ class LocalCluster(Startable):
         return done
 
     def apply(self, items: Sequence[Object], *options: str) -> None:
-        """Apply objects on the server's side; as JSON, which takes an eightieth of the time of YAML to write."""
+        """Apply objects server-side, as JSON, which takes an eightieth of the time to serialize that YAML takes."""
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
         self.kubectl("apply", "--server-side", *options, "-f", "-", input=text)
 
     def await_kinds(self, *crds: str) -> None:
-        """Return when the kinds of these CustomResourceDefinitions are Established, by default of all that are there.
+        """Return when these CustomResourceDefinitions are Established; without arguments, when all of them are.
 
-        As `kubectl wait` does, which fails on one that is so new that it has no conditions.
+        `kubectl wait` does the same, but fails on a CustomResourceDefinition so new that it has no conditions.
         """
         left = partial(unestablished, self.door(), crds)
         try:
@@ -171,14 +185,14 @@ class LocalCluster(Startable):
             raise LocalClusterError(f"{error}: {'; '.join(left())}") from None
 
     def add_nodes(self, count: int) -> list[str]:
-        """Create that many more nodes, node-1 being the first, and return their names when they are Ready."""
+        """Create `count` more nodes, named node-N with consecutive numbers; return their names when they are Ready."""
         names = [f"node-{number}" for number in range(self.nodes + 1, self.nodes + count + 1)]
         self.add_named(*names)
         self.nodes += count
         return names
 
     def add_named(self, *names: str) -> None:
-        """Create nodes of these names; return when they are Ready."""
+        """Create nodes with these names; return when they are Ready."""
         door = self.door()
         for first in range(0, len(names), AT_ONCE):
             some = names[first : first + AT_ONCE]
@@ -186,7 +200,7 @@ class LocalCluster(Startable):
         await_ready(f"the nodes {', '.join(names)}", lambda: set(names) <= self.ready_nodes(), self.servers)
 
     def make_control_plane(self, count: int) -> None:
-        """Have the first nodes be control-plane nodes, with the label and the taint that kubeadm gives them."""
+        """Turn the first nodes into control-plane nodes, with the label and the taint that kubeadm sets."""
         role = CONTROL_PLANE[0]
         taints = [{"key": role, "effect": "NoSchedule"}, *([FAKE] if self._real else [])]
         change = {"metadata": {"labels": {role: ""}}, "spec": {"taints": taints}}
@@ -207,13 +221,13 @@ class LocalCluster(Startable):
         await_ready("the API server", partial(answers, f"{self.url}/readyz", self._lines.certificate), self.servers)
 
     def _start_clients(self) -> None:
-        """Start what works through the API server."""
+        """Start the servers that are clients of the API server."""
         for user in (access.CONTROLLER_MANAGER, access.SCHEDULER, access.KWOK):
             self.kubeconfig_for(user)
         self._start(self._lines.controller_manager(), self._lines.scheduler(), self._lines.kwok())
 
     def _await_clients(self) -> None:
-        """Wait for the two with a health page, and for the account that every pod in `default` needs."""
+        """Wait for the two servers with a health endpoint, and for the ServiceAccount that pods in `default` need."""
         for name in ("kube-controller-manager", "kube-scheduler"):
             page = f"https://{LOOPBACK}:{self._ports[name]}/healthz"
             await_ready(name, partial(answers, page, self._lines.certificate), self.servers)
@@ -226,19 +240,19 @@ class LocalCluster(Startable):
             server.start()
 
     def ready_nodes(self) -> set[str]:
-        """Give the names of the nodes that are Ready."""
+        """Return the names of the nodes that are Ready."""
         nodes = self.door().list("/api/v1/nodes", version="0")["items"]
         return {node["metadata"]["name"] for node in nodes if is_ready_node(node)}
 
 
 @cache
 def _template() -> str:
-    """node.yaml in JSON: it is read a thousand times, for which YAML is slow."""
+    """Return node.yaml as JSON: it is parsed a thousand times, and parsing YAML is slow."""
     return json.dumps(yaml.safe_load(Path(__file__).with_name("node.yaml").read_text()))
 
 
 def _node(name: str, tainted: bool) -> dict[str, Any]:
-    """Give a Node as a kubelet would register it; tainted, it gets pods only that name the taint."""
+    """Build a Node as a kubelet would register it; if `tainted`, with the taint of fake nodes."""
     node: dict[str, Any] = json.loads(_template())
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     node["metadata"]["name"] = node["metadata"]["labels"]["kubernetes.io/hostname"] = name

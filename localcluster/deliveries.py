@@ -1,6 +1,7 @@
-"""What DELIVERY can be: which programs each needs, how its API server is started, and how the product is put on it.
+"""The engines that `DELIVERY` can name: the programs each needs, its API server flags, and how it installs the product.
 
-An engine is imported where it is chosen, and the product where it is started.
+Importing this module is cheap: each engine is imported only when it is selected, and the product only when it is
+started.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class Running(Protocol):
-    """The product at work.
+    """The installed product.
 
     Attributes:
-        broker_url: where events are taken.
-        functions_url: below which functions answer by their names; "" when each has an address of its own.
-        journal: the file in which events are kept.
+        broker_url: The URL at which the broker accepts events.
+        functions_url: The base URL of the functions, each below its name; "" if each function has its own address.
+        journal: The file that stores the events.
     """
 
     broker_url: str
@@ -37,22 +38,23 @@ class Running(Protocol):
     journal: Path
 
     def function_url(self, name: str) -> str:
-        """Give the address where one function answers."""
+        """Return the address of one function."""
 
     @property
     def servers(self) -> Sequence[Server]:
-        """Give every process that belongs to it."""
+        """Return all processes of the product."""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """One engine that carries the events.
+    """An engine that delivers the events.
 
     Attributes:
-        install: installs these wings on a cluster and gives the product, not started; entered, it is ready.
-        tools: what is built for it beside the Kubernetes servers.
-        flags: what its API server gets beside the usual.
-        check: raises what a person has to mend before anything is started.
+        install: Installs the given components on a cluster; returns a context manager that starts the product and waits
+            until it is ready.
+        tools: The toolsets to build in addition to the Kubernetes servers.
+        flags: Additional flags of the API server.
+        check: Raises an error, before anything is started, for a problem that the user must fix.
     """
 
     install: Callable[[LocalCluster, Path, Wings], AbstractContextManager[Running]]
@@ -61,20 +63,20 @@ class Delivery:
     check: Callable[[], None] = lambda: None
 
     def build(self, wings: Wings = DEFAULT, real: bool = False) -> None:
-        """Build what is not built yet, for real nodes, too, and fetch what these wings stand on."""
+        """Build the missing programs, also those of real nodes if `real`, and fetch the CRDs of these components."""
         build.build_all([build.KUBERNETES, *self.tools, *([build.NODES] if real else [])])
         from localcluster.wings import foreign
 
         foreign.fetch(wings)
 
     def cluster(self, directory: Path, nodes: int, real: int = 0) -> LocalCluster:
-        """Give a cluster that this engine can work on, ready for so many real nodes beside the others."""
+        """Return a cluster for this engine, with support for this number of real nodes."""
         from localcluster.cluster import LocalCluster
 
         return LocalCluster(directory, nodes, flags=self.flags, real=real)
 
     def open(self, cluster: LocalCluster, directory: Path, wings: Wings = DEFAULT) -> AbstractContextManager[Running]:
-        """Install the product with these wings, before it what they stand on; gives it, not started."""
+        """Install the CRDs that these components need, then the product; return the product, not yet started."""
         from localcluster.wings import foreign
 
         foreign.install(cluster, wings)
@@ -115,7 +117,7 @@ DELIVERIES = {"local": _local, "knative": _knative, "rabbitmq": _rabbitmq}
 
 
 def named(name: str) -> Delivery:
-    """Give the delivery of that name."""
+    """Return the engine with this name."""
     if name not in DELIVERIES:
         raise LocalClusterError(f"DELIVERY={name} is not known; allowed: {', '.join(DELIVERIES)}")
     return DELIVERIES[name]()

@@ -1,4 +1,4 @@
-"""What the product is on every real engine: a process per function, the sources' adapters, a data plane in parts."""
+"""The product on an engine with a real broker: a process per function, source adapters, and a data plane in parts."""
 
 from __future__ import annotations
 
@@ -15,34 +15,38 @@ from localcluster.processes import Server, Startable, kill_all, start_saying
 from localcluster.wings.choice import Wings
 
 WATCHING = "Starting in resilient mode"
-"""What the adapter of an ApiServerSource says in its log when it is at work."""
+"""What the adapter of an ApiServerSource logs once it watches."""
 
 
 class DataPlane(Protocol):
-    """What carries the events.
+    """The processes that deliver the events.
 
     Attributes:
-        parts: what can be started and killed by itself, in the order of their start.
+        parts: The parts that can be started and killed separately, in start order.
     """
 
     parts: tuple[str, ...]
 
     @property
     def servers(self) -> Sequence[Server]:
-        """Give every process."""
+        """Return all processes."""
 
     def start_part(self, name: str) -> None:
         """Start one part; return when it is ready."""
 
     def kill_part(self, name: str) -> None:
-        """End one part as a crash would."""
+        """Kill one part to simulate a crash."""
 
 
 class EngineProduct(Startable):
-    """The product on an engine: each part can be killed and started again by its name.
+    """The product on an engine with a real broker; each part can be killed and restarted by its name.
 
-    In: a cluster, a folder for logs and the journal, where the broker takes events, and the wings.
-    A subclass gives `planes`, fills `adapters`, and says how it is brought up and how Triggers are routed.
+    A subclass provides `planes`, fills `adapters`, and implements `_bring_up` and `route`.
+
+    Args:
+        directory: The directory for logs and the journal.
+        broker_url: The URL at which the broker accepts events.
+        wings: The installed components.
     """
 
     planes: DataPlane
@@ -58,46 +62,46 @@ class EngineProduct(Startable):
 
     @property
     def functions(self) -> dict[str, Server]:
-        """Give the functions' processes by name."""
+        """Return the functions' processes by name."""
         return self._functions.servers
 
     @property
     def servers(self) -> list[Server]:
-        """Give every process."""
+        """Return all processes."""
         return [*self.planes.servers, *self.functions.values(), *self.adapters.values()]
 
     def function_url(self, name: str) -> str:
-        """Give the address of a function's process."""
+        """Return the address of a function's process."""
         return self._functions.url(name)
 
     def stop(self) -> None:
-        """Stop the sources first, then the functions, then the broker; what is in it is of no use to anybody."""
+        """Kill all processes in reverse order: sources, functions, broker. Undelivered events are discarded."""
         kill_all(self.servers)
 
     def ask_at(self, url: str) -> None:
-        """Have the functions, none of which was started yet, send their requests to the API server there."""
+        """Make the functions send their API requests to this URL; call it before the first of them starts."""
         self._functions.asking = url
 
     def start_functions(self, *names: str) -> None:
-        """Start these functions' processes, all if none is named; return when they are ready."""
+        """Start these functions' processes, or all without arguments; return when they are ready."""
         self._functions.start(*names)
 
     def kill_functions(self, *names: str) -> None:
-        """End these functions' processes as a crash would, all if none is named."""
+        """Kill these functions' processes to simulate a crash; without arguments, kill all of them."""
         self._functions.kill(*names)
 
     def start_data(self, *names: str) -> None:
-        """Start these parts of the broker's data plane, all if none is named; return when they are ready."""
+        """Start these parts of the broker's data plane, or all without arguments; return when they are ready."""
         for name in names or self.planes.parts:
             self.planes.start_part(name)
 
     def kill_data(self, *names: str) -> None:
-        """End these parts of the broker's data plane as a crash would, all if none is named."""
+        """Kill these parts of the broker's data plane to simulate a crash; without arguments, kill all of them."""
         for name in names or self.planes.parts:
             self.planes.kill_part(name)
 
     def start_delivery(self) -> None:
-        """Start what is down of the broker's data plane and the sources; return when it is ready."""
+        """Start the stopped parts of the broker's data plane and of the sources; return when they are ready."""
         self.start_data()
         watchers = [server for server in self.adapters.values() if "K_SOURCE_CONFIG" in server.env]
         for server in self.adapters.values():
@@ -106,19 +110,25 @@ class EngineProduct(Startable):
         start_saying(WATCHING, watchers)
 
     def kill_delivery(self) -> None:
-        """End the sources and the broker's data plane as a crash would."""
+        """Kill the sources and the broker's data plane to simulate a crash."""
         kill_all(list(self.adapters.values()))
         self.kill_data()
 
     def route(self, url_of: Callable[[str], str]) -> None:
-        """Have every Trigger call its function at another address; dead letters go where they went."""
+        """Make every Trigger call its function at another address; dead letters keep their address."""
         raise NotImplementedError
 
     def _shipped(self, *folders: Path, url_of: Callable[[str], str] | None = None) -> list[dict[str, Any]]:
-        """What we ship, as kustomize renders it, but for where functions are called: their processes if not said."""
+        """Return the manifests rendered by kustomize, with addresses for the Triggers' subscribers.
+
+        Args:
+            folders: The directories to render.
+            url_of: Returns the address of a function; by default that of its process.
+        """
         found = [self._cluster.kubectl("kustomize", folder).stdout for folder in folders]
         bodies = [body for text in found for body in yaml.load_all(text, Loader=LOADER)]
-        # The webhook is a process here, which `localcluster.admission` puts beside every engine, or leaves out.
+        # The admission webhook is a local process, which `localcluster.admission` starts on every engine if it is
+        # enabled.
         bodies = [body for body in bodies if not _is_admission(body)]
         return [self._functions.addressed(body, url_of or self.function_url) for body in bodies]
 

@@ -1,4 +1,4 @@
-"""The functions as processes, each alone with a token of its own ServiceAccount, as in a cluster."""
+"""The functions as processes, each with a token of its own ServiceAccount, as in a cluster."""
 
 from __future__ import annotations
 
@@ -21,23 +21,31 @@ SECONDS = 60
 
 
 def served(wings: Wings) -> tuple[str, ...]:
-    """Give the functions of these wings, and what is nobody's."""
+    """Return the names of the functions that belong to these components or to no component."""
     out = [f"functions.{wing.replace('-', '_')}." for wing in KNOWN if wing not in wings]
     return tuple(name for name, each in FUNCTIONS.items() if not each.step.__module__.startswith(tuple(out)))
 
 
 SERVED = served(DEFAULT)
-"""Those that the overlays install."""
+"""The functions that the project's overlays install."""
 IDENTITY = "functions.token"
-"""The file of the token that the SinkBinding `functions` has, where Knative asks who sends."""
+"""The token file of the SinkBinding `functions`, which exists if Knative authenticates senders."""
 
 
 class FunctionProcesses:
-    """Knows the address of each function, and starts and ends its process.
+    """Assigns an address to each function, and starts and kills the functions' processes.
 
-    In: a cluster, a folder for logs, where events are sent, the journal's file, and the functions' names. The accounts
-    have to be there when a function is first started; `asking`, if set by then, is what it asks in the place of the API
-    server.
+    The ServiceAccounts must exist before a function is first started.
+
+    Args:
+        directory: The directory for logs.
+        sink: The URL to which the functions send events.
+        journal: The journal's file.
+        names: The functions' names.
+
+    Attributes:
+        servers: The processes by function name.
+        asking: The URL that replaces the API server's; set it before the first start.
     """
 
     def __init__(
@@ -51,31 +59,32 @@ class FunctionProcesses:
         self.asking = ""
 
     def url(self, name: str) -> str:
-        """Give the address of a function."""
+        """Return the address of a function."""
         return f"http://{LOOPBACK}:{self._ports[name]}/"
 
     def launch(self, *names: str) -> None:
-        """Start these functions, all if none is named, and do not wait for them."""
+        """Start these functions, or all without arguments, without waiting for them."""
         for name in names or self._ports:
             if name not in self.servers:
                 self.servers[name] = self._server(name)
             self.servers[name].start()
 
     def start(self, *names: str) -> None:
-        """Start these functions, all if none is named; return when they answer and reach the API server."""
+        """Start these functions, or all without arguments; return when they respond and reach the API server."""
         self.launch(*names)
         for name in names or self._ports:
             await_ready(name, partial(is_ready, self.url(name)), [self.servers[name]], SECONDS)
 
     def kill(self, *names: str) -> None:
-        """End these functions as a crash would, all if none is named."""
+        """Kill these functions to simulate a crash; without arguments, kill all of them."""
         for name in names or self.servers:
             self.servers[name].kill()
 
     def addressed(self, item: dict[str, Any], url_of: Callable[[str], str]) -> dict[str, Any]:
-        """Give a Trigger with addresses in the place of Services, other objects as they are.
+        """Replace the Service references of a Trigger with addresses; return any other object unchanged.
 
-        In: where each function is called; dead letters go to the processes themselves whatever that is.
+        Args:
+            url_of: Returns the address at which a function is called; dead letters always go to the function's process.
         """
         if item["kind"] == "Trigger":
             spec = item["spec"]

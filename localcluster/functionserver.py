@@ -1,4 +1,4 @@
-"""The process that serves functions: gunicorn's command line and environment, alike on every engine."""
+"""The process that serves functions: gunicorn's command line and environment, the same on every engine."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from localcluster.processes import Server
 from localcluster.servers import DIRECT, LOOPBACK, ROOT
 
 SERVE = ("gunicorn", "-c", "functions/gunicorn.conf.py", "functions.app:create_app()")
-"""What the image runs when a container names no command (see the Dockerfile), in the folder of the sources."""
+"""The image's command (see the Dockerfile), which runs in the directory of the sources."""
 THRIFT = {"MALLOC_ARENA_MAX": "2"}
-"""What the image tells the C library: some MiB less, where many threads take turns."""
+"""The image's setting for the C library, which saves some MiB if many threads allocate."""
 FOREIGN = {"DATABASE_URL": "", "GUNICORN_CMD_ARGS": ""}
-"""What a shell may have for programs of its own: a journal in somebody's database, a server on another address."""
+"""Clears variables of the user's shell that would change the journal's database or the server's address."""
 
 
 def command() -> list[str | Path]:
-    """Give the image's command as it is run on this machine."""
+    """Return the image's command as it runs on this host."""
     return [sys.executable, "-m", *SERVE]
 
 
 def listening(port: int) -> dict[str, str]:
-    """Give the variable that has it listen on a port of this machine alone."""
+    """Return the variable that makes the server listen on a loopback port."""
     return {"BIND": f"{LOOPBACK}:{port}"}
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """What every function is told beside who it is.
+    """The configuration that all functions share.
 
     Attributes:
-        sink: where events are posted.
-        journal: file or URL of the journal.
-        record: the address of the function `record`.
-        key: the secret that events are signed with; "" signs none.
-        token: the file with the token for the sink, which need not be there; "" where a SinkBinding mounts it.
+        sink: The URL to which events are posted.
+        journal: The file or URL of the journal.
+        record: The address of the function `record`.
+        key: The secret that signs events; "" disables signing.
+        token: The file with the token for the sink, which may be absent; "" if a SinkBinding mounts it.
     """
 
     sink: str
@@ -47,7 +47,7 @@ class Wiring:
     token: str = ""
 
     def environment(self) -> dict[str, str]:
-        """Give it as the functions read it."""
+        """Return the environment variables that the functions read."""
         known = {"K_SINK": self.sink, "JOURNAL": self.journal, "RECORD": self.record, "SIGNING_KEY": self.key}
         return {**known, sinks.FILE: self.token}
 
@@ -55,6 +55,16 @@ class Wiring:
 def function_server(
     name: str, port: int, log: Path, kubeconfig: Path, wiring: Wiring, function: str = "", sources: Path = ROOT
 ) -> Server:
-    """Give the process that serves one function, or all if none is named; in: also the folder of the sources."""
+    """Return the process that serves one function, or all functions if `function` is "".
+
+    Args:
+        name: The name of the process.
+        port: The loopback port.
+        log: The log file.
+        kubeconfig: The credentials of the function.
+        wiring: The shared configuration.
+        function: The name of the function.
+        sources: The directory of the sources to run.
+    """
     own = {"KUBECONFIG": str(kubeconfig), "FUNCTION": function, **listening(port)}
     return Server(name, command(), log, {**DIRECT, **FOREIGN, **THRIFT, **wiring.environment(), **own}, sources)

@@ -1,7 +1,7 @@
-"""Runs one program that dies with its owner: `python leash.py OWNER_PID PROGRAM [ARG...]`. `processes` starts it.
+"""Runs a program that the kernel kills when its owner dies: `python leash.py OWNER_PID PROGRAM [ARG...]`.
 
-A program of its own, since what it sets must be set in the child, and Python code between fork and exec is not safe.
-Only Linux has such a leash; elsewhere a killed owner leaves its servers behind.
+`processes` starts this program. It is separate because the setting must be made in the child, and running Python code
+between fork and exec is unsafe. Only Linux supports this; on other systems the servers of a killed owner keep running.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h; the setting survives exec
 
 
 def main(owner: int, command: list[str]) -> None:
-    """Ask the kernel for SIGKILL at the owner's end, then become the program."""
+    """Request SIGKILL for the moment when the owner dies, then exec the program."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):

@@ -1,4 +1,4 @@
-"""Servers as child processes: each in a session of its own, with a log file, and never outliving its owner."""
+"""Servers as child processes: each in its own session, with a log file, and killed when its owner dies."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ from localcluster.trouble import LocalClusterError
 LEASH = Path(__file__).with_name("leash.py")
 POLL_SECONDS = 0.02
 REST, LONGEST_REST = 4, 0.5
-"""Between two questions: so many times as long as the last one took, and at most so many seconds."""
+"""The poll interval as a multiple of the last probe's duration, and its maximum in seconds."""
 STOP_SECONDS = 5.0
-# Below the range that the kernel gives to outgoing connections: none of those takes a port before its server does.
+# Below the kernel's ephemeral port range, so that no outgoing connection takes a port before its server does.
 PORTS = range(20_000, 32_000)
 
-# The kernel ties a leash to the thread that forked, not to the process; so every fork is left to one thread that stays.
+# The kernel sends the parent-death signal when the forking thread ends, not the process, so one lasting thread forks.
 _forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="forker")
-# It begins here: a signal whose handler raises, amid the first use, would leave a thread that nobody ends at exit.
+# Start the thread now: a signal handler that raises during the first use would leave a thread that blocks the exit.
 _forker.submit(os.getpid).result()
-# The ports given by this process: each a name without a file, which the kernel forgets with the process. Until a server
-# listens nothing else shows the other processes that its port is taken.
+# The ports that this process has handed out, each reserved by an abstract socket, which the kernel frees with the
+# process. Until a server listens, nothing else shows other processes that its port is taken.
 _claims: list[socket.socket] = []
-# What every child holds open besides its log: while one of these files is locked, a child is alive (see supervisor).
+# File descriptors that every child inherits besides its log. While a lock on one is held, a child is alive (see
+# `up.folder`).
 inherited: list[int] = []
 
 
 def free_port() -> int:
-    """Give a port on 127.0.0.1 that nobody listens on, and that no process was given that is still there."""
+    """Return a free port on 127.0.0.1 that no running process has reserved with this function."""
     for port in random.sample(PORTS, k=200):
         claim = socket.socket(socket.AF_UNIX)
         with contextlib.suppress(OSError), socket.socket() as probe:
@@ -52,7 +53,7 @@ def free_port() -> int:
 
 
 def listens(port: int) -> bool:
-    """Tell whether somebody takes connections on a port of 127.0.0.1."""
+    """Return whether a server accepts connections on a port of 127.0.0.1."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False
@@ -62,13 +63,13 @@ S = TypeVar("S", bound="Startable")
 
 
 class Startable:
-    """What is started on entering and stopped on leaving; a start that fails stops what it has started.
+    """A context manager that starts something on entry and stops it on exit; a failed start stops what was started.
 
-    A subclass gives `_bring_up` and `stop`, which must bear being called at any stage of a start.
+    A subclass implements `_bring_up`, and `stop`, which must work at any stage of a start.
     """
 
     def start(self) -> None:
-        """Start all and return when it is ready."""
+        """Start everything; return when it is ready."""
         try:
             self._bring_up()
         except BaseException:
@@ -79,7 +80,7 @@ class Startable:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """End all that was started."""
+        """Stop everything that was started."""
         raise NotImplementedError
 
     def __enter__(self: S) -> S:
@@ -92,17 +93,19 @@ class Startable:
         self.stop()
 
 
-# The Go programs here are many, small, and share few cores: about a sixth of their time went into collecting garbage.
+# The Go programs here are many and small and share few cores. With the default, they spent a sixth of their time in
+# garbage collection.
 THRIFT = {"GOGC": "400"}
 
 
 class Server:
-    """One server: started, watched, stopped, and started again with the same command line. Threads may share it.
+    """A server process that can be started, stopped and restarted with the same command line. Thread-safe.
 
     Attributes:
-        process: the latest process.
-        wanted: set from `start` until `kill` or `stop`, whatever the process does itself meanwhile.
-        may_restart: whether its turn has come, when it ended by itself and another has to be there before it.
+        process: The latest process.
+        wanted: Set from `start` until `kill` or `stop`, even if the process exits in between.
+        may_restart: Returns whether a restart after an unexpected exit may happen now; false if a server that must
+            start first is not ready.
     """
 
     def __init__(
@@ -125,31 +128,31 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """Give the process id; it is also the id of its session and process group."""
+        """Return the process id, which is also the id of its session and process group."""
         if self.process is None:
             raise LocalClusterError(f"{self.name} was not started")
         return self.process.pid
 
     @property
     def alive(self) -> bool:
-        """Tell whether it runs."""
+        """Return whether the process is running."""
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        """Start it unless it runs; its output is added to its log."""
+        """Start the process unless it is running; its output is appended to the log."""
         with self._lock:
             self._launch()
             self.wanted.set()
 
     def restart(self) -> bool:
-        """Start it if it ended by itself; tells whether it is wanted, and so runs now. Raises OSError."""
+        """Start the process if it exited unexpectedly; return whether it now runs. Raises `OSError`."""
         with self._lock:
             if self.wanted.is_set():
                 self._launch()
             return self.wanted.is_set()
 
     def await_start(self) -> subprocess.Popen[bytes]:
-        """Wait until it is wanted; gives its process, which may have ended by then."""
+        """Wait until the process is wanted; return it, even if it has exited already."""
         self.wanted.wait()
         if self.process is None:
             raise LocalClusterError(f"{self.name} was not started")
@@ -157,7 +160,7 @@ class Server:
 
     def _launch(self) -> None:
         if not self.alive:
-            self.signal(signal.SIGKILL)  # a worker may outlive the process that started it, and hold its port
+            self.signal(signal.SIGKILL)  # a worker may outlive its parent and hold the port
             self.process = _forker.submit(self._fork).result()
 
     def _fork(self) -> subprocess.Popen[bytes]:
@@ -175,14 +178,14 @@ class Server:
             )
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to it and to what it started."""
-        # Its group can still hold workers when the process itself has ended.
+        """Send a signal to the process and its children."""
+        # The process group may still have workers after the process itself has exited.
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
 
     def kill(self) -> None:
-        """End it as a crash would: no notice, no cleaning up."""
+        """Kill the process to simulate a crash."""
         with self._lock:
             self.wanted.clear()
             self.signal(signal.SIGKILL)
@@ -190,7 +193,7 @@ class Server:
                 self.process.wait()
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """Ask it to end, and kill what is left of it after that time."""
+        """Send SIGTERM to the process, and kill what remains after `seconds`."""
         with self._lock:
             self.wanted.clear()
             if self.process is None:
@@ -202,13 +205,13 @@ class Server:
             self.kill()
 
     def tail(self, lines: int = 8) -> str:
-        """Say where its log is, and how that ends."""
+        """Return the path of the log and its last lines, for an error message."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
         return "\n  ".join([f"{self.log} ends:", *text.splitlines()[-lines:]])
 
 
 def await_ready(what: str, ready: Callable[[], bool], servers: Sequence[Server], seconds: float = 180.0) -> None:
-    """Return as soon as `ready()` holds; fail at once if one of the servers ends, or when the time is over."""
+    """Return as soon as `ready()` holds. Raises `LocalClusterError` at once if a server exits, and at the timeout."""
     deadline = time.monotonic() + seconds
     while True:
         asked = time.monotonic()
@@ -220,18 +223,19 @@ def await_ready(what: str, ready: Callable[[], bool], servers: Sequence[Server],
         if time.monotonic() > deadline:
             tails = [server.tail() for server in servers]
             raise LocalClusterError("; ".join([f"{what} was not ready after {seconds:.0f} s", *tails]))
-        # A question may cost both sides a TLS handshake: on few cores, asking all the time holds up what it waits for.
+        # A probe may cost both sides a TLS handshake; on few cores, constant polling would slow down the server's
+        # start.
         time.sleep(max(POLL_SECONDS, min(REST * (time.monotonic() - asked), LONGEST_REST)))
 
 
 def kill_all(servers: Sequence[Server]) -> None:
-    """End them one after another, the last started first."""
+    """Kill the servers one after another, the last started first."""
     for server in reversed(servers):
         server.kill()
 
 
 def start_saying(text: str, servers: Iterable[Server]) -> None:
-    """Start those that are down; return when each of them has said so in its log, and fail at once if one ends."""
+    """Start the stopped servers; return when each has logged `text`. Raises `LocalClusterError` if one exits."""
     down = [(server, _size(server.log)) for server in servers if not server.alive]
     for server, _ in down:
         server.start()
@@ -240,13 +244,13 @@ def start_saying(text: str, servers: Iterable[Server]) -> None:
 
 
 class _Said:
-    """Tells whether a log has said something since it was so long."""
+    """Checks whether a log contains a text after a given position."""
 
     def __init__(self, text: str, log: Path, position: int) -> None:
         self._text, self._log, self._position = text.encode(), log, position
 
     def __call__(self) -> bool:
-        """Look into the log."""
+        """Read the log and return whether it contains the text."""
         with self._log.open("rb") as log:
             log.seek(self._position)
             return self._text in log.read()

@@ -1,4 +1,4 @@
-"""The product on a local cluster: its manifests applied, its functions and the local delivery as two processes."""
+"""The product on a local cluster: applies its manifests; runs its functions and the local delivery as two processes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,20 @@ MUTEX_KINDS = ("mutexrules", "mutextargets", "mutexrunconfigs")
 
 
 def flow(wings: choice.Wings) -> tuple[Path, ...]:
-    """Give the manifests of what flows with these wings, by the names of their components."""
+    """Return the manifests of the Triggers and sources for these components."""
     beside = [wing for wing in (choice.CERTIFICATES, *choice.FOREIGN) if wing in wings]
     return (*FLOW, *(COMPONENTS / wing / "eventing.yaml" for wing in beside))
 
 
 def install(cluster: LocalCluster, *, v1alpha1: bool = False, opted: choice.Wings = ()) -> None:
-    """Apply the CRDs, on request the oldest too, namespaces and RBAC; wait until they are served.
+    """Apply the CRDs, namespaces and RBAC; return when the kinds are served.
 
-    Of the wings `opted` that are left out by default it applies the kinds, and lets the sources see what is theirs.
+    For components in `opted` that are not installed by default, also apply their CRDs, if any, and the RBAC of their
+    sources.
+
+    Args:
+        v1alpha1: Whether to also apply the CRD of the oldest API version.
+        opted: The installed components.
     """
     cluster.kubectl("apply", "--server-side", "-k", INSTALLED)
     if v1alpha1:
@@ -39,17 +44,23 @@ def install(cluster: LocalCluster, *, v1alpha1: bool = False, opted: choice.Wing
         if wing in opted:
             cluster.kubectl("apply", "--server-side", "-k", COMPONENTS / wing / "local")
     cluster.await_kinds()
-    for group in ("medik8s", "kubevirt"):  # established is not yet served; kubectl asks again until it is
+    for group in ("medik8s", "kubevirt"):  # an Established kind is served a little later; kubectl retries
         cluster.kubectl("get", f"nodemaintenances.nodemaintenance.{group}.io")
     for kind in MUTEX_KINDS if choice.MUTEX in opted else ():
         cluster.kubectl("get", kind, "-A")
 
 
 class Product(Startable):
-    """The functions and the delivery: each can be stopped, killed and started again, on the same ports.
+    """The functions and the local delivery, which replaces Knative; each can be stopped, killed and restarted.
 
-    In: a cluster with the manifests installed, and a folder for logs and databases; where the delivery calls the
-    functions, and what API server they ask, when something stands between; the manifests of what flows.
+    Both processes keep their ports across restarts.
+
+    Args:
+        cluster: A cluster with the manifests installed.
+        directory: The directory for logs and databases.
+        called_at: The URL at which the delivery calls the functions; by default their own.
+        asking: The URL that replaces the API server's for the functions, for example a proxy's.
+        flow: The manifests of the Triggers and sources.
     """
 
     def __init__(
@@ -94,23 +105,23 @@ class Product(Startable):
         return Server("delivery", command, self.delivery_log, environment, ROOT)
 
     def function_url(self, name: str) -> str:
-        """Give the address where one function answers."""
+        """Return the address of one function."""
         return f"{self.functions_url}/{name}"
 
     @property
     def servers(self) -> list[Server]:
-        """Give both processes."""
+        """Return both processes."""
         return [self.functions, self.delivery]
 
     def _bring_up(self) -> None:
-        """Start both side by side; return when both are ready."""
+        """Start both processes concurrently; return when both are ready."""
         self.functions.start()
         self.delivery.start()
         self._await(self.functions, self.functions_url)
         self._await(self.delivery, self.broker_url)
 
     def stop(self) -> None:
-        """Stop both in good order, the delivery first."""
+        """Stop both processes gracefully, the delivery first."""
         self.delivery.stop()
         self.functions.stop()
 
@@ -125,16 +136,16 @@ class Product(Startable):
         self._await(self.delivery, self.broker_url)
 
     def kill(self) -> None:
-        """End both as a crash would, for who wants nothing of them any more: in good order takes seconds."""
+        """Kill both processes at once; a graceful stop takes seconds."""
         self.kill_delivery()
         self.kill_functions()
 
     def kill_functions(self) -> None:
-        """End the functions' server and its workers as a crash would."""
+        """Kill the functions' server and its workers to simulate a crash."""
         self.functions.kill()
 
     def kill_delivery(self) -> None:
-        """End the delivery as a crash would."""
+        """Kill the delivery to simulate a crash."""
         self.delivery.kill()
 
     def _await(self, server: Server, url: str) -> None:

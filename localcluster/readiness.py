@@ -1,4 +1,4 @@
-"""What tells whether a server is ready, by its health page, and whether a node is, or a kind, by its conditions."""
+"""Readiness checks: of a server by its health endpoint, of a node and of a CRD by their conditions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kube.paths import Object
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NOT_READY = "node.kubernetes.io/not-ready"
 READY = "/health/readiness"
-"""The page of every program of ours."""
+"""The readiness endpoint of all the product's programs."""
 SECONDS = 5.0
 
 
 def answers(url: str, certificate: Path | None = None, headers: Mapping[str, str] | None = None) -> bool:
-    """Tell whether a GET is answered with success; in: the server's certificate where it speaks TLS."""
+    """Return whether a GET succeeds; `certificate` is the one to trust if the server uses TLS."""
     with requests.Session() as session:
-        session.trust_env = False  # a proxy from the environment is for the world outside, not for this machine
+        session.trust_env = False  # a proxy in the environment is for external hosts only
         session.verify = str(certificate) if certificate else True
         try:
             return session.get(url, headers=headers, timeout=SECONDS).ok
@@ -32,17 +32,20 @@ def answers(url: str, certificate: Path | None = None, headers: Mapping[str, str
 
 
 def is_ready(url: str) -> bool:
-    """Tell whether a program of ours at this address is ready."""
+    """Return whether the product's program at this address is ready."""
     return answers(url.rstrip("/") + READY)
 
 
 def is_ready_node(node: Object) -> bool:
-    """Tell whether it is Ready, and the taint gone that each node has until the controller manager has seen that."""
+    """Return whether a node is Ready and no longer has the not-ready taint of a new node.
+
+    The controller manager removes that taint only after it has observed that the node is Ready.
+    """
     return pods.is_ready(node) and all(taint["key"] != NOT_READY for taint in node["spec"].get("taints", []))
 
 
 def unestablished(door: Cluster, crds: Collection[str]) -> list[str]:
-    """Name those of these CustomResourceDefinitions, by default of all, whose kinds cannot be asked for, and why."""
+    """Describe each of these CustomResourceDefinitions, by default of all, that is not Established, with the reason."""
     try:
         items = [door.get(f"{CRDS}/{name}") for name in crds] if crds else door.list(CRDS)["items"]
     except (NotFound, Unavailable) as error:

@@ -1,4 +1,4 @@
-"""The command line of each server; `cluster` starts them."""
+"""The command line of each server; `cluster` starts the servers."""
 
 from __future__ import annotations
 
@@ -12,24 +12,33 @@ from localcluster.processes import Server
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 LOOPBACK = "127.0.0.1"
-# A proxy from the environment is for the world outside, not for this machine.
+# A proxy in the environment is for external hosts, not for this host.
 DIRECT = {"NO_PROXY": f"{LOOPBACK},localhost", "no_proxy": f"{LOOPBACK},localhost"}
-# The API server asks none at all: the names and addresses of Services, pods and nodes are of this machine, too.
+# The API server must not use a proxy at all: the names and addresses of Services, pods and nodes are local, too.
 UNPROXIED = {"NO_PROXY": "*", "no_proxy": "*"}
 SERVICE_CIDR = "10.0.0.0/24"
 POD_CIDR = "10.64.0.0/12"
-# Nobody waits for a fake node to be lost, so its kubelet needs no lease. A lease would outlive a kwok that is killed,
-# and the next one would not play kubelet for the node until it has expired.
+# Fake nodes are never lost, so they need no lease. A lease would also delay the next kwok after a killed one, which
+# would not manage the node until the lease expires.
 NO_LEASE = 0
 NODE_GRACE = "24h"
-# Beside real nodes, which can be lost, the fake ones have leases as these have.
+# Next to real nodes, which can be lost, the fake nodes have leases like theirs.
 LEASE, REAL_GRACE = 40, "40s"
-# Tests create and delete in bursts; with the defaults (20 to 50 requests a second) the servers would hold them up.
+# Tests create and delete objects in bursts; the default limits (20 to 50 requests per second) would slow the servers.
 CLIENT_RATE = ("--kube-api-qps=500", "--kube-api-burst=1000")
 
 
 class CommandLines:
-    """Knows one cluster's folder, programs and ports, and says how each server is started."""
+    """Builds the server processes of one cluster.
+
+    Args:
+        programs: The directory of the built programs.
+        directory: The cluster's directory.
+        ports: The port of each server.
+        audit: Whether the API server writes an audit log.
+        extra: Additional flags of the API server.
+        real: Whether the cluster has real nodes.
+    """
 
     def __init__(
         self,
@@ -46,7 +55,7 @@ class CommandLines:
         self.audit = audit
         self.extra = tuple(extra)
         self.real = real
-        """Whether there are real nodes beside those of kwok."""
+        """Whether the cluster has real nodes besides those of kwok."""
         self.certificate = directory / "pki" / "apiserver.crt"
         self.certificate_key = directory / "pki" / "apiserver.key"
         self.signing_key = directory / "pki" / "service-account.key"
@@ -57,7 +66,7 @@ class CommandLines:
         return Server(program, [self.programs / program, *arguments], self.directory / f"{program}.log", env)
 
     def etcd(self) -> Server:
-        """Say how etcd is started: one member, no waiting for the disk, since nobody needs the data after a crash."""
+        """Return the etcd server: one member, without fsync, since the data is not needed after a crash."""
         client, peer = (self._etcd_url(name) for name in ("etcd", "etcd-peer"))
         return self._server(
             "etcd",
@@ -69,7 +78,8 @@ class CommandLines:
             f"--initial-advertise-peer-urls={peer}",
             f"--initial-cluster=local={peer}",
             "--unsafe-no-fsync",
-            # A member alone has nobody to be late for. It elects itself after a heartbeat, in milliseconds; each costs.
+            # Milliseconds. A single member has no followers to keep alive. It elects itself after one heartbeat
+            # interval, and each heartbeat costs CPU time.
             "--heartbeat-interval=100",
             "--election-timeout=500",
             "--log-level=warn",
@@ -80,14 +90,14 @@ class CommandLines:
         return f"{'https' if self.real else 'http'}://{LOOPBACK}:{self.ports[port]}"
 
     def apiserver(self) -> Server:
-        """Say how kube-apiserver is started: RBAC on, static tokens."""
+        """Return the kube-apiserver: with RBAC, static tokens and, if enabled, an audit log."""
         return self._server(
             "kube-apiserver",
             f"--etcd-servers={self._etcd_url('etcd')}",
             *(Etcd(self.certificate.parent).client_flags() if self.real else ()),
             f"--bind-address={LOOPBACK}",
             f"--advertise-address={LOOPBACK}",
-            "--endpoint-reconciler-type=none",  # a loopback address is refused as an endpoint
+            "--endpoint-reconciler-type=none",  # the reconciler rejects a loopback address as an endpoint
             f"--secure-port={self.ports['kube-apiserver']}",
             f"--tls-cert-file={self.certificate}",
             f"--tls-private-key-file={self.certificate_key}",
@@ -97,7 +107,8 @@ class CommandLines:
             f"--service-cluster-ip-range={SERVICE_CIDR}",
             f"--token-auth-file={self.tokens}",
             *(Caller(self.certificate.parent).flags() if self.real else ("--authorization-mode=RBAC",)),
-            # On OpenShift it is on by default: whoever sets an owner must be allowed to delete what is owned.
+            # OpenShift enables it by default: setting a blocking owner reference requires permission to delete the
+            # owner.
             "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
             "--allow-privileged=true",
             "--profiling=false",
@@ -110,14 +121,15 @@ class CommandLines:
         return (
             f"--audit-policy-file={HERE / 'audit-policy.yaml'}",
             f"--audit-log-path={self.audit_log}",
-            "--audit-log-mode=blocking",  # a line is in the file before the answer is out
-            "--audit-log-maxsize=2000",  # MB: one file for the whole life of a cluster
+            "--audit-log-mode=blocking",  # each line is written before the response is sent
+            "--audit-log-maxsize=2000",  # MB; one file for the whole life of a cluster
         )
 
     def controller_manager(self) -> Server:
-        """Say how kube-controller-manager is started: all controllers but the one that evicts by itself.
+        """Return the kube-controller-manager, with two of its controllers disabled.
 
-        And the one that tells kubelets, of which there are none, for how long to keep Secrets: it writes to each node.
+        The taint eviction controller would evict pods itself. The TTL controller writes an annotation to each node for
+        its kubelet, which fake nodes do not have.
         """
         return self._server(
             "kube-controller-manager",
@@ -127,11 +139,11 @@ class CommandLines:
             f"--root-ca-file={self.certificate}",
             "--controllers=*,-taint-eviction-controller,-ttl-controller",
             f"--node-monitor-grace-period={REAL_GRACE if self.real else NODE_GRACE}",
-            f"--flex-volume-plugin-dir={self.directory / 'flexvolume'}",  # it is created, by default in /usr
+            f"--flex-volume-plugin-dir={self.directory / 'flexvolume'}",  # created at startup, by default in /usr
         )
 
     def scheduler(self) -> Server:
-        """Say how kube-scheduler is started."""
+        """Return the kube-scheduler."""
         return self._server("kube-scheduler", *self._client_of_apiserver("kube-scheduler", access.SCHEDULER))
 
     def _client_of_apiserver(self, program: str, user: str) -> tuple[str, ...]:
@@ -147,7 +159,7 @@ class CommandLines:
         )
 
     def kwok(self) -> Server:
-        """Say how kwok, the fake kubelet of all nodes, is started: it serves no port."""
+        """Return kwok, the fake kubelet of all fake nodes; it listens on no port."""
         stages = sorted((HERE / "stages").glob("*.yaml"))
         return self._server(
             "kwok",
@@ -159,5 +171,5 @@ class CommandLines:
         )
 
     def kubeconfig(self, user: str) -> Path:
-        """Give the path of a user's kubeconfig file."""
+        """Return the path of a user's kubeconfig file."""
         return self.directory / "users" / f"{user.replace(':', '_')}.kubeconfig"

@@ -1,7 +1,7 @@
-"""The one error of this room: a sentence for the person at the terminal."""
+"""The exception of this package: its message is one sentence for the user at the terminal."""
 
 from __future__ import annotations
 
 
 class LocalClusterError(Exception):
-    """Something a person can put right; the text says what and how."""
+    """An error that the user can fix; the message states the problem and the remedy."""

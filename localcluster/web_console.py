@@ -1,4 +1,4 @@
-"""The web console as a process beside the product, for the administrator of the local cluster."""
+"""The web console as a process next to the product, for the administrator of the local cluster."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ SECONDS = 30
 
 
 class Console(Startable):
-    """`kubectl maintenance console` on a port of its own; by default everybody on this machine acts as administrator.
+    """`kubectl maintenance console` on its own port; by default every user of this host acts as the administrator.
 
-    In: a cluster with the product on it, and a folder for the log; below which URL functions answer by their names, ""
-    where their Triggers say where they are; where the broker is; under which user it runs; further options.
+    Args:
+        cluster: A cluster with the product on it.
+        directory: The directory for the log.
+        options: Further options of the command.
+        functions: The base URL of the functions, each below its name; "" if their Triggers have the addresses.
+        broker: The broker's URL.
+        user: The Kubernetes user as which the console acts.
+        address: The address to listen on.
     """
 
     def __init__(
@@ -38,10 +44,10 @@ class Console(Startable):
         self.server = Server("console", [*words, *options], directory / "console.log", {**DIRECT, **variables}, ROOT)
 
     def _bring_up(self) -> None:
-        """Start it; return when it knows what is on the cluster."""
+        """Start the console; return when it has read the cluster's state."""
         self.server.start()
         await_ready("the console", lambda: is_ready(self.url), [self.server], SECONDS)
 
     def stop(self) -> None:
-        """End it; there is nothing that it could lose."""
+        """Kill the console; it holds no state."""
         self.server.kill()

@@ -1,6 +1,6 @@
-"""A webhook that reads nothing and allows everything: what HTTPS, JSON and this machine cost anyway.
+"""A webhook that allows everything without reading it: the minimum cost of HTTPS and JSON on this host.
 
-`python -m bench.admission.floor FOLDER HOST` serves with the certificate in the folder, prints its port, and ends with
+`python -m bench.admission.floor FOLDER HOST` serves with the certificate in FOLDER, prints its port, and exits on
 SIGTERM.
 """
 
@@ -17,12 +17,12 @@ from kube.admission.reviews import answer, question
 
 
 async def allow(request: web.Request) -> web.Response:
-    """The review that allows what is asked about."""
+    """Return a review response that allows the request."""
     return web.json_response(answer(question(await request.json())))
 
 
 async def main(folder: Path, host: str) -> None:
-    """Serve until told to end."""
+    """Serve until SIGTERM."""
     application = web.Application()
     application.router.add_post("/validate", allow)
     async with serving(application, folder, 0, host) as port:

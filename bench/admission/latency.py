@@ -1,4 +1,4 @@
-"""What a creation waits for the webhook: on a small cluster, and among a thousand nodes and 500 maintenances."""
+"""Latency that the webhook adds to a creation: on a small cluster, and with 1000 nodes and 500 maintenances."""
 
 from __future__ import annotations
 
@@ -20,19 +20,24 @@ from kube.certificates.injection import CARRIERS
 from localcluster.servers import LOOPBACK
 
 Figure = tuple[str, float, float | None]
-"""What, value, limit."""
+"""A label, a value, and its limit if there is one."""
 RATE, SECONDS = 50, 10
 WATCHED, LISTED = 20.0, 150.0
-"""Milliseconds that one in a hundred may exceed: where `validate` answers from what it watches, and where it lists."""
+"""Limits of the 99th percentile in milliseconds: for answers from the watch cache, and for answers that need a list."""
 PODS = 100
 FREE = 100
-"""Nodes that are asked about in turn."""
+"""Maximum number of nodes that the requests iterate over."""
 
 
 def measure(rig: Rig, name: str, free: Sequence[str], taken: Sequence[str]) -> list[Figure]:
-    """The figures of each kind of answer; `free` are nodes in no maintenance, `taken` such as are in one.
+    """Return the latencies of each kind of answer.
 
-    Raises `RuntimeError` where something else is answered.
+    Raises `RuntimeError` if an answer is not the expected one.
+
+    Args:
+        name: The name of the case.
+        free: Nodes without a maintenance.
+        taken: Nodes with a maintenance.
     """
     [full, *empty] = free
     load = Load(rig.cluster, Case(name, pods=PODS), [full], full)
@@ -59,14 +64,14 @@ def measure(rig: Rig, name: str, free: Sequence[str], taken: Sequence[str]) -> l
 
 
 def webhook_url(rig: Rig) -> str:
-    """Where the API server asks."""
+    """Return the webhook's URL from its configuration."""
     [hook] = rig.cluster.get(f"{CARRIERS['ValidatingWebhookConfiguration']}/nodemaintenance-validate")["webhooks"]
     return str(hook["clientConfig"]["url"])
 
 
 @contextmanager
 def floor(rig: Rig) -> Iterator[str]:
-    """Give the address of the floor, which shows the webhook's own certificate."""
+    """Start the no-op webhook with the real webhook's certificate, and yield its URL."""
     command = [sys.executable, "-m", "bench.admission.floor", str(_certificates(rig)), LOOPBACK]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout  # noqa: S101 - it is a pipe

@@ -1,4 +1,4 @@
-"""Questions as the API server asks them, so many a second whatever the answers take, and how long each one waited."""
+"""Sends AdmissionReviews as the API server does, at a constant rate whatever the latency, and measures the latency."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from kube.admission.reviews import VERSION
 from kube.paths import Object
 
 WARM = 20
-"""Questions at once before the first that counts: the connections are open then, as the API server's are."""
+"""Concurrent requests before the measurement, which open the connections, as the API server keeps them open."""
 CONNECTIONS = 20
 ALLOWED, WARNED, REFUSED = "allowed", "warned", "refused"
-"""What is answered: allowed without a warning, allowed with some, or refused."""
+"""The kinds of answers: allowed without a warning, allowed with warnings, or refused."""
 
 
 @dataclass(frozen=True)
 class Waits:
-    """Milliseconds that each question waited, and what came of them: refusals, and answers with a warning."""
+    """The latency of each request in milliseconds, and the numbers of refusals and of answers with a warning."""
 
     milliseconds: Sequence[float]
     refused: int = 0
@@ -33,17 +33,17 @@ class Waits:
 
     @property
     def median(self) -> float:
-        """Of all."""
+        """Return the median latency."""
         return statistics.median(self.milliseconds)
 
     @property
     def p99(self) -> float:
-        """What one in a hundred exceeds."""
+        """Return the 99th percentile of the latency."""
         ordered = sorted(self.milliseconds)
         return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
 
     def must_be(self, answer: str) -> None:
-        """Raise `RuntimeError` unless each question had this answer: else the waits are those of something else."""
+        """Raise `RuntimeError` unless every request got this answer; otherwise the latencies are meaningless."""
         count = len(self.milliseconds)
         wanted = {ALLOWED: (0, 0), WARNED: (0, count), REFUSED: (count, 0)}[answer]
         if (self.refused, self.warned) != wanted:
@@ -52,7 +52,7 @@ class Waits:
 
 
 def review(node: str, number: int) -> Object:
-    """The question about a NodeMaintenance for this node."""
+    """Return the AdmissionReview of a new NodeMaintenance for this node."""
     (wanted,) = maintenances([f"asked-{number}"], [node], "the bench asks")
     resource = {"group": "nodemaintenance.medik8s.io", "version": "v1beta1", "resource": "nodemaintenances"}
     request = {"uid": f"question-{number}", "operation": "CREATE", "resource": resource, "object": wanted}
@@ -60,7 +60,7 @@ def review(node: str, number: int) -> Object:
 
 
 async def ask(url: str, ca: Path, nodes: Sequence[str], rate: int, seconds: int) -> Waits:
-    """Ask about these nodes in turn. Raises `RuntimeError` for an answer that is no review."""
+    """Send reviews for these nodes in turn. Raises `RuntimeError` for an answer that is not a review."""
     context = ssl.create_default_context(cafile=str(ca))
     async with ClientSession(connector=TCPConnector(ssl=context, limit=CONNECTIONS)) as session:
 
@@ -77,7 +77,7 @@ async def ask(url: str, ca: Path, nodes: Sequence[str], rate: int, seconds: int)
 
 
 async def paced(one: Callable[[int], Awaitable[Object]], rate: int, count: int) -> Waits:
-    """Call it `rate` times a second, whether or not the ones before have ended; a wait begins when it is due."""
+    """Call `one` at a constant rate, even while earlier calls still run; measure each latency from the due time."""
     loop, milliseconds = asyncio.get_running_loop(), list[float]()
     begun = loop.time()
 

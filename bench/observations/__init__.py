@@ -1,1 +1,1 @@
-"""The product alone for a while: what it does and asks then."""
+"""Observations of the product alone over a period of time: its activity and its API requests."""

@@ -1,4 +1,4 @@
-"""The product alone for a while: with nothing to do, many maintenances at rest, pods that return, questions asked."""
+"""Observations of the product: idle, with many finished maintenances, with recreated pods, and under admission load."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from kube.maintenance.objects import SUCCEEDED
 from kube.nodes import node_path
 
 Figure = tuple[str, float, float | None]
-"""What, value, limit."""
+"""A label, a value, and its limit if there is one."""
 MINUTE = 60.0
 TICK_SECONDS = 15.0
 SETTLING = 3 * TICK_SECONDS
-"""Seconds in which what was begun before comes to its end."""
+"""Seconds in which earlier activity ends."""
 RESTS, TOGETHER, RESTING_MINUTES = 500, 25, 2
 TOLERANT, RETURN, OTHERS, RETURNS = "tolerant", 5, 10, "returning"
 LOOKS, LOOK_SECONDS = 5, 0.5
 EVICTIONS, CORES = (20, 10, 10), 0.05
-"""Limits: of each minute, and of API server and functions above rest."""
+"""Limits of the evictions in each minute, and of the CPU cores that API server and functions use beyond idle."""
 HEARTBEAT_SECONDS = 10
 KWOK = "node-heartbeat.stage.kwok.x-k8s.io"
 STATUS = {f"{KWOK}/delay": "10s", f"{KWOK}/jitter-delay": "590s"}
-"""What a kubelet writes beside its heartbeats, the leases: a status, about every five minutes, when nothing changed."""
+"""Makes kwok write node status as a kubelet does, besides the lease: about every five minutes if nothing changed."""
 TICKS = """
     SELECT min(attempts.at), max(attempts.at + attempts.seconds) - min(attempts.at) FROM attempts
     JOIN events ON events.id = attempts.event AND events.source = attempts.source
@@ -57,7 +57,7 @@ EVENTS = """
     SELECT coalesce(sum(type NOT LIKE 'dev.knative.%'), 0), coalesce(sum(type LIKE 'dev.knative.%'), 0)
     FROM events WHERE type != ? AND arrived >= ? AND arrived < ?
 """
-"""Ours, and those of sources that tell of objects."""
+"""The number of the product's own events, and of the sources' events about objects."""
 ATTEMPTS = """
     SELECT count(*) FROM attempts LEFT JOIN events ON events.id = attempts.event AND events.source = attempts.source
     WHERE coalesce(events.type, '') NOT LIKE 'dev.knative.%' AND attempts.at >= ? AND attempts.at < ?
@@ -65,18 +65,18 @@ ATTEMPTS = """
 
 
 def observe(rig: Rig, case: Observation) -> list[Finding]:
-    """Do what the observation is, and give its figures. Raises what the cluster raises, and `TimeoutError`."""
+    """Run the observation and return its figures. Raises `TimeoutError` and the errors of the API client."""
     return [Finding(rig.engine, case.name, *figure) for figure in MEASURES[case](rig)]
 
 
 def _rest(rig: Rig) -> list[Figure]:
-    """Nothing at all, for a minute, in which no start is under way any more."""
+    """Observe an idle product for a minute, after its startup has finished."""
     time.sleep(TICK_SECONDS)
     return _quiet(rig, MINUTE)
 
 
 def _quiet(rig: Rig, seconds: float) -> list[Figure]:
-    """The figures of a product that nobody wants anything of, for so long."""
+    """Return the figures of an idle product over `seconds`."""
     log, before, since = AuditLog(costs.audit_log(rig)), costs.cpu(rig), time.time()
     time.sleep(seconds)
     spent, till = _cores(rig, before, time.time() - since), time.time()
@@ -86,7 +86,7 @@ def _quiet(rig: Rig, seconds: float) -> list[Figure]:
 
 
 def seen(journal: Path, asked: Sequence[Request], since: float, till: float) -> Quiet:
-    """What the journal has of that time, beside the requests."""
+    """Return the period's entries in the journal, together with its requests."""
     window = (events.TICK, since, till)
     with closing(costs.opened(journal)) as database:
         ticks = [Tick(*row) for row in database.execute(TICKS, window)]
@@ -109,7 +109,7 @@ def _of_functions(cpu: dict[str, float]) -> Iterable[float]:
 
 
 def _resting(rig: Rig) -> list[Figure]:
-    """Amid what the kubelets of all nodes write."""
+    """Observe finished maintenances while the kubelets of all nodes send heartbeats."""
     nodes, started = _names(rig), time.monotonic()
     with _at_rest(rig, nodes[:RESTS]):
         took = time.monotonic() - started
@@ -131,7 +131,7 @@ def _names(rig: Rig) -> list[str]:
 
 @contextmanager
 def _at_rest(rig: Rig, nodes: Sequence[str]) -> Iterator[None]:
-    """Maintenances that have drained these nodes, which have no pods, while the block runs."""
+    """Hold maintenances that have drained these nodes, which have no pods, while the block runs."""
     door, bodies = rig.cluster, maintenances([f"resting-{number}" for number in range(len(nodes))], nodes, "rests")
     for first in range(0, len(nodes), TOGETHER):
         some = bodies[first : first + TOGETHER]
@@ -145,21 +145,21 @@ def _at_rest(rig: Rig, nodes: Sequence[str]) -> Iterator[None]:
 
 
 def _asked_among_many(rig: Rig) -> list[Figure]:
-    """Of nodes in no maintenance and of nodes in one, while 500 rest."""
+    """Measure the latency for nodes with and without a maintenance, while 500 maintenances exist."""
     nodes = _names(rig)
     with _at_rest(rig, nodes[:RESTS]):
         return latency.measure(rig, ASKED_AMONG_MANY.name, nodes[RESTS:], nodes[:RESTS])
 
 
 class _Returning:
-    """Five pods that tolerate every taint, and ten that do not, on one node; at last the tolerations are taken off."""
+    """Five pods that tolerate every taint and ten that do not, on one node; at the end the tolerations are removed."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig, self._door, self._watching = rig, rig.cluster, rig.watching
         self._load = Load(rig.cluster, Case(RETURNING.name, pods=OTHERS), ["node-1"], "node-2")
 
     def measure(self) -> list[Figure]:
-        """All of it: a minute of rest, three minutes of the drain, and its end."""
+        """Return the figures of all phases: an idle minute, three minutes of the drain, and its end."""
         self._watching.forget()
         others = {pod["metadata"]["name"] for pod in self._load.fill()}
         self._load.deploy_tolerant(TOLERANT, "node-1", RETURN)
@@ -179,7 +179,7 @@ class _Returning:
         return [*figures, ("pods of which the status does not say why", self._unexplained(), 0), self._end()]
 
     def _minute(self, till: float) -> tuple[int, float]:
-        """Evictions of the pods that return, and the cores of API server and functions, until that moment."""
+        """Return the number of evictions of tolerant pods and the cores of API server and functions until `till`."""
         log, before, since = AuditLog(costs.audit_log(self._rig)), costs.cpu(self._rig), time.monotonic()
         time.sleep(max(0.0, till - since))
         cores = sum(value for _, value, _ in _cores(self._rig, before, time.monotonic() - since))
@@ -187,7 +187,10 @@ class _Returning:
         return sum(request.name.startswith(TOLERANT) for request in evictions), cores
 
     def _unexplained(self) -> int:
-        """The fewest of some looks: for a moment after each eviction they are on their way, and not blocked."""
+        """Return the number of tolerant pods that the status does not report as blocked, the lowest of several reads.
+
+        Just after its eviction a pod is being recreated and is not blocked, so a single read may be too high.
+        """
         found = RETURN
         for _ in range(LOOKS):
             status = self._door.get(f"{MEDIK8S.path}/{RETURNS}")["status"]
@@ -197,7 +200,7 @@ class _Returning:
         return found
 
     def _end(self) -> Figure:
-        """The drain ends when its pods tolerate nothing any more; all is given back."""
+        """Remove the tolerations and return how long the drain then takes to end; restore the node."""
         started = time.monotonic()
         self._load.heed_taints(TOLERANT, "node-2")
         ended = self._watching.first("phase", RETURNS, SUCCEEDED) - started

@@ -1,4 +1,4 @@
-"""A run of the upgrade mutex over workers in pools, its seconds and requests for each node. OpenShift is played."""
+"""Duration and API requests per node of an upgrade mutex run over workers in pools, with fake OpenShift operators."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tests.openshift import pool
 from tests.waiting import wait_for
 
 Figure = tuple[str, float, float | None]
-"""What, value, limit."""
+"""A label, a value, and its limit if there is one."""
 POOL_COUNT, NAME, CANARY, NEW = 5, "bench", "canary", "4.16.4"
 ROLE = "bench.example.com/pool"
 REQUESTS = 120.0
-"""Limit: for each node, however many there are; with a Job before its upgrade and one behind it."""
+"""Limit of requests per node for any number of nodes, with one Job before each upgrade and one after it."""
 TOLD = 3
-"""Kinds of requests that are told, the most frequent ones."""
+"""Number of request kinds to list, the most frequent ones."""
 READY_SECONDS, NODE_SECONDS = 60.0, 15.0
-"""In which the run waits for its upgrade; and which it may take for each node."""
+"""Timeouts: until the run waits for its upgrade, and per node of the upgrade."""
 
 
 def measure(rig: Rig, workers: Sequence[str]) -> list[Figure]:
-    """The figures of one upgrade of these workers, from the version that is wanted until all is as it was."""
+    """Return the figures of one upgrade of these workers, from the requested version until everything is restored."""
     run = _prepared(rig, workers)
     log, started = AuditLog(costs.audit_log(rig)), time.monotonic()
     wanted = {"spec": {"desiredUpdate": {"version": NEW}}}
@@ -48,7 +48,7 @@ def measure(rig: Rig, workers: Sequence[str]) -> list[Figure]:
 
 
 def _prepared(rig: Rig, workers: Sequence[str]) -> str:
-    """Put the pools, a rule with cleanup and the run on the cluster; the run's path, once it waits for its upgrade."""
+    """Create the pools, a rule with cleanup and the run; return the run's path once it waits for its upgrade."""
     door, roles = rig.cluster, [f"pool-{number}" for number in range(POOL_COUNT)]
     labels = ({"metadata": {"labels": {ROLE: roles[number % POOL_COUNT]}}} for number in range(len(workers)))
     side_by_side(door, (door.api.patch(node_path(name), body) for name, body in zip(workers, labels, strict=True)))

@@ -1,6 +1,7 @@
-"""`make performance`: docs/performance.md and its plots, of what `make bench` measured last, else of what the page has.
+"""`make performance`: writes docs/performance.md and its plots from the latest results of `make bench`.
 
-It is made of `template.md` beside this file, in which a name in double braces stands for a part that is generated.
+Without new results it uses those that the page already shows. The page is rendered from `template.md` in this
+directory, where a name in double braces is replaced with a generated part.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ MEASURED = ROOT / "bench" / "results.json"
 PAGE = ROOT / "docs" / "performance.md"
 FOLDER = PAGE.with_suffix("")
 SHOWN = FOLDER / "results.json"
-"""What the page shows; the page is the same as long as this and the template are."""
+"""The results that the page shows; the page depends only on this file and the template."""
 TEMPLATE = Path(__file__).with_name("template.md")
 NOTHING = "Nothing."
 
 
 def page(found: Results) -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = {
         "machine": listed(found.about),
         "earlier": earlier(found),
@@ -45,12 +46,12 @@ def page(found: Results) -> str:
 
 
 def listed(about: Mapping[str, Any]) -> str:
-    """When and on what something was measured, in words."""
+    """Return when and on what host something was measured, as text."""
     return ", ".join(f"{name} {value}" for name, value in about.items())
 
 
 def earlier(found: Results) -> str:
-    """What an earlier run has measured, a line for each time and machine; "" where one run has measured all."""
+    """Return what earlier runs measured, one line per date and host; "" if a single run measured everything."""
     runs: dict[str, list[str]] = {}
     for case, about in found.earlier.items():
         runs.setdefault(listed(about), []).append(case)
@@ -58,7 +59,7 @@ def earlier(found: Results) -> str:
 
 
 def slower(found: Results) -> str:
-    """The cases in which another way takes less time than ours, as a list; "" when there is none."""
+    """Return a list of the cases in which another drainer is faster than the product; "" if there are none."""
     groups = grouped(found.rounds)
     pairs = [(key, ours, key[:2]) for key, ours in groups.items() if key[2] == "ours"]
     ratios = [
@@ -71,7 +72,7 @@ def slower(found: Results) -> str:
 
 
 def main() -> None:
-    """Write the page, its plots, and what they show."""
+    """Write the page, its plots and the results that they show."""
     source = MEASURED if MEASURED.exists() else SHOWN
     found = results.read(source).ordered()
     FOLDER.mkdir(exist_ok=True)

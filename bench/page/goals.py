@@ -1,4 +1,4 @@
-"""What a run must hold, beside what it measured: seconds and ratios, hints, requests, memory. Pure."""
+"""The limits that a run must meet: seconds and ratios, hint events, requests, memory. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from functions.app import FUNCTIONS
 
 OURS, LOCAL = "ours", "local"
 RIVALS = ("operator", "kubectl drain")
-"""The ratios are to the first of these that took part."""
+"""Drainers for the ratios; the first one that was measured counts."""
 RATIOS = {"10 pods": (0.25, 0.4), "100 pods": (0.8, 1.0), TEN_BEHIND_BUDGET.name: (0.4, 0.5)}
-"""Case → the most that we may take of its time, on the local delivery and on the others."""
+"""For each case, the maximum share of the reference's time, on the local delivery and on the other engines."""
 OF_FLOOR = {"100 pods": 1.3}
-"""The same of the floor, on the local delivery."""
+"""The maximum share of the lower bound's time, on the local delivery."""
 SECONDS = {"20 nodes at once with 5 s termination": (7.0, 8.0)}
 TAIL = (0.05, 0.1)
 """Seconds from the end of the last pod until Succeeded."""
@@ -32,7 +32,7 @@ DRAINS = {case.name: case for case in CASES if isinstance(case, Case)}
 
 
 def judged(results: Results) -> list[Finding]:
-    """Every figure that has a limit, in the order of the cases."""
+    """Return every figure that has a limit, in the order of the cases."""
     groups = grouped(results.rounds)
     found = [finding for key in groups if key[2] == OURS for finding in _of_case(key[0], DRAINS.get(key[1]), groups)]
     return [*found, *(finding for finding in results.findings if finding.limit is not None)]
@@ -42,7 +42,7 @@ Groups = Mapping[tuple[str, str, str], Sequence[Round]]
 
 
 def _of_case(engine: str, case: Case | None, groups: Groups) -> Iterator[Finding]:
-    """The judgements on our rounds of a case; none on a case that is no longer one."""
+    """Yield the checked figures of the product's rounds of a case; none if the case no longer exists."""
     if case is None:
         return
     ours, place = groups[engine, case.name, OURS], 0 if engine == LOCAL else 1
@@ -82,7 +82,7 @@ def _of_size(engine: str, case: str, ours: Sequence[Round]) -> Iterator[Finding]
 
 
 def allowed_requests(case: Case) -> float:
-    """How many requests of ours such a drain may cost."""
+    """Return the maximum number of the product's API requests for such a drain."""
     pods = case.nodes * case.pods
     if case.budget == 1:
         return REQUESTS_PER_POD_ONE_BY_ONE * pods

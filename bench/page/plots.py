@@ -1,6 +1,7 @@
-"""The plots of docs/performance.md: for each engine how long each way took, and what ours asked of the API server.
+"""The plots of docs/performance.md: for each engine the duration of each drainer, and the product's API requests.
 
-The same results make the same file; a digest in it tells what it shows, whatever version of the library drew it.
+The same results produce the same file. A digest in the file identifies the results, independent of the library's
+version.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT_PER_ROW, MARGIN = 9.0, 0.16, 1.1
 """Inches."""
 WRAPPED, ROOM_FOR_FIGURES = 34, 0.1
-"""Characters of a case's name in a line; the part of the axis that is left free for the last figure."""
+"""Characters per line of a case's name, and the share of the axis that is left free for the last value."""
 STYLES = {
     OURS: ("#0b5cad", "o"),
     "kubectl drain": ("#c2571a", "s"),
     "operator": ("#7a3fa0", "^"),
     "floor": ("#777777", "d"),
 }
-"""Way → its colour and marker, in the order of the legend."""
+"""Colour and marker of each drainer, in the order of the legend."""
 NEAR: dict[str, Any] = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": 7.5}
-"""Where a figure stands beside its marker."""
+"""The position of a value next to its marker."""
 SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "performance",
     "font.family": "DejaVu Sans",
@@ -41,16 +42,17 @@ SETTINGS: dict[Any, Any] = {
 }
 
 Series = Mapping[str, Mapping[str, Sequence[float]]]
-"""Name in the legend → case → lowest, median, highest."""
+"""For each name in the legend and each case: minimum, median, maximum."""
 
 
 @dataclass(frozen=True)
 class Plot:
-    """One picture.
+    """One plot.
 
     Attributes:
-        name: of its file.
-        label: of its axis, which is logarithmic.
+        name: The file name.
+        label: The label of its axis, which is logarithmic.
+        series: The values.
     """
 
     name: str
@@ -60,11 +62,11 @@ class Plot:
 
     @property
     def digest(self) -> str:
-        """What tells it from a plot of other results."""
+        """Return a digest that identifies the plotted results."""
         return hashlib.sha256(json.dumps([self.title, self.series]).encode()).hexdigest()
 
     def draw(self, file: Path) -> None:
-        """Write it as SVG."""
+        """Write the plot as SVG."""
         import matplotlib as mpl
         from matplotlib.figure import Figure
 
@@ -105,13 +107,13 @@ class Plot:
 
 
 def plots(found: Results) -> list[Plot]:
-    """Those of a run: two for each engine on which something was drained."""
+    """Return the plots of a run: two for each engine with a drain."""
     engines = dict.fromkeys(each.engine for each in found.rounds)
     return [plot for engine in engines for plot in (_times(found, engine), *_requests(found, engine))]
 
 
 def _short(value: float) -> str:
-    """Three digits, and more where they are before the point."""
+    """Return a value with three significant digits, or rounded to an integer from 100 on."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -143,5 +145,5 @@ def _spread(values: Sequence[float]) -> Sequence[float]:
 
 
 def is_in(text: str, plot: Plot) -> bool:
-    """Whether an SVG shows what the plot shows."""
+    """Return whether an SVG shows the same results as the plot."""
     return plot.digest in text

@@ -1,4 +1,4 @@
-"""The tables of a run, in Markdown, for a terminal and for docs/performance.md. Pure."""
+"""The tables of a run in Markdown, for a terminal and for docs/performance.md. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ FOUND = ("engine", "case", "what", "measured", "at most")
 
 
 def everything(results: Results) -> str:
-    """All tables that have a row, an empty line between."""
+    """Return all tables that have a row, separated by empty lines."""
     parts = (times(results.rounds), limits(results), figures(results), spent(results.rounds), failures(results))
     return "\n\n".join(filter(None, parts))
 
 
 def times(rounds: Iterable[Round]) -> str:
-    """How long each way took."""
+    """Return the table of the drainers' durations."""
     rows = summary(rounds)
     return table(TIMES, rows) if rows else ""
 
 
 def limits(results: Results) -> str:
-    """What must hold, beside what was measured; what does not hold is bold."""
+    """Return the table of measured values with their limits; a value over its limit is bold."""
     rows = [finding.row for finding in judged(results)]
     return table(FOUND, rows) if rows else ""
 
 
 def figures(results: Results) -> str:
-    """What the observations found and nothing limits."""
+    """Return the table of the observations' figures without a limit."""
     rows = [finding.row[:-1] for finding in results.findings if finding.limit is None]
     return table(FOUND[:-1], rows) if rows else ""
 
 
 def spent(rounds: Iterable[Round]) -> str:
-    """What our drains cost."""
+    """Return the table of the product's costs."""
     rows = costs(rounds)
     return table(COSTS, rows) if rows else ""
 
 
 def failures(results: Results) -> str:
-    """The cases that were not measured, a line each."""
+    """Return the cases that were not measured, one line each."""
     return "\n".join(failure.line for failure in results.failures)

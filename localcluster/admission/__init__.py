@@ -1,1 +1,1 @@
-"""The admission webhook of a local cluster: its server, its certificate, and the API server calling it."""
+"""The admission webhook of a local cluster: its server process, its certificate, and its registration."""

@@ -1,4 +1,4 @@
-"""Plays kubelet for one Secret: its entries as files of a folder, which change all at once."""
+"""Emulates a kubelet's Secret volume: writes the Secret's entries as files that all change atomically."""
 
 from __future__ import annotations
 
@@ -19,10 +19,19 @@ ENTRIES = (CERTIFICATE, KEY, TRUSTED)
 
 
 class MountedSecret(Startable):
-    """Follows a Secret into a folder, as a kubelet does: a new folder, and one link that is moved to it.
+    """Follows a Secret into a directory, as a kubelet does for a volume.
 
-    In: whose rights are used, a folder, and the Secret's namespace and name. Attributes:
-        shown: each certificate that was there, the last one last; `came` is set when there is one more.
+    Each version of the Secret gets a new directory, and then a symlink is switched to it.
+
+    Args:
+        kubeconfig: The credentials for reading the Secret.
+        folder: The directory to write to.
+        namespace: The Secret's namespace.
+        name: The Secret's name.
+
+    Attributes:
+        shown: The distinct certificates written so far, latest last.
+        came: An event that is set after each write.
     """
 
     def __init__(self, kubeconfig: Path, folder: Path, namespace: str, name: str) -> None:
@@ -36,7 +45,7 @@ class MountedSecret(Startable):
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _bring_up(self) -> None:
-        """Begin to follow; `came` tells when the first certificate is there."""
+        """Start following the Secret; `came` is set once the first certificate is written."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for entry in ENTRIES:
             with suppress(FileExistsError):
@@ -45,7 +54,7 @@ class MountedSecret(Startable):
         self._thread.start()
 
     def stop(self) -> None:
-        """Follow no more; the files stay as they are."""
+        """Stop following the Secret; the files stay as they are."""
         if self._following and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._following.cancel)
             self._thread.join()

@@ -1,4 +1,4 @@
-"""The webhook as a process beside the product, and the API server calling it for real, on every engine."""
+"""The admission webhook as a local process, registered so that the API server calls it, on every engine."""
 
 from __future__ import annotations
 
@@ -25,19 +25,22 @@ from localcluster.trouble import LocalClusterError
 
 COMPONENT = ROOT / "manifests" / "components" / "admission"
 SHIPPED = ("rbac.yaml", "policy.yaml")
-"""What is applied as it is; the server is a process here, and the configuration names its address."""
+"""The manifests that are applied unchanged; the server is a local process, and the configuration needs its address."""
 SECRET = ROOT / "manifests" / "components" / "certificates" / "rights" / "validate.yaml"
 NAME = "validate"
-"""Of the Secret."""
+"""The name of the Secret with the serving certificate."""
 SECONDS = 30
 
 
 class Webhook(Startable):
-    """The server, its certificate, and what has the API server ask it.
+    """The webhook's server, its serving certificate, and the admission configuration that registers it.
 
-    The certificate is that of the Secret `validate`, issued by the product's own code, and renewed by it where it runs.
+    The certificate is in the Secret `validate`. The product's own code issues it, and the function `renew-certificates`
+    renews it where that function runs.
 
-    In: a cluster with the CRDs, and a folder for log and certificate.
+    Args:
+        cluster: A cluster with the CRDs installed.
+        directory: The directory for the log and the certificate.
     """
 
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
@@ -59,11 +62,11 @@ class Webhook(Startable):
 
     @property
     def ca_file(self) -> Path:
-        """Give the file of what its clients trust."""
+        """Return the path of the CA certificate that clients of the webhook trust."""
         return self.folder / holders.TRUSTED
 
     def _bring_up(self) -> None:
-        """Return when the API server asks it about the next object."""
+        """Register and start the webhook; return when the API server calls it."""
         files = [word for name in SHIPPED for word in ("-f", COMPONENT / name)]
         self._cluster.kubectl("apply", "--server-side", *files)
         self._configure()
@@ -77,17 +80,17 @@ class Webhook(Startable):
         await_ready("admission by policy", partial(self._refuses, "NoName"), [self.server], SECONDS)
 
     def start_server(self) -> None:
-        """Start the process; return when it knows what is on the cluster."""
+        """Start the server process; return when it is ready, with its caches synced."""
         self.server.start()
         await_ready("the webhook", partial(answers, self.url + READY, self.ca_file), [self.server], SECONDS)
 
     def stop(self) -> None:
-        """End it; there is nothing that it could lose."""
+        """Kill the server; it holds no state."""
         self.server.kill()
         self.secret.stop()
 
     def renew(self) -> None:
-        """Have another certificate issued; return when the server has it."""
+        """Request a renewal and issue a certificate; return when the Secret's files have been written again."""
         self.secret.came.clear()
         asked = {"metadata": {"annotations": {holders.RENEW: "now"}}}
         self._cluster.door().patch(holders.secrets_path(access.NAMESPACE, NAME), asked)
@@ -96,27 +99,27 @@ class Webhook(Startable):
             raise LocalClusterError(f"the Secret {NAME} got no other certificate")
 
     def _name_address(self) -> None:
-        """Have a certificate that is for this machine's address, too."""
+        """Add this host's address to the names of the certificate."""
         secret = yaml.safe_load(SECRET.read_text())
         secret["metadata"]["annotations"][holders.NAMES] += f",{LOOPBACK}"
         self._cluster.apply([secret], "--force-conflicts")
 
     def _look(self) -> None:
-        """Do what `renew-certificates` does: issue what is missing, and put the CA where the API server reads it."""
+        """Run one pass of `renew-certificates`: issue missing certificates and inject the CA bundle."""
         door = self._cluster.door()
         errors = door.run(renewed(door.api, Settings(), datetime.now(timezone.utc))).errors
         if errors:
             raise LocalClusterError(f"the webhook's certificate: {errors[0].message}")
 
     def _configure(self) -> None:
-        """Apply the configuration as it is shipped, with this machine's address."""
+        """Apply the webhook configuration of the manifests with this host's address."""
         wanted = yaml.safe_load((COMPONENT / "webhook.yaml").read_text())
         for webhook in wanted["webhooks"]:
             webhook["clientConfig"] = {"url": f"{self.url}/validate"}
         self._cluster.apply([wanted], "--force-conflicts")
 
     def _refuses(self, node: str) -> bool:
-        """Tell whether a maintenance of a node that is not there is refused; it is not kept anyway."""
+        """Return whether a dry-run creation of a NodeMaintenance for this unknown node is rejected."""
         body: dict[str, Any] = {
             "apiVersion": MEDIK8S.api_version,
             "kind": "NodeMaintenance",

@@ -1,1 +1,1 @@
-"""Where the feature tables of CPU models come from."""
+"""Generator of the feature tables of CPU models."""

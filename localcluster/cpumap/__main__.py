@@ -1,11 +1,12 @@
-"""Make kube/cpu/models.json: which features each x86 CPU model has, read in libvirt's CPU map.
+"""Generates kube/cpu/models.json, the features of each x86 CPU model, from libvirt's CPU map.
 
 The map is in libvirt's source below `src/cpu_map`, and in Debian's package `libvirt0`:
 
     apt-get download libvirt0 && dpkg-deb -x libvirt0_*.deb libvirt
     python -m localcluster.cpumap libvirt/usr/share/libvirt/cpu_map 9.0.0
 
-libvirt is under LGPL-2.1-or-later. Nothing of its files is copied: kept are the names of models and of their features.
+libvirt is under LGPL-2.1-or-later. The generated file copies none of its files; it lists only the names of models and
+their features.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SOURCE = "libvirt {version}, src/cpu_map/x86_*.xml, LGPL-2.1-or-later, https://l
 
 
 def models(folder: Path) -> dict[str, list[str]]:
-    """Give model → features, sorted, of all x86 models of the map in a folder."""
+    """Return the sorted features of every x86 model in the map's directory."""
     found = [
         model
         for file in sorted(folder.glob("x86_*.xml"))
@@ -35,9 +36,10 @@ def models(folder: Path) -> dict[str, list[str]]:
 
 
 def _features(name: str, known: dict[str, ElementTree.Element]) -> set[str]:
-    """Give the features of a model and of those that it builds on.
+    """Return the features of a model and of its base models.
 
-    Those that libvirt added to a model later, or took off it, are told with each guest and not part of the model.
+    Features that libvirt later added to a model or removed from it are listed per guest, so they are not part of the
+    model.
     """
     own = {
         each.attrib["name"] for each in known[name].findall("feature") if not {"added", "removed"} & set(each.attrib)
@@ -46,14 +48,14 @@ def _features(name: str, known: dict[str, ElementTree.Element]) -> set[str]:
 
 
 def text(found: dict[str, list[str]], version: str) -> str:
-    """Give the file's text, a model a line."""
+    """Return the file's content, one model per line."""
     lines = [f"  {json.dumps(name)}: {json.dumps(' '.join(features))}" for name, features in found.items()]
     source = json.dumps(SOURCE.format(version=version))
     return f'{{"source": {source}, "models": {{\n' + ",\n".join(lines) + "\n}}\n"
 
 
 def main() -> None:
-    """Write the file of the package."""
+    """Write `models.json` into the package `kube.cpu`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="libvirt's folder cpu_map")
     parser.add_argument("version", help="libvirt's version, which the file names")

@@ -1,1 +1,1 @@
-"""`make demo`: the main job from start to end, with the events as they flow."""
+"""`make demo`: drains a node and makes it schedulable again, and prints the events as they are delivered."""

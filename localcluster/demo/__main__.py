@@ -1,6 +1,6 @@
-"""`make demo`: the main job, start to end, on a cluster made for it; every line shown is what really happens.
+"""`make demo`: drains a node from start to end on a temporary cluster; every printed line comes from the real system.
 
-The story is told with kubectl, the delivery's log (the events as they flow) and a watch on the NodeMaintenance.
+The output combines kubectl, the delivery's log (the events as they are delivered) and a watch on the NodeMaintenance.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from localcluster.programs import build
 HERE = Path(__file__).parent
 NAME = "demo"
 SECONDS = 60.0
-"""Longest silence of the drain that the demo takes for life."""
+"""Longest time without a status change before the demo fails."""
 
 
 def main() -> int:
-    """Run the demo; 0 when the node was drained and given back."""
+    """Run the demo; return 0 when the node was drained and made schedulable again."""
     started = time.monotonic()
     say("a cluster for this demo: etcd, API server, controller manager, scheduler, kwok")
     build.servers()
@@ -70,7 +70,7 @@ def _tell(cluster: LocalCluster, running: Product) -> None:
 
 
 def _fill(cluster: LocalCluster) -> str:
-    """Put the workload on the cluster; returns the node with most pods."""
+    """Create the workload; return the name of the node with the most pods."""
     title("A workload: Deployment behind a budget, DaemonSet, bare pod, emptyDir pod, static pod")
     kubectl(cluster, "apply", "-f", str(HERE / "demo.yaml"))
     kubectl(cluster, "rollout", "status", "-n", "demo", "deployment/web", "daemonset/agent", "--timeout=60s")
@@ -91,7 +91,10 @@ def _maintain(cluster: LocalCluster, node: str) -> None:
 
 
 def _check(cluster: LocalCluster, node: str, *, in_maintenance: bool) -> None:
-    """Whether the node is as the demo says: cordoned and empty but for what stays, or schedulable and untainted."""
+    """Check that the node is cordoned and holds only pods that may stay, or else is schedulable and untainted.
+
+    Raises `DemoError` otherwise.
+    """
     spec = json.loads(kubectl(cluster, "get", "node", node, "-o", "json"))["spec"]
     if bool(spec.get("unschedulable")) != in_maintenance or bool(spec.get("taints")) != in_maintenance:
         raise DemoError(f"{node} is not as it should be: {spec}")

@@ -1,4 +1,4 @@
-"""The events as they flow, read from the delivery's log: shown line by line, and summed up at the end."""
+"""The events as they are delivered, read from the delivery's log: printed line by line and summarized at the end."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from localcluster.trouble import LocalClusterError
 
 OURS = "dev.nodemaintenance."
 LOOK_SECONDS = 0.02
-"""A log file has no event to wait for that every system has."""
+"""Interval of polling the log; a portable notification for a growing file does not exist."""
 
 
 class Flow:
-    """Follows a delivery's log in a thread while the block runs.
+    """Follows a delivery's log in a thread while the block runs; skips the lines that are already in the log.
 
-    In: the log's path, what shows a line, nothing by default, and how long the functions' names are. Lines already in
-    the log are passed over.
+    Args:
+        log: The log's path.
+        show: Prints a line; prints nothing by default.
+        width: The column width for function names.
     """
 
     def __init__(self, log: Path, show: Callable[[str], None] = lambda line: None, width: int = 8) -> None:
@@ -46,18 +48,18 @@ class Flow:
         self._thread.join()
 
     def interleave(self, line: str) -> None:
-        """Show a line of somebody else's between ours."""
+        """Print a line from another source between the event lines."""
         with self._changed:
             self._show(line)
 
     def await_type(self, kind: str, seconds: float, times: int = 1) -> None:
-        """Return when so many events of that type were accepted. Raises `LocalClusterError` after `seconds`."""
+        """Return when `times` events of this type were accepted. Raises `LocalClusterError` after `seconds`."""
         with self._changed:
             if not self._changed.wait_for(lambda: sum(_is(entry, kind) for entry in self._entries) >= times, seconds):
                 raise LocalClusterError(f"not {times} times {kind} within {seconds} s")
 
     def summary(self) -> list[str]:
-        """For each function: how often it was called, and how long it took at the median and the most."""
+        """Return, for each function, the number of calls and the median and longest duration."""
         taken: dict[str, list[float]] = {}
         for entry in self._entries:
             if entry["msg"] == "delivered" and "trigger" in entry:
@@ -106,7 +108,10 @@ def _is(entry: dict[str, Any], kind: str) -> bool:
 
 
 def _worth_showing(entry: dict[str, Any]) -> bool:
-    """A delivery to a function that acts; `record` sees everything, and most updates need nothing done."""
+    """Return whether to print the entry: a delivery to a function that acts on it.
+
+    `record` receives every event, and most updates need no action.
+    """
     if entry["msg"] != "delivered" or str(entry.get("trigger", "")).startswith("record"):
         return False
     if str(entry["type"]).startswith(OURS) or str(entry["type"]).endswith(".add"):

@@ -1,6 +1,6 @@
-"""`make demo-vm`: a node with virtual machines of each kind is drained, then the labels of CPUs change.
+"""`make demo-vm`: drains a node with one virtual machine of each kind, then changes the nodes' CPU labels.
 
-KubeVirt is played by the actor, which starts, migrates and restarts machines; all else is the product, and happens.
+A fake KubeVirt starts, migrates and restarts the virtual machines; everything else is the real product.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ STORY, CPUS = (Path(__file__).with_name(name) for name in ("machines.yaml", "cpu
 WINGS = (MAINTENANCE, VIRTUALIZATION, CPU_LABELS)
 NODE, NODE_COUNT = "node-1", 3
 FORETOLD = {"live": MOVES, "pinned": BLOCKS, "always": RESTARTS, "rerun": RESTARTS, "manual": STOPS}
-"""What the preview is to say of each machine, and the drain to do with it."""
+"""The forecast that the preview must show for each virtual machine, and that the drain must then confirm."""
 STUCK = "pinned"
 NOT_MIGRATABLE = "NotMigratable"
 KEPT, OBSOLETE = "Penryn", "Haswell"
 SECONDS = 60.0
-"""Longest that a part of the story may take."""
+"""Longest time that one part of the demo may take."""
 WIDTH = 9
-"""Of the longest name of a function."""
+"""Length of the longest function name."""
 
 
 @dataclass
 class Scene:
-    """What the demo watches.
+    """The state that the demo watches.
 
     Attributes:
-        status: that of the NodeMaintenance.
-        uptimes: of the machines, by name.
+        status: The status of the NodeMaintenance.
+        uptimes: The uptime of each virtual machine, by name.
     """
 
     status: Object = field(default_factory=dict)
     uptimes: dict[str, Uptime] = field(default_factory=dict)
 
     def take(self, change: Change) -> str:
-        """Take in a change of the one or the other; what of it is worth telling, "" for nothing."""
+        """Apply a change of a NodeMaintenance or a VMI; return a line to print, "" if the line would not change."""
         item, name = change.object, change.object["metadata"]["name"]
         if item["kind"] == "NodeMaintenance":
             before, self.status = self.status, item.get("status") or {}
@@ -72,17 +72,17 @@ class Scene:
         return f"{name} {became}" if became else ""
 
     def blocked(self) -> list[str]:
-        """The reasons of those that block the drain, once nobody else is left."""
+        """Return the reasons of the pods that block the drain, or an empty list while other pods are still pending."""
         found = [item["reason"] for item in self.status.get("blockedPods") or []]
         return found if len(found) == self.status.get("pendingCount") else []
 
     def run(self, *names: str) -> bool:
-        """Whether all of these run."""
+        """Return whether all these virtual machines run."""
         return all(self.uptimes.get(name, Uptime()).boot for name in names)
 
 
 def main() -> int:
-    """Run the demo; 0 when the drain did with each machine what was said before, and the labels of CPUs followed."""
+    """Run the demo; return 0 if the drain matched the preview for each virtual machine and the CPU labels followed."""
     started = time.monotonic()
     say("a cluster for this demo: etcd, API server, controller manager, scheduler, kwok; KubeVirt is played")
     engine = deliveries.named("local")
@@ -137,7 +137,7 @@ def _preview(cluster: LocalCluster) -> None:
 
 
 def _drain(cluster: LocalCluster, scene: Scene, flow: Flow) -> None:
-    """Drain the node up to the machine that blocks; then have that one be migratable, and go on by itself."""
+    """Drain the node until only one virtual machine blocks; then make it migratable, so that the drain continues."""
     title(f"Maintain {NODE}")
     maintenance(cluster, "start", NODE, "--reason", "a new power supply")
     restarted = [name for name, drain in FORETOLD.items() if drain == RESTARTS]
@@ -152,7 +152,7 @@ def _drain(cluster: LocalCluster, scene: Scene, flow: Flow) -> None:
 
 
 def _follow(cluster: LocalCluster, scene: Scene, done: Callable[[], bool], line: Callable[[str], None] = print) -> None:
-    """Show what changes, with how long each machine has been up then, until all is as wanted."""
+    """Print each change and the virtual machines' uptimes until `done` returns true."""
 
     async def watch(api: Api) -> None:
         streams = follow(api, MEDIK8S.path), follow(api, INSTANCES)
@@ -168,7 +168,7 @@ def _follow(cluster: LocalCluster, scene: Scene, done: Callable[[], bool], line:
 
 
 def _label(cluster: LocalCluster) -> None:
-    """Have nodes be labelled with what their CPUs offer, and a model become obsolete."""
+    """Label the nodes with the capabilities of their CPUs, then mark a CPU model as obsolete."""
     title(f"The labels of CPUs, by which machines find a node: {KEPT} and {OBSOLETE}, which becomes obsolete")
     show(cluster, "apply", "-f", str(CPUS))
     _await_labels(cluster, {KEPT: NODE_COUNT, OBSOLETE: NODE_COUNT})
@@ -183,7 +183,7 @@ def _label(cluster: LocalCluster) -> None:
 
 
 def _await_labels(cluster: LocalCluster, wanted: Mapping[str, int]) -> None:
-    """Return once so many nodes are labelled with each of these models."""
+    """Return once the label of each CPU model is on the given number of nodes."""
     labels: dict[str, Mapping[str, str]] = {}
 
     async def watch(api: Api) -> None:
@@ -198,7 +198,7 @@ def _await_labels(cluster: LocalCluster, wanted: Mapping[str, int]) -> None:
 
 
 def _within_time(cluster: LocalCluster, watch: Callable[[Api], Coroutine[Any, Any, None]], trouble: str) -> None:
-    """Watch to its end. Raises `DemoError` when that does not come."""
+    """Run the watch to its end. Raises `DemoError` after `SECONDS`."""
     door = cluster.door()
     try:
         door.run(asyncio.wait_for(watch(door.api), SECONDS))

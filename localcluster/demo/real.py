@@ -1,7 +1,7 @@
-"""`make demo-real`: the product as pods of two real nodes, and the node drained on which it runs; all of it happens.
+"""`make demo-real`: runs the product as pods on two real nodes, and drains the node on which it runs.
 
-Two kubelets with containerd, Knative Eventing as pods, and our image by an overlay of a few lines. The story is told
-with kubectl and a watch on the NodeMaintenance.
+Two kubelets with containerd, Knative Eventing as pods, and the product's image in a short overlay. The output combines
+kubectl and a watch on the NodeMaintenance.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ SECONDS = 150.0
 ON_THE_OTHER = {"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": OTHER}}}}}
 FOLDER = Path("/tmp")  # noqa: S108 - a node has a /var of its own, where TMPDIR may be
 COMES_LATE = "validate"
-"""Its certificate reaches its pods when the kubelets look again; the drain does not wait for that."""
+"""This Deployment's certificate reaches its pods only at the kubelets' next sync; the drain does not wait for it."""
 
 
 class Placement:
-    """Part of the install: Knative's webhooks run on the other node before there is any, so that none has to move."""
+    """Add-on that moves Knative's webhooks to the other node before they start; the drain then evicts none of them."""
 
     def archives(self, folder: Path) -> list[Path]:
-        """It has no image."""
+        """Return no images; this add-on has none."""
         return []
 
     def apply(self, cluster: LocalCluster) -> None:
-        """Say where they run."""
+        """Patch the webhooks' Deployments with a node selector."""
         for name in pods.WEBHOOKS:
             kubectl(cluster, "patch", "deployment", "-n", EVENTING.namespace, name, "-p", json.dumps(ON_THE_OTHER))
 
     def await_ready(self, cluster: LocalCluster) -> None:
-        """Knative's own part waits for them."""
+        """Return at once; the Knative add-on waits for these Deployments."""
 
 
 def main() -> int:
-    """Run the demo; 0 when the node was drained by what ran on it, and given back."""
+    """Run the demo; return 0 when the product has drained its own node and made it schedulable again."""
     machine.check()
     build.build_all([build.KUBERNETES, build.NODES, build.KNATIVE])
     say("our image, of the Dockerfile: built where it is not there yet, which takes a minute")
@@ -77,7 +77,7 @@ def _install(cluster: LocalCluster, folder: Path) -> None:
 
 
 def drain(cluster: LocalCluster, nodes: RealNodes) -> None:
-    """Show how the product's own node is drained and given back. Raises `DemoError` where that is not so."""
+    """Show how the product's own node is drained and made schedulable again. Raises `DemoError` if that fails."""
     before = _pods(cluster)
     title(f"Maintain {NODE}, where the product runs")
     for node, names in sorted(_names(before).items()):
@@ -101,7 +101,7 @@ def _pods(cluster: LocalCluster) -> list[Object]:
 
 
 def _names(pods: list[Object]) -> dict[str, Counter[str]]:
-    """Node → how many pods of each account; a function and a source have one each."""
+    """Return, per node, the number of pods per ServiceAccount; each function and each source has its own account."""
     found: dict[str, Counter[str]] = {}
     for pod in pods:
         found.setdefault(pod["spec"]["nodeName"], Counter())[pod["spec"]["serviceAccountName"]] += 1
@@ -116,7 +116,7 @@ def _until_open(cluster: LocalCluster) -> None:
 
 
 def check(cluster: LocalCluster, nodes: RealNodes, leaving: list[Object]) -> None:
-    """Raise `DemoError` where one of these pods is still there, for the API server or for containerd."""
+    """Raise `DemoError` if the API server or containerd still has one of these pods."""
     there = {pod["metadata"]["uid"] for pod in _pods(cluster)}
     node = nodes.node(NODE)
     for pod in leaving:

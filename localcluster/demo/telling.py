@@ -1,4 +1,4 @@
-"""How a demo tells its story: headings, lines, and what kubectl says, with our commands, asked as a person would."""
+"""Helpers of the demos: headings, progress lines, and commands that are printed with their output."""
 
 from __future__ import annotations
 
@@ -23,36 +23,39 @@ from localcluster.servers import ROOT
 from localcluster.trouble import LocalClusterError
 
 ENDINGS = (signal.SIGTERM, signal.SIGHUP)
-"""What ends a demo beside Ctrl-C: somebody's kill, and a terminal that is closed."""
+"""Signals that end a demo besides Ctrl-C: SIGTERM, and the SIGHUP of a terminal that closes."""
 
 
 class DemoError(LocalClusterError):
-    """The demo did not show what it promises."""
+    """An unexpected result in a demo."""
 
 
 def title(text: str) -> None:
-    """A heading."""
+    """Print a heading."""
     print(f"\n── {text} " + "─" * max(0, 100 - len(text)))
 
 
 def say(text: str) -> None:
-    """A line of the story."""
+    """Print a progress line."""
     print(f"• {text}")
 
 
 def show(cluster: LocalCluster, *words: str) -> None:
-    """A command of kubectl, and what it says."""
+    """Print a kubectl command and its output."""
     print(f"$ kubectl {shlex.join(words)}")
     print(kubectl(cluster, *words))
 
 
 def kubectl(cluster: LocalCluster, *words: str, **more: Any) -> str:
-    """What kubectl says. Raises `LocalClusterError`, which quotes it."""
+    """Return the output of kubectl. Raises `LocalClusterError`, which quotes kubectl's error."""
     return str(cluster.kubectl(*words, **more).stdout)
 
 
 def maintenance(cluster: LocalCluster, *words: str, silent: bool = False) -> str:
-    """A command of `kubectl maintenance`, and what it says; its output. Raises `LocalClusterError`, which quotes it."""
+    """Run `kubectl maintenance`, print the command and its output unless `silent`, and return its standard output.
+
+    Raises `LocalClusterError`, which quotes the error output.
+    """
     environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig_for(access.ADMIN))}
     command = [sys.executable, "-m", "console.cli", *words]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -65,7 +68,7 @@ def maintenance(cluster: LocalCluster, *words: str, silent: bool = False) -> str
 
 
 def apply_maintenance(cluster: LocalCluster, name: str, node: str) -> str:
-    """Create the maintenance of a node as a person would; gives what kubectl says beside its output."""
+    """Create a NodeMaintenance with `kubectl apply`; return kubectl's error output, which contains the warnings."""
     kind = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance"}
     spec = {"nodeName": node, "reason": "a new power supply"}
     text = json.dumps({**kind, "metadata": {"name": name}, "spec": spec})
@@ -76,9 +79,14 @@ def apply_maintenance(cluster: LocalCluster, name: str, node: str) -> str:
 
 
 def follow_drain(cluster: LocalCluster, name: str, seconds: float, line: Callable[[float, str], None]) -> float:
-    """Show the status of a maintenance as it changes, until Succeeded; gives the seconds that took.
+    """Print each change of a NodeMaintenance's status until it is Succeeded; return the seconds since the call.
 
-    In: how long it may be silent, and what shows a line, with the seconds since the beginning. Raises `DemoError`.
+    Raises `DemoError` if the maintenance fails, and `LocalClusterError` after `seconds` without a change.
+
+    Args:
+        name: The name of the NodeMaintenance.
+        seconds: The longest allowed time without a change.
+        line: Prints a line; also gets the seconds since the call.
     """
     started, shown = time.monotonic(), ""
     for change in cluster.watch(MEDIK8S.path, fields=f"metadata.name={name}", seconds=seconds):
@@ -94,7 +102,7 @@ def follow_drain(cluster: LocalCluster, name: str, seconds: float, line: Callabl
 
 
 def drain_line(status: Object) -> str:
-    """The status of a NodeMaintenance in one line: phase, bar, pending pods, and who is blocked by what."""
+    """Return the status of a NodeMaintenance as one line: phase, progress bar, pending pods and a blocked pod."""
     done = int(status.get("drainProgress") or 0)
     bar = "█" * (done // 5) + "░" * (20 - done // 5)
     blocked = [f"{item['name']}: {item['message']}" for item in status.get("blockedPods") or []]
@@ -104,21 +112,24 @@ def drain_line(status: Object) -> str:
 
 
 def tell(story: Callable[[], int]) -> None:
-    """Tell a story; its exit status is the program's, and what went wrong is one line."""
+    """Run a demo and exit with its status; print an error as one line."""
     try:
         with _interruptible():
             sys.exit(story())
     except (LocalClusterError, ApiError, OSError) as error:
         raise SystemExit(f"error: {error}") from None
     except KeyboardInterrupt as interrupt:
-        with contextlib.suppress(OSError):  # the terminal may be gone
+        with contextlib.suppress(OSError):  # the terminal may have closed
             say("interrupted; everything that was started is stopped")
         raise SystemExit(128 + next(iter(interrupt.args), signal.SIGINT)) from None
 
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Have `ENDINGS` interrupt as Ctrl-C does, so that nothing is left; one that is ignored, as by nohup, stays so."""
+    """Handle `ENDINGS` like Ctrl-C, so that the cleanup runs.
+
+    A signal that is ignored, as under nohup, stays ignored.
+    """
     before = {number: signal.getsignal(number) for number in ENDINGS}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
@@ -131,6 +142,6 @@ def _interruptible() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    for each in ENDINGS:  # a second one would break off what the first began
+    for each in ENDINGS:  # a second signal would abort the cleanup
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt(number)

@@ -1,6 +1,6 @@
-"""`make demo-mutex`: four workers are upgraded one by one, with Jobs before and behind each; all of it really happens.
+"""`make demo-mutex`: upgrades four workers one by one, with Jobs before and after each upgrade.
 
-OpenShift is played by the actors, which upgrade a node as soon as its pool lets them; all else is the product.
+Fake OpenShift operators upgrade a node as soon as its pool allows it; everything else is the real product.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ WINGS = (MAINTENANCE, MUTEX)
 NAME, INFRA = "demo", ("node-4", "node-5")
 NEW = "4.16.4"
 JOBS = 4
-"""Of each node: two rules, each with a Job before the upgrade and one behind it."""
+"""Jobs per node: two rules, each with one Job before the upgrade and one after it."""
 SECONDS = 60.0
-"""Longest silence of the run that the demo takes for life."""
+"""Longest time without a change of the run before the demo fails."""
 WIDTH = 14
-"""Of the longest name of a function."""
+"""Length of the longest function name."""
 
 
 def main() -> int:
-    """Run the demo; 0 when every worker was upgraded in turn and everything is as it was before."""
+    """Run the demo; return 0 if the workers were upgraded one after another and the cluster's state was restored."""
     started = time.monotonic()
     say("a cluster for this demo: etcd, API server, controller manager, scheduler, kwok; OpenShift is played")
     engine = deliveries.named("local")
@@ -76,7 +76,7 @@ def _tell(cluster: LocalCluster, product: deliveries.Running) -> None:
 
 
 def _prepare(cluster: LocalCluster) -> dict[str, Object]:
-    """Put pools, rules, target and run config on the cluster; returns the pools as they are before the run."""
+    """Create the pools, the rules, the target and the run config; return the pools as they are before the run."""
     title("Two pools of two workers each, an empty canary, two rules with cleanup Jobs, one run")
     kubectl(cluster, "label", "node", *INFRA, "node-role.kubernetes.io/infra=")
     show(cluster, "apply", "-f", str(STORY))
@@ -88,7 +88,7 @@ def _prepare(cluster: LocalCluster) -> dict[str, Object]:
 
 
 def _follow(cluster: LocalCluster, flow: Flow) -> tuple[Object, float]:
-    """Show how far the run is as that changes, until it is finished; returns it, and the seconds that took."""
+    """Print the run's progress until it is finished; return the run and the seconds that it took."""
     started, shown, are_pools_shown = time.monotonic(), "", False
     for change in cluster.watch(collection(RUN), fields=f"metadata.name={NAME}", seconds=SECONDS):
         status = change.object.get("status") or {}
@@ -107,7 +107,7 @@ def _follow(cluster: LocalCluster, flow: Flow) -> tuple[Object, float]:
 
 
 def progress_line(status: Object) -> str:
-    """The status in one line: how many nodes are done, the step, the node, and the Job that it waits for."""
+    """Return the run's status as one line: the number of finished nodes, the step, the node and the current Job."""
     nodes = ((status.get("record") or {}).get("nodes") or {}).values()
     done = sum("cleanedAt" in node for node in nodes)
     bar = "■" * done + "□" * (len(nodes) - done)
@@ -116,7 +116,7 @@ def progress_line(status: Object) -> str:
 
 
 def _check(cluster: LocalCluster, run: Object, before: dict[str, Object]) -> None:
-    """Whether all is as the demo says."""
+    """Check the upgraded nodes, the pools and the Jobs. Raises `DemoError` if one is not as expected."""
     nodes = cluster.door().list(NODES, labels=WORKER)["items"]
     labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in nodes}
     if late := [name for name, own in labels.items() if own[VERSION_LABEL] != NEW]:
@@ -140,7 +140,7 @@ def _show_pools(cluster: LocalCluster) -> None:
 
 
 def _pools(cluster: LocalCluster) -> dict[str, Any]:
-    """Pool → its spec."""
+    """Return the spec of each pool, by name."""
     return {pool["metadata"]["name"]: pool["spec"] for pool in cluster.door().list(POOLS)["items"]}
 
 

@@ -1,4 +1,4 @@
-"""Where the demo's virtual machines run and since when; what came of them beside what was told before. Pure."""
+"""The node and uptime of the demo's virtual machines; compares the forecasts with the outcomes. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from kube.virtualization.outlook import BLOCKS, MOVES, RESTARTS, STOPS
 from localcluster.demo.telling import DemoError
 
 BOOTED = "fake-virt/booted"
-"""Annotation of an instance: when it booted, and in which launcher; the same until it stops."""
+"""Annotation of a VMI: its boot time and its virt-launcher pod, unchanged until the VMI stops."""
 
 
 class Uptime(NamedTuple):
-    """Where a machine runs, and its boot; "" for both while it does not."""
+    """The node on which a virtual machine runs, and its boot; both are "" while it does not run."""
 
     node: str = ""
     boot: str = ""
 
 
 Uptimes = Mapping[str, Uptime]
-"""By the names of machines."""
+"""Uptimes by the names of the virtual machines."""
 
 
 def uptime(instance: Object) -> Uptime:
-    """That of an instance."""
+    """Return the uptime of a VMI."""
     if not is_running(instance):
         return Uptime()
     return Uptime(node_of(instance), str(instance["metadata"]["annotations"][BOOTED]))
 
 
 def counters(known: Uptimes, now: datetime) -> str:
-    """All machines in one line: how long each has been up, and where."""
+    """Return one line with the uptime and the node of every virtual machine."""
     return "   ".join(f"{name} {_counter(each, now)}" for name, each in sorted(known.items()))
 
 
@@ -45,7 +45,7 @@ def _counter(each: Uptime, now: datetime) -> str:
 
 
 def told(before: Uptime, after: Uptime) -> str:
-    """What has just become of a machine, "" for nothing."""
+    """Return a description of a virtual machine's latest change, "" if it did not change."""
     if not after.boot:
         return "is shut down" if before.boot else ""
     if not before.boot:
@@ -56,7 +56,7 @@ def told(before: Uptime, after: Uptime) -> str:
 
 
 def outcomes(node: str, foretold: Mapping[str, str], before: Uptimes, after: Uptimes) -> Iterator[str]:
-    """A line for each machine, which says what was foretold and what came. Raises `DemoError` where these differ."""
+    """Yield one line per virtual machine: the forecast and the outcome. Raises `DemoError` if they differ."""
     for name, drain in sorted(foretold.items()):
         was, now = before[name], after.get(name, Uptime())
         unbroken = now.boot == was.boot and now.node not in ("", node)

@@ -1,1 +1,1 @@
-"""`make deploy`: one of our overlays, applied to the cluster of the current kubeconfig."""
+"""`make deploy`: applies one of the project's overlays to the cluster of the current kubeconfig."""

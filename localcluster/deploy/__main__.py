@@ -1,4 +1,4 @@
-"""`python -m localcluster.deploy OVERLAY`: one below manifests/overlays, or a folder of one's own."""
+"""Command line `python -m localcluster.deploy OVERLAY`: an overlay's name in manifests/overlays, or its directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Applies an overlay to the cluster of the current kubeconfig, if all that it needs is there."""
+"""Applies an overlay to the cluster of the current kubeconfig, if the cluster meets the overlay's requirements."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from localcluster.trouble import LocalClusterError
 
 OVERLAYS = ROOT / "manifests" / "overlays"
 OURS = "app.kubernetes.io/part-of=node-maintenance"
-"""What selects the pods of our programs."""
+"""Label selector of the product's pods."""
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 
 
 def folder_of(overlay: str) -> Path:
-    """Give an overlay's folder. Raises `LocalClusterError` that lists ours when there is no such thing.
+    """Return an overlay's directory. Raises `LocalClusterError`, which lists the project's overlays, if there is none.
 
-    A `~` in front is a home, which no shell looks up within `OVERLAY=`.
+    The function expands a leading `~`, which a shell does not expand inside `OVERLAY=`.
     """
     for folder in (OVERLAYS / overlay, Path(os.path.expanduser(overlay))):
         if overlay and (folder / "kustomization.yaml").is_file():
@@ -52,7 +52,10 @@ def folder_of(overlay: str) -> Path:
 
 
 def deploy(overlay: str) -> None:
-    """Apply it. Raises `LocalClusterError` with the reason, and then nothing was applied unless kubectl began to."""
+    """Apply an overlay. Raises `LocalClusterError` with the reason.
+
+    On an error nothing was applied, except for the signing key's Secret and what the final `kubectl apply` wrote.
+    """
     folder = folder_of(overlay)
     kubectl = _program()
     rendered = _run(kubectl, "kustomize", str(folder)).stdout
@@ -73,7 +76,7 @@ def deploy(overlay: str) -> None:
 
 
 def _refuse_unserved(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
-    """Raise `LocalClusterError` where the cluster lacks a kind of these objects."""
+    """Raise `LocalClusterError` if the cluster does not serve a kind of these objects."""
     missing = sorted(needed(items) - _served(kubectl, items))
     if missing:
         names = ", ".join(f"{kind} ({version})" for version, kind in missing)
@@ -84,7 +87,7 @@ def _refuse_unserved(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _refuse_another(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
-    """Raise `LocalClusterError` where another install is there, of which these objects would take something."""
+    """Raise `LocalClusterError` if these objects would take over objects or roles of another install."""
     live = [one for space in spaces(items) for one in _live(kubectl, space)]
     if found := [*obstacles(items, live), *_robbed(kubectl, items)]:
         remedy = 'see "Another broker or overlay" in docs/install.md'
@@ -92,9 +95,10 @@ def _refuse_another(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _refuse_unkeyed(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
-    """Raise `LocalClusterError` where a first key would come beside pods that run without it.
+    """Raise `LocalClusterError` if the signing key does not exist yet but pods already run without it.
 
-    Pods that start later would refuse what those emit, for good, and to end those is for a person to say.
+    Pods that start later with the key would reject the events of those pods permanently. Only the administrator may
+    decide to delete them.
     """
     for space in signing(items):
         path = f"/api/v1/namespaces/{space}"
@@ -109,7 +113,10 @@ def _refuse_unkeyed(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _share_key(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
-    """Make the Secret with the key unless it is there, behind its namespace where that is one of the objects."""
+    """Create the signing key's Secret in each namespace that needs it, unless it exists.
+
+    The function applies the namespace first if it is one of the objects.
+    """
     for space in signing(items):
         own = [item for item in items if item["kind"] == "Namespace" and item["metadata"]["name"] == space]
         for body in own:
@@ -122,7 +129,7 @@ def _share_key(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _program() -> str:
-    """Give kubectl: the one on PATH, or the one that was built."""
+    """Return the path of kubectl: the one on PATH, or else the one that `make build` built."""
     if found := shutil.which("kubectl"):
         return found
     built = build.target() / "kubectl"
@@ -132,13 +139,13 @@ def _program() -> str:
 
 
 def _home(kubectl: str) -> str:
-    """Give the namespace of the current context, `default` where that names none, as with kubectl."""
+    """Return the namespace of the current context, or `default` if it names none, as kubectl does."""
     answer = _run(kubectl, "config", "view", "--minify", "-o", "jsonpath={.contexts[0].context.namespace}", check=False)
     return answer.stdout or "default"
 
 
 def _served(kubectl: str, items: Sequence[Mapping[str, Any]]) -> set[Kind]:
-    """Give the kinds that the cluster serves in the groups of these objects."""
+    """Return the kinds that the cluster serves in the API groups of these objects."""
     found: set[Kind] = set()
     for version in {item["apiVersion"] for item in items}:
         path = f"/apis/{version}" if "/" in version else f"/api/{version}"
@@ -147,14 +154,17 @@ def _served(kubectl: str, items: Sequence[Mapping[str, Any]]) -> set[Kind]:
 
 
 def _robbed(kubectl: str, items: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say who of those that are there would lose cluster roles: another install, or its functions served otherwise."""
+    """Describe each existing ServiceAccount that would lose its ClusterRoleBindings.
+
+    Such an account belongs to another install, or to the same functions deployed in another form.
+    """
     lost = sorted(robbed(items, _answer(kubectl, BINDINGS).get("items", ())))
     there = (pair for pair in lost if _answer(kubectl, "/api/v1/namespaces/{}/serviceaccounts/{}".format(*pair)))
     return [f"ServiceAccount {space}/{name} would lose its cluster roles" for space, name in there]
 
 
 def _live(kubectl: str, space: str) -> list[Mapping[str, Any]]:
-    """Give the Brokers of a namespace, and its Services of the core."""
+    """Return the Brokers and the core Services of a namespace."""
     paths = (f"/apis/eventing.knative.dev/v1/namespaces/{space}/brokers", f"/api/v1/namespaces/{space}/services")
     found: list[Mapping[str, Any]] = []
     for kind, path in zip(("Broker", "Service"), paths, strict=True):
@@ -163,7 +173,7 @@ def _live(kubectl: str, space: str) -> list[Mapping[str, Any]]:
 
 
 def _answer(kubectl: str, path: str) -> Mapping[str, Any]:
-    """Give what the API server says at a path, {} for one that it does not serve."""
+    """Return the API server's response for a path, {} if it does not serve the path."""
     answer = _run(kubectl, "get", "--raw", path, check=False)
     if answer.returncode == 0:
         found: Mapping[str, Any] = json.loads(answer.stdout)

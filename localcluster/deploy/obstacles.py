@@ -1,4 +1,4 @@
-"""What keeps an overlay from being applied: what the cluster lacks, or has of another install. Pure."""
+"""Reasons not to apply an overlay: kinds that the cluster lacks, and conflicts with another install. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 KNATIVE = ".knative.dev"
 BROKER_CLASS = "eventing.knative.dev/broker.class"
 KEY = "signing"
-"""The Secret with the key that our programs sign events with."""
+"""The Secret with the key that the product's programs sign events with."""
 PLACEHOLDER = "nodemaintenance"
-"""The image that our manifests name, for `images` of an overlay to replace: no registry has it."""
+"""The image name in the manifests, which `images` of an overlay must replace: it is in no registry."""
 LOOKED_AT = ("Broker", "Service", "ContainerSource")
-"""Kinds whose namespace is asked for before anything is applied."""
+"""Kinds whose namespace is needed for the checks before anything is applied."""
 Kind = tuple[str, str]
 """An `apiVersion` and a `kind`."""
 
 
 def needed(items: Sequence[Mapping[str, Any]]) -> set[Kind]:
-    """Give the kinds that a cluster has to serve before these objects are applied: those that they do not define."""
+    """Return the kinds that the cluster must already serve: those that the objects use but do not define."""
     defined = {
         (f"{spec['group']}/{version['name']}", spec["names"]["kind"])
         for spec in (item["spec"] for item in items if item["kind"] == "CustomResourceDefinition")
@@ -28,7 +28,7 @@ def needed(items: Sequence[Mapping[str, Any]]) -> set[Kind]:
 
 
 def placed(items: Sequence[Mapping[str, Any]], home: str) -> list[Mapping[str, Any]]:
-    """Give these objects, those that are looked at with a namespace: kubectl puts what names none into `home`."""
+    """Return the objects, with `home` as the namespace of each `LOOKED_AT` object that names none, as kubectl does."""
     return [
         {**item, "metadata": {"namespace": home, **item["metadata"]}} if item["kind"] in LOOKED_AT else item
         for item in items
@@ -36,14 +36,14 @@ def placed(items: Sequence[Mapping[str, Any]], home: str) -> list[Mapping[str, A
 
 
 def spaces(items: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Give the namespaces in which these objects have a Broker or a Service of either kind."""
+    """Return the namespaces in which these objects have a Broker, or a core or Knative Service."""
     return sorted({item["metadata"]["namespace"] for item in items if item["kind"] in ("Broker", "Service")})
 
 
 def obstacles(items: Sequence[Mapping[str, Any]], live: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say which of the live objects these cannot replace: each that another choice of components has made.
+    """Describe each live object that these objects cannot replace because another choice of components created it.
 
-    Nobody changes the class of a Broker, and Serving takes no Service that is not its own, nor gives one away.
+    The class of a Broker is immutable. Knative Serving neither adopts a foreign core Service nor releases its own.
     """
     there = {(item["kind"], item["metadata"]["namespace"], item["metadata"]["name"]): item for item in live}
     found = []
@@ -61,26 +61,29 @@ def obstacles(items: Sequence[Mapping[str, Any]], live: Sequence[Mapping[str, An
 
 
 def robbed(items: Sequence[Mapping[str, Any]], live: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
-    """Give the accounts, by namespace and name, from which these objects would take a live ClusterRoleBinding."""
+    """Return the ServiceAccounts that applying these objects would remove from live ClusterRoleBindings."""
     ours = {item["metadata"]["name"]: _accounts(item) for item in items if item["kind"] == "ClusterRoleBinding"}
     lost = (_accounts(item) - ours.get(item["metadata"]["name"], _accounts(item)) for item in live)
     return set().union(*lost)
 
 
 def nameless(items: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say which of these objects would run the placeholder, and so nothing at all."""
+    """Return the names of the objects that would run the placeholder image, which cannot be pulled."""
     return [f"{item['kind']} {item['metadata']['name']}" for item in items if _has_placeholder(item)]
 
 
 def _has_placeholder(part: Any) -> bool:
-    """Whether it is the image of a container somewhere in an object of whatever kind, or in a part of one."""
+    """Return whether a container in this object, or in this part of one, has the placeholder image."""
     if isinstance(part, Mapping):
         return part.get("image") == PLACEHOLDER or any(map(_has_placeholder, part.values()))
     return isinstance(part, list) and any(map(_has_placeholder, part))
 
 
 def unkeyed(pods: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Name those of these pods that read the key when they start, and have not ended: all, where there is no key."""
+    """Return the names of the pods that read the key at startup and have not terminated.
+
+    If the key does not exist, all these pods run without it.
+    """
     return [
         pod["metadata"]["name"]
         for pod in pods
@@ -94,7 +97,7 @@ def _reads_key(variable: Mapping[str, Any]) -> bool:
 
 
 def _accounts(binding: Mapping[str, Any]) -> set[tuple[str, str]]:
-    """The ServiceAccounts that it is for, by namespace and name."""
+    """Return the ServiceAccounts among a binding's subjects, by namespace and name."""
     subjects = (each for each in binding.get("subjects") or () if each["kind"] == "ServiceAccount")
     return {(each["namespace"], each["name"]) for each in subjects}
 
@@ -104,10 +107,10 @@ def _class(broker: Mapping[str, Any]) -> str:
 
 
 def _is_of_serving(service: Mapping[str, Any]) -> bool:
-    """Whether a Service of the core was made by Serving."""
+    """Return whether a core Service was created by Knative Serving."""
     return any(KNATIVE in owner["apiVersion"] for owner in service["metadata"].get("ownerReferences") or [])
 
 
 def signing(items: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Give the namespaces whose programs sign."""
+    """Return the namespaces whose programs sign events."""
     return {item["metadata"]["namespace"] for item in items if item["kind"] == "ContainerSource"}

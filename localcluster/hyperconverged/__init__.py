@@ -1,1 +1,1 @@
-"""What HyperConverged brings to a cluster, as far as the labels of CPUs need it."""
+"""The HyperConverged kind on a local cluster, as far as the CPU labels need it."""

@@ -1,4 +1,4 @@
-"""A small CRD of HyperConverged, with the fields that are read: its own one comes with its operator only."""
+"""A minimal CRD of HyperConverged with the fields that the product reads; only the operator ships the original."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ FILE = Path(__file__).with_name("crd.yaml")
 
 
 def install(cluster: LocalCluster) -> None:
-    """Apply it; return when the kind is served."""
+    """Apply the CRD; return when its kind is served."""
     cluster.kubectl("apply", "--server-side", "-f", FILE)
     await_ready("HyperConverged's kind", lambda: cluster.serves(PATH), cluster.servers)

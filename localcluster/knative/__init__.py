@@ -1,1 +1,1 @@
-"""Real Knative Eventing as local processes beside a local cluster, and the product on it."""
+"""Real Knative Eventing as local processes next to a local cluster, with the product on it."""

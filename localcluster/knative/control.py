@@ -1,4 +1,4 @@
-"""Knative's control planes as processes: its controllers and admission webhooks. No event flows by these alone."""
+"""Knative's control planes as processes: controllers and admission webhooks, without a data plane for events."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from localcluster.processes import Server, Startable, await_ready, free_port, ki
 from localcluster.programs import build
 from localcluster.servers import DIRECT
 
-# Bursts are not held up by the client; and small heaps that are collected less often leave more of a small machine.
+# High client limits for bursts, and less frequent garbage collection, since the heaps are small.
 SETTINGS = {"KUBE_API_QPS": "500", "KUBE_API_BURST": "1000", "GOGC": "400"}
 SECONDS = 60
 
 
 class ControlPlane(Startable):
-    """Parts of Knative on a cluster that was started with `install.APISERVER_FLAGS`.
+    """The control planes of Knative projects on a cluster that was started with `install.APISERVER_FLAGS`.
 
-    In: a folder for logs, the parts, and what every process gets into its environment beside its own.
+    Args:
+        directory: The directory for logs.
+        parts: The Knative projects.
+        environment: Variables that every process gets in addition to its own.
     """
 
     def __init__(
@@ -35,12 +38,12 @@ class ControlPlane(Startable):
         self.servers: list[Server] = []
 
     def install(self) -> None:
-        """Apply all of the parts' manifests."""
+        """Apply the manifests of all projects."""
         for part, ports in zip(self._parts, self._ports, strict=True):
             install.install(self._cluster, part, ports)
 
     def _bring_up(self) -> None:
-        """Start all processes of what is installed; return when its objects can be created."""
+        """Start the processes of all projects; return when their objects can be created."""
         for part, kubelet, ports in zip(self._parts, self._kubelets, self._ports, strict=True):
             for name in part.controllers:
                 self.servers.append(kubelet.server(part.namespace, name, PROFILING_PORT=str(free_port())))
@@ -52,11 +55,11 @@ class ControlPlane(Startable):
         self._await_webhooks()
 
     def stop(self) -> None:
-        """End all; none has anything to lose."""
+        """Kill all processes; none of them holds state."""
         kill_all(self.servers)
 
     def _await_webhooks(self) -> None:
-        """Wait until the webhooks wrote their certificates, and the API server calls them and believes them."""
+        """Wait until the webhooks have written their certificates, and the API server calls and trusts the webhooks."""
         trusted = "--for=jsonpath={.webhooks[0].clientConfig.caBundle}"
         for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
             self._cluster.kubectl("wait", kind, "--all", trusted, f"--timeout={SECONDS}s")

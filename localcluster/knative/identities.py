@@ -1,7 +1,8 @@
-"""Knative's `authentication-oidc`, switched on and off while it runs: whoever posts then says who it is.
+"""Switches Knative's `authentication-oidc` on and off at run time; when it is on, each sender must authenticate.
 
-Its ingress, filter and dispatcher check tokens by the keys that the API server publishes. In a cluster they ask
-`kubernetes.default.svc` as themselves; here they are given the API server's address, where they ask as anybody.
+Knative's ingress, filter and dispatcher verify tokens with the API server's public keys. In a cluster they fetch these
+keys from `kubernetes.default.svc` with their own accounts. Here they fetch them anonymously from the API server's
+address.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from localcluster.processes import await_ready
 from localcluster.trouble import LocalClusterError
 
 SECONDS, TIMES = 20, 4
-"""How long it is waited for all to follow a change of the flags, and how often that is made known."""
+"""The timeout for all components to follow a change of the flags, and the number of attempts."""
 FLAG, DISCOVERY = "authentication-oidc", "oidc-discovery-base-url"
 """Keys of the ConfigMap config-features."""
 ANYBODY_MAY_DISCOVER = {
@@ -39,25 +40,26 @@ SENDERS = (
     *(f"sources.knative.dev/v1/{{}}/{kind}s" for kind in ("apiserversource", "pingsource", "containersource")),
     "sources.knative.dev/v1/{}/sinkbindings",
 )
-"""Who gets an account to send under."""
+"""Resources whose objects get a ServiceAccount to send with."""
 CHANNELS = f"/apis/messaging.knative.dev/v1/namespaces/{NAMESPACE}/inmemorychannels"
 TOLD = ("K_AUDIENCE", "K_OIDC_SERVICE_ACCOUNT")
-"""Variables that tell an adapter of Knative's for whom its tokens are, and in whose name."""
+"""Variables with the audience of an adapter's tokens, and with the ServiceAccount that the tokens authenticate."""
 MOUNTED = "oidc-token"
 """The volume with the token of a SinkBinding."""
 
 
 def require(cluster: LocalCluster) -> None:
-    """Have Knative ask for identities; return when all our objects have one, and their programs are told to say it."""
+    """Enable authentication; return when each Knative object has an identity and its adapter is configured."""
     install.apply(cluster, [ANYBODY_MAY_DISCOVER])
     _switch(cluster, {FLAG: "enabled", DISCOVERY: cluster.url}, asked=True)
 
 
 def waive(cluster: LocalCluster) -> None:
-    """Have Knative ask nobody; return when it has taken back what it told our objects and their programs.
+    """Disable authentication; return when Knative has removed the identities from the objects and their adapters.
 
-    It leaves the EventPolicy of the Broker's channel behind, by which the channel stays not ready: its dispatcher
-    serves it until it is started anew, and never again.
+    Knative leaves the EventPolicy of the Broker's channel in place, which keeps the channel not ready. Its dispatcher
+    serves such a channel only until the dispatcher's next restart. So the function deletes the EventPolicies and waits
+    for the channel.
     """
     _switch(cluster, {FLAG: "disabled", DISCOVERY: None}, asked=False)
     cluster.kubectl("delete", "eventpolicy", "--all", "-n", NAMESPACE)
@@ -65,7 +67,7 @@ def waive(cluster: LocalCluster) -> None:
 
 
 def told(cluster: LocalCluster) -> dict[str, dict[str, str]]:
-    """Give, for each of our Deployments, what its container is told of `TOLD`."""
+    """Return, for each Deployment in the product's namespace, the `TOLD` variables of its container."""
     return {
         item["metadata"]["name"]: {entry["name"]: entry["value"] for entry in entries(item) if entry["name"] in TOLD}
         for item in deployments(cluster)
@@ -73,7 +75,7 @@ def told(cluster: LocalCluster) -> dict[str, dict[str, str]]:
 
 
 def mount(cluster: LocalCluster, directory: Path) -> None:
-    """Write the token of each SinkBinding to `directory/NAME.token`, and take away that of one that has none."""
+    """Write the token of each SinkBinding to `directory/NAME.token`; remove the file of one without a token."""
     for item in cluster.door().list(f"/apis/sources.knative.dev/v1/namespaces/{NAMESPACE}/sinkbindings")["items"]:
         file = directory / f"{item['metadata']['name']}.token"
         file.unlink(missing_ok=True)
@@ -83,9 +85,10 @@ def mount(cluster: LocalCluster, directory: Path) -> None:
 
 
 def _switch(cluster: LocalCluster, flags: dict[str, Any], *, asked: bool) -> None:
-    """Set flags; return when Knative has done all that follows. Where it leaves an object behind, it is told again.
+    """Set the flags; return when Knative has reconciled everything that depends on them, and retry otherwise.
 
-    Now and then a Trigger that is reconciled just then stays as it was, until the ConfigMap changes once more.
+    Sometimes Knative misses a Trigger that it is reconciling at that moment. Another change of the ConfigMap makes it
+    reconcile the Trigger again.
     """
     for attempt in range(TIMES):
         _set(cluster, flags, attempt)
@@ -104,7 +107,7 @@ def _set(cluster: LocalCluster, flags: dict[str, Any], attempt: int) -> None:
 
 
 def _stands(cluster: LocalCluster, *, asked: bool) -> bool:
-    """Tell whether the Broker, each sender, and each program that has the Broker's address are as they then are."""
+    """Return whether the Broker, each sender, and each Deployment with the Broker's address match the flags."""
     door = cluster.door()
     broker = door.get(f"/apis/eventing.knative.dev/v1/namespaces/{NAMESPACE}/brokers/default")
     lists = [door.list(f"/apis/{path.format(f'namespaces/{NAMESPACE}')}") for path in SENDERS]
@@ -125,10 +128,10 @@ def _is_told(deployment: Object) -> bool:
 
 
 def deployments(cluster: LocalCluster) -> list[Object]:
-    """Give the Deployments of our namespace, ours and those that Knative made of our sources."""
+    """Return the Deployments in the product's namespace, including those that Knative creates for the sources."""
     return list(cluster.door().list(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments")["items"])
 
 
 def entries(deployment: Object) -> list[Object]:
-    """Give the variables of its first container."""
+    """Return the environment variables of a Deployment's first container."""
     return list(deployment["spec"]["template"]["spec"]["containers"][0].get("env", []))

@@ -1,4 +1,4 @@
-"""Knative's own manifests, from its Go modules: read, fitted to this machine, applied."""
+"""Knative's own manifests, from its Go modules: reads them, adapts them to this host, and applies them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from localcluster.trouble import LocalClusterError
 
 HERE = Path(__file__).parent
 NODE = "localcluster/for=knative"
-# Lets the API server call webhooks at the addresses of a Service's endpoints, for there is no kube-proxy; and puts
-# every pod of a namespace on the node that its annotations say, so that no drain touches Knative's pods.
+# Aggregator routing makes the API server call webhooks at their endpoints' addresses, since kube-proxy is absent. The
+# admission plugins put every pod of a namespace on the node that the namespace's annotations select, so that no drain
+# touches Knative's pods.
 APISERVER_FLAGS = (
     "--enable-aggregator-routing=true",
     "--enable-admission-plugins=PodNodeSelector,PodTolerationRestriction",
@@ -28,27 +29,27 @@ PLACE = (
     'scheduler.alpha.kubernetes.io/defaultTolerations=[{"operator":"Exists"}]',
 )
 OF_PODS = frozenset({"HorizontalPodAutoscaler", "PodDisruptionBudget"})
-"""What means nothing to a Deployment whose pods are processes."""
+"""Kinds that have no meaning for a Deployment whose pods are processes."""
 FIRST = ("Namespace", "CustomResourceDefinition")
-"""Kinds that the rest stands on."""
+"""Kinds that must be applied before all others."""
 
 Manifest = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One of Knative's projects, as far as it is needed here.
+    """A Knative project, limited to what is needed here.
 
     Attributes:
-        tools: its programs.
-        folder: the folder beside this one with the go.mod that names `module`.
-        module: the Go module that holds its own manifests.
-        namespace: where it is installed.
-        rooms: folders and files of manifests in the module.
-        controllers: Deployments that run as processes.
-        webhooks: Services of the admission webhooks, and the Deployment that answers each.
-        trial: what is created in a dry run, to see that its webhooks answer for each API group.
-        unused: objects of features that we do not use.
+        tools: Its programs.
+        folder: The directory of `localcluster` with the go.mod that requires `module`.
+        module: The Go module with the project's manifests.
+        namespace: The namespace that it is installed in.
+        rooms: Paths of manifest files and directories in the module.
+        controllers: The Deployments that run as processes.
+        webhooks: The Services of the admission webhooks, each with the Deployment that serves it.
+        trial: Objects for a dry run, which shows that the webhooks answer for each API group.
+        unused: Names of objects of features that the product does not use.
     """
 
     tools: build.Toolset
@@ -62,7 +63,7 @@ class Part:
     unused: frozenset[str] = frozenset()
 
     def manifests(self, left_out: frozenset[str] = OF_PODS) -> list[Manifest]:
-        """Give all its objects that are needed here, but for those of these kinds."""
+        """Return the project's manifests that are needed here, without those of the excluded kinds."""
         module = build.module_folder(self.folder, self.module)
         found = [module / room for room in self.rooms]
         files = [file for path in found for file in (sorted(path.rglob("*.yaml")) if path.is_dir() else [path])]
@@ -104,28 +105,30 @@ SERVING = Part(
     webhooks={"webhook": "webhook"},
     trial=HERE.parent / "serving" / "trial.yaml",
 )
-"""Its admission webhook alone: no pod of a Knative Service runs here."""
+"""Knative Serving's admission webhook only; no pod of a Knative Service runs here."""
 
 
 def apply(cluster: LocalCluster, items: list[Manifest]) -> None:
-    """Apply objects as their owner."""
+    """Apply objects, taking over the ownership of their fields."""
     cluster.apply(items, "--force-conflicts")
 
 
 def halves(items: list[Manifest]) -> tuple[list[Manifest], list[Manifest]]:
-    """What the rest stands on, and the rest: each is applied as a whole."""
+    """Split the objects into those that must be applied first and the rest."""
     return [item for item in items if item["kind"] in FIRST], [item for item in items if item["kind"] not in FIRST]
 
 
 def place(cluster: LocalCluster, namespace: str) -> None:
-    """Keep the pods of a namespace on the node that no drain touches."""
+    """Keep the pods of a namespace on the node that is never drained."""
     cluster.kubectl("annotate", "--overwrite", "namespace", namespace, *PLACE)
 
 
 def install(cluster: LocalCluster, part: Part, ports: Mapping[str, int]) -> None:
-    """Install a part; a webhook's configuration names nobody to ask until the webhook itself fills it in.
+    """Install a project. Its webhooks fill in their own webhook configurations later, when they start.
 
-    In: the port at which each webhook's Service is answered by a process of this machine.
+    Args:
+        part: The project.
+        ports: The local port that serves each webhook's Service.
     """
     cluster.kubectl("apply", "-f", HERE / "node.yaml")
     found = part.manifests()
@@ -153,10 +156,10 @@ def _endpoint(namespace: str, service: str, port: int) -> Manifest:
 
 
 def own_address() -> str:
-    """Give an address of this machine that is not loopback, which an EndpointSlice may not hold."""
+    """Return a non-loopback address of this host, since an EndpointSlice must not contain a loopback address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # RFC 5737: nobody's; choosing a route sends nothing
+            probe.connect(("192.0.2.1", 9))  # RFC 5737: a reserved address; choosing a route sends no packet
             address = str(probe.getsockname()[0])
         except OSError:
             address = "127.0.0.1"

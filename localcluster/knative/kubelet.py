@@ -1,4 +1,4 @@
-"""Plays kubelet: makes a local process of what a Deployment describes: its image, environment and account."""
+"""A fake kubelet: turns a Deployment's image, environment and ServiceAccount into a local process."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from localcluster.servers import ROOT
 from localcluster.trouble import LocalClusterError
 
 LIFETIME = 365 * 24 * 3600
-"""Seconds. Nobody renews a token, so it has to last as long as the cluster."""
+"""Seconds; these tokens are not renewed, so each must last as long as the cluster."""
 OURS = "nodemaintenance"
-"""The image of our own programs."""
+"""The image of the product's programs."""
 SIGNING = "signing"
-"""The Secret of the key that our programs sign events with."""
+"""The Secret with the key that the product's programs sign events with."""
 LEADERLESS = ("ingress", "filter")
-"""Programs of Knative that never elect a leader, and know no flag about it."""
+"""Knative programs without leader election, which reject the flag that disables it."""
 
 
 def kubeconfig(cluster: LocalCluster, namespace: str, account: str) -> Path:
-    """Write a kubeconfig with a token of a ServiceAccount, as the TokenRequest API gives it to pods."""
+    """Write a kubeconfig with a token of a ServiceAccount from the TokenRequest API, as pods get it."""
     file = cluster.directory / "users" / f"{namespace}_{account}.token.kubeconfig"
     if not file.exists():
         request = {
@@ -39,14 +39,20 @@ def kubeconfig(cluster: LocalCluster, namespace: str, account: str) -> Path:
 
 
 class Kubelet:
-    """Knows the folder of the built programs, the folder for logs, and what every process needs beside its own."""
+    """Builds processes from Deployments.
+
+    Args:
+        programs: The directory of the built programs.
+        logs: The directory for logs.
+        environment: Variables that every process gets in addition to its own.
+    """
 
     def __init__(self, cluster: LocalCluster, programs: Path, logs: Path, environment: Mapping[str, str]) -> None:
         self._cluster, self._programs, self._logs = cluster, programs, logs
         self._environment = dict(environment)
 
     def server(self, namespace: str, deployment: str, **overrides: str) -> Server:
-        """Give the process for the one container of a Deployment; `overrides` are ports that must not collide here."""
+        """Return the process for a Deployment's only container; `overrides` set ports that must be unique per host."""
         found = self._cluster.door().get(f"/apis/apps/v1/namespaces/{namespace}/deployments/{deployment}")
         spec = found["spec"]["template"]["spec"]
         account = spec.get("serviceAccountName") or "default"
@@ -60,14 +66,17 @@ class Kubelet:
         return Server(deployment, self._command(container), self._logs / f"{deployment}.log", environment, ROOT)
 
     def _command(self, container: Mapping[str, Any]) -> list[str | Path]:
-        """What the image would run: Knative's are named for their program, ours for its command."""
+        """Return the command that the container's image would run.
+
+        Knative's images are named after their program; the product's image runs the given command or its default one.
+        """
         image, words = container["image"], [*(container.get("command") or []), *(container.get("args") or [])]
         if image == OURS:
             return [sys.executable, *words[1:]] if words else functionserver.command()
         program = self._programs / image.rsplit("/", 1)[-1]
         if not program.is_file():
             raise LocalClusterError(f"no program was built for image {image}")
-        # each is alone, and so in no need of electing a leader
+        # each program runs as a single replica, so it needs no leader election
         return [program, *words, *([] if program.name in LEADERLESS else ["-disable-ha"])]
 
     def _variables(self, container: Mapping[str, Any], namespace: str, deployment: str) -> dict[str, str]:

@@ -19,15 +19,15 @@ from localcluster.servers import LOOPBACK
 from localcluster.trouble import LocalClusterError
 
 DISPATCHER_PORTS = (8080, 8443)
-"""Written into the in-memory channel's dispatcher."""
-PROBE = {"User-Agent": "kube-probe/1"}  # only a kubelet is told whether they are ready
+"""The ports that are hard-coded in the in-memory channel's dispatcher."""
+PROBE = {"User-Agent": "kube-probe/1"}  # the readiness endpoint answers only kubelet probes
 SECONDS = 60
 
 
 class Planes:
-    """Knative on a cluster that was started with `install.APISERVER_FLAGS`; one at a time on a machine."""
+    """Knative on a cluster that was started with `install.APISERVER_FLAGS`; only one instance per host."""
 
-    # The dispatcher first of all: others try for one of its ports, too, and go on without it.
+    # The dispatcher must start first: other programs try to listen on one of its ports, and continue if it is taken.
     parts: tuple[str, ...] = ("dispatcher", "ingress", "filter")
 
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
@@ -43,11 +43,11 @@ class Planes:
 
     @property
     def servers(self) -> list[Server]:
-        """Give every process."""
+        """Return all processes."""
         return [self.proxy.server, *self.control.servers, *self.data.values()]
 
     def start(self) -> None:
-        """Install Knative and start it; return when its objects can be created."""
+        """Install and start Knative; return when its objects can be created."""
         with reserved_ports():
             self.proxy.server.start()
             self.control.install()
@@ -68,19 +68,22 @@ class Planes:
         await_ready(name, lambda: answers(self.page(name), headers=PROBE), [server], SECONDS)
 
     def dispatcher_answers(self) -> bool:
-        """Tell whether the dispatcher has its port: others that start before would take it for their probes."""
+        """Return whether the dispatcher listens on its port.
+
+        A program that starts earlier would use the port for its own probes.
+        """
         return answers(self.page("dispatcher"), headers=PROBE)
 
     def page(self, name: str) -> str:
-        """Give the readiness page of one of `parts`, which answers to `PROBE` alone."""
+        """Return the readiness URL of one of `parts`, which answers only requests with the `PROBE` headers."""
         return f"http://{LOOPBACK}:{self._ports[name]}/healthz"
 
     def kill_part(self, name: str) -> None:
-        """End one of `parts` as a crash would."""
+        """Kill one of `parts` to simulate a crash."""
         self.data[name].kill()
 
     def _data_plane(self, deployment: str, **ports: str) -> Server:
-        """Give one that, asked to check tokens, believes the API server which keys they are signed with."""
+        """Return a data plane process that trusts the API server's certificate when it fetches token keys."""
         trust = {"SSL_CERT_FILE": str(self._issuer)}
         return self.kubelet.server(EVENTING.namespace, deployment, PROFILING_PORT="0", **ports, **trust)
 
@@ -90,9 +93,9 @@ class Planes:
 
 @contextmanager
 def reserved_ports() -> Iterator[None]:
-    """Keep the dispatcher's ports from others meanwhile: Knative's adapters take one for their probes, if it is free.
+    """Reserve the dispatcher's ports while the block runs: Knative's adapters use one of them for probes if it is free.
 
-    Errors: LocalClusterError when one is taken.
+    Raises `LocalClusterError` if one of them is taken.
     """
     with ExitStack() as held:
         for port in DISPATCHER_PORTS:

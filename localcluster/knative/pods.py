@@ -1,4 +1,4 @@
-"""Knative Eventing as pods on real nodes: its own YAML with other names of images, each made around a program."""
+"""Knative Eventing as pods on real nodes: its own manifests with local images, each built from one program."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from localcluster.nodes import images
 from localcluster.programs import build
 
 FLAGS = ("--enable-aggregator-routing=true",)
-"""The API server calls webhooks at the addresses of their pods: it is not where kube-proxy is."""
+"""Makes the API server call webhooks at their pods' addresses, since kube-proxy does not run on its host."""
 BUILT = re.compile(r"ko://knative\.dev/eventing/cmd/(?:\w+/)*(\w+)")
-"""Where a program is in its module, in the place of an image's name: `ko` builds it."""
+"""Matches the import path that stands for an image in the manifests, as `ko` expects it."""
 NAME = "localhost/knative/{}:local"
 NOT_ROOT = 65532
 """The user of the images that Knative publishes."""
 SECONDS = 120
 WEBHOOKS = ("eventing-webhook", "imc-controller")
-"""Deployments that judge its objects; told to end, they answer on for a minute."""
+"""The Deployments that serve Knative's admission webhooks; each keeps serving for a minute after SIGTERM."""
 
 
 def apply(cluster: LocalCluster) -> None:
-    """Install it; its pods start when there are nodes that know its images."""
+    """Install Knative; its pods start once nodes that have its images exist."""
     for half in install.halves(manifests()):
         install.apply(cluster, half)
         cluster.await_kinds()
 
 
 def await_ready(cluster: LocalCluster) -> None:
-    """Return when its objects can be created. Its controllers are at work, too, but count as ready 20 s later."""
+    """Return when Knative's objects can be created; its controllers, which become Ready 20 s later, already run."""
     limit = f"--timeout={SECONDS}s"
     cluster.kubectl("wait", "deployment", *WEBHOOKS, "-n", EVENTING.namespace, "--for=condition=Available", limit)
 
 
 def manifests() -> list[Manifest]:
-    """Give its objects as they are, but for the names of images."""
+    """Return Knative's objects, with only the image names changed."""
     text = yaml.safe_dump_all(EVENTING.manifests(frozenset()))
     return [*yaml.load_all(BUILT.sub(lambda match: NAME.format(match[1]), text), Loader=LOADER)]
 
 
 def archives(folder: Path) -> list[Path]:
-    """Write the images of all its programs into a folder; gives the files."""
+    """Write the images of all programs into a directory; return the archives."""
     folder.mkdir(parents=True)
     programs = build.servers(build.KNATIVE)
 

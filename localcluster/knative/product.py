@@ -1,4 +1,4 @@
-"""The product on real Knative: the plain overlay as it is shipped, functions as processes, the sources' adapters."""
+"""The product on real Knative: the overlay `plain`, functions as processes, and the sources' adapters."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ SECONDS = 60
 PLAIN, V1ALPHA1 = ROOT / "manifests" / "overlays" / "plain", ROOT / "manifests" / "v1alpha1"
 KINDS = "apiserversource,pingsource,containersource,sinkbinding,broker,trigger"
 BROKER = f"/{NAMESPACE}/default"
-"""Path of our Broker at the ingress that all Brokers share."""
+"""Path of the product's Broker at the ingress that all Brokers share."""
 SOURCE_LABEL = "eventing.knative.dev/sourceName"
 PODSOURCE, PING = "podsource-deployment", "pingsource-mt-adapter"
-"""Deployments that Knative makes: of our ContainerSource, and of all PingSources."""
+"""Deployments of Knative: the adapter of the product's ContainerSource, and that of all PingSources."""
 IDENTITY = "podsource-sinkbinding.token"
-"""The file of the token that the SinkBinding of our ContainerSource has, where Knative asks who sends."""
+"""The token file of the ContainerSource's SinkBinding, which exists if Knative authenticates senders."""
 
 
 class KnativeProduct(EngineProduct):
-    """The product as it is on a cluster with Knative Eventing.
+    """The product as it runs on a cluster with Knative Eventing.
 
-    In: a cluster that was started with `install.APISERVER_FLAGS`, a folder for logs and the journal, and the wings.
+    Args:
+        cluster: A cluster that was started with `install.APISERVER_FLAGS`.
+        directory: The directory for logs and the journal.
+        wings: The components to install.
     """
 
     planes: Planes
@@ -44,7 +47,7 @@ class KnativeProduct(EngineProduct):
         self._api_sources: list[str] = []
 
     def _bring_up(self) -> None:
-        """Start Knative, install and start the product; return when all its Knative objects are ready."""
+        """Start Knative, then install and start the product; return when all its Knative objects are ready."""
         self.planes.start()
         self._install()
         self.start_functions()
@@ -56,7 +59,7 @@ class KnativeProduct(EngineProduct):
         self._cluster.kubectl("wait", KINDS, "--all", "-n", NAMESPACE, *ready)
 
     def route(self, url_of: Callable[[str], str]) -> None:
-        """Have every Trigger call its function at another address; return when Knative took that in."""
+        """Make every Trigger call its function at another address; return when Knative has resolved the addresses."""
         triggers = [item for item in self._shipped(self._overlay, url_of=url_of) if item["kind"] == "Trigger"]
         install.apply(self._cluster, triggers)
         wanted: dict[str, list[str]] = {}
@@ -67,15 +70,19 @@ class KnativeProduct(EngineProduct):
             self._cluster.kubectl("wait", *names, "-n", NAMESPACE, taken, f"--timeout={SECONDS}s")
 
     def require_identities(self) -> None:
-        """Have Knative ask who sends (`authentication-oidc`); return when all that we ship says so."""
+        """Enable authentication of senders (`authentication-oidc`); return when all Knative objects have identities."""
         self._identify(identities.require)
 
     def waive_identities(self) -> None:
-        """Have Knative ask nobody, as it does by default."""
+        """Disable authentication of senders, which is Knative's default."""
         self._identify(identities.waive)
 
     def _identify(self, switch: Callable[[LocalCluster], None]) -> None:
-        """Switch; our programs read their tokens from files, Knative's adapters are told by a new environment."""
+        """Switch authentication, and pass the identities on to the product's programs and Knative's adapters.
+
+        The product's programs read their tokens from files; Knative's adapters restart with other environment
+        variables.
+        """
         switch(self._cluster)
         identities.mount(self._cluster, self._directory)
         told = identities.told(self._cluster)
@@ -86,7 +93,7 @@ class KnativeProduct(EngineProduct):
         self.start_delivery()
 
     def _install(self) -> None:
-        """Apply what we ship; only the Triggers' subscribers differ, since no pod of a function runs here."""
+        """Apply the manifests; only the Triggers' subscribers differ, since functions do not run as pods here."""
         found = self._shipped(self._overlay, V1ALPHA1)
         self._api_sources = [item["metadata"]["name"] for item in found if item["kind"] == "ApiServerSource"]
         install.apply(self._cluster, [item for item in found if item["kind"] in install.FIRST])
@@ -95,7 +102,7 @@ class KnativeProduct(EngineProduct):
         install.apply(self._cluster, [item for item in found if item["kind"] not in install.FIRST])
 
     def _adapters(self) -> dict[str, Server]:
-        """Give the processes of the sources, as the Deployments say that Knative made of them."""
+        """Return the processes of the sources, from the Deployments that Knative created for them."""
         kubelet, system = self.planes.kubelet, install.EVENTING.namespace
         await_ready("what Knative makes of our sources", self._is_made, [], SECONDS)
         made = self._made_of_api_sources(identities.deployments(self._cluster))
@@ -106,7 +113,11 @@ class KnativeProduct(EngineProduct):
         return found
 
     def _is_made(self) -> bool:
-        """Tell whether each source has its Deployment, that of PodSource knows where events go, and somebody ticks."""
+        """Return whether Knative has created and configured all adapters.
+
+        That is one Deployment per ApiServerSource, a sink for PodSource's Deployment, and one replica of the ping
+        adapter.
+        """
         ours = identities.deployments(self._cluster)
         (bound,) = [identities.entries(item) for item in ours if item["metadata"]["name"] == PODSOURCE] or [[]]
         ping = f"/apis/apps/v1/namespaces/{install.EVENTING.namespace}/deployments/{PING}"
@@ -117,6 +128,6 @@ class KnativeProduct(EngineProduct):
         )
 
     def _made_of_api_sources(self, ours: Iterable[Object]) -> dict[str, str]:
-        """Give the name of the Deployment that Knative made of each ApiServerSource."""
+        """Return the name of the Deployment that Knative created for each ApiServerSource."""
         found = {item["metadata"]["labels"].get(SOURCE_LABEL): item["metadata"]["name"] for item in ours}
         return {source: found[source] for source in self._api_sources if source in found}

@@ -1,4 +1,4 @@
-"""A reverse proxy in the place of cluster DNS: the host in a request picks the local port. nginx does it."""
+"""An nginx reverse proxy that replaces cluster DNS: the host name of a request selects the local port."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ CONFIG = Path(__file__).with_name("nginx.conf")
 
 
 def check() -> None:
-    """Say plainly when nginx, which stands in for cluster DNS, is not there, before anything is started."""
+    """Raise `LocalClusterError` if nginx, which replaces cluster DNS, is not installed."""
     find("nginx")
 
 
 class Proxy:
-    """nginx for the ports of `ingress`, `filter` and `dispatcher`."""
+    """The nginx process that forwards to the ports of `ingress`, `filter` and `dispatcher`."""
 
     def __init__(self, directory: Path, ports: Mapping[str, int]) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -31,5 +31,5 @@ class Proxy:
         self.server = Server("nginx", command, directory / "nginx.log")
 
     def environment(self) -> dict[str, str]:
-        """Give what a program needs in its environment to send its requests through here."""
+        """Return the environment variables that route a program's requests through this proxy."""
         return {**DIRECT, "HTTP_PROXY": self.url, "http_proxy": self.url}

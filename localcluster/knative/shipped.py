@@ -1,4 +1,4 @@
-"""The product as a user has it: an overlay of a few lines over one of ours, as pods on real nodes with Knative's."""
+"""The product as a user installs it: a short overlay on top of a shipped one, as pods on real nodes with Knative."""
 
 from __future__ import annotations
 
@@ -23,27 +23,30 @@ from localcluster.wings.overlay import relative
 
 COMPONENTS = ROOT / "manifests" / "components"
 SECONDS = 180
-"""A certificate that was made after its pod reaches that pod when its kubelet looks again, within some 90 s."""
+"""A kubelet mounts a certificate that was issued after its pod started only at its next sync, within some 90 s."""
 
 
 class Part(Protocol):
-    """What is installed as pods beside the product: a module of ours."""
+    """An add-on that is installed as pods next to the product; the implementations are modules."""
 
     def archives(self, folder: Path) -> list[Path]:
-        """Write its images into a folder."""
+        """Write the add-on's images into a directory."""
 
     def apply(self, cluster: LocalCluster) -> None:
-        """Install it."""
+        """Install the add-on."""
 
     def await_ready(self, cluster: LocalCluster) -> None:
-        """Return when it serves."""
+        """Return when the add-on serves."""
 
 
 @contextmanager
 def nodes(directory: Path, count: int = 2, parts: Sequence[Part] = (pods,)) -> Iterator[tuple[LocalCluster, RealNodes]]:
-    """Give a cluster with so many real nodes, Ready, and Knative as pods on them; on leaving, all of it ends.
+    """Yield a cluster with `count` real nodes that are Ready, and with Knative as pods on them; stop it afterwards.
 
-    In: a folder that is not there yet, and what else is installed, Knative being the first.
+    Args:
+        directory: A directory that does not exist yet.
+        count: The number of real nodes.
+        parts: The add-ons to install, Knative first.
     """
     written = [each.archives(directory / "images" / str(number)) for number, each in enumerate(parts)]
     archives = [product_image.archive(), *itertools.chain(*written)]
@@ -51,7 +54,7 @@ def nodes(directory: Path, count: int = 2, parts: Sequence[Part] = (pods,)) -> I
         LocalCluster(directory / "servers", nodes=1, flags=pods.FLAGS, real=count) as cluster,
         ThreadPoolExecutor(1) as pool,
     ):
-        applied = [pool.submit(each.apply, cluster) for each in parts]  # while the nodes take in the images
+        applied = [pool.submit(each.apply, cluster) for each in parts]  # runs while the nodes import the images
         with RealNodes(cluster, count, archives) as real:
             shutil.rmtree(directory / "images")
             for each in applied:
@@ -70,7 +73,16 @@ def overlay(
     files: Sequence[Path] = (),
     patches: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
-    """Write what a user writes: an overlay of ours, the image's name, components, files, patches; gives the folder."""
+    """Write the overlay that a user would write; return its directory.
+
+    Args:
+        folder: The directory to write to.
+        components: The components to add.
+        over: The shipped overlay.
+        image: The image with its tag.
+        files: Further manifests.
+        patches: Kustomize patches.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     name, _, tag = image.rpartition(":")
     written = {
@@ -84,10 +96,7 @@ def overlay(
 
 
 def await_ready(cluster: LocalCluster, *but: str) -> None:
-    """Return when all our Knative objects are Ready, and all our pods, some of which come from these.
-
-    In: the names of Deployments that are not waited for.
-    """
+    """Return when all Knative objects of the product are Ready, and then all its Deployments except those in `but`."""
     limit = f"--timeout={SECONDS}s"
     cluster.kubectl("wait", KINDS, "--all", "-n", NAMESPACE, "--for=condition=Ready", limit)
     names = cluster.kubectl("get", "deployment", "-n", NAMESPACE, "-o", "name").stdout.split()

@@ -1,1 +1,1 @@
-"""What KubeVirt brings to a cluster, as far as virtual machines that migrate need it."""
+"""KubeVirt on a local cluster, as far as the live migration of virtual machines needs it."""

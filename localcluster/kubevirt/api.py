@@ -1,6 +1,7 @@
-"""KubeVirt's virt-api on a local cluster, as far as evictions go: it has a machine migrate whose launcher is evicted.
+"""KubeVirt's virt-api on a local cluster, for evictions: evicting a virt-launcher pod starts a migration of its VMI.
 
-Its operator's part is done here: certificates, and the webhook that the API server asks about each eviction.
+The module does what KubeVirt's operator would do: it provides the certificates and registers the webhook that the API
+server calls for each eviction.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfiguration
 WEBHOOK = "virt-api-validator"
 EVICTIONS = "virt-launcher-eviction-interceptor.kubevirt.io"
 ASKED = "apiserver_admission_webhook_request_total{"
-"""The API server's own count."""
+"""The API server's own request counter for this webhook."""
 NOBODY = "/api/v1/namespaces/default/pods/nobody"
 EVICTION = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "nobody"}}
 REQUEST_HEADERS = {"username-headers": "User", "group-headers": "Group", "extra-headers-prefix": "Extra-"}
@@ -30,13 +31,18 @@ SECONDS = 60
 
 
 class VirtApi(Startable):
-    """In: a cluster where KubeVirt is installed, and a folder for the log. It is asked about evictions."""
+    """The virt-api process and its webhook for evictions.
+
+    Args:
+        cluster: A cluster on which KubeVirt is installed.
+        directory: The directory for the log.
+    """
 
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
         self._cluster = cluster
         program = build.servers(build.KUBEVIRT) / "virt-api"
         self._url = f"https://{LOOPBACK}:{(port := free_port())}"
-        pki = cluster.directory / "pki"  # any certificate for this address does
+        pki = cluster.directory / "pki"  # any certificate for this address works
         self._certificate, key = pki / "apiserver.crt", pki / "apiserver.key"
         flags = {
             "kubeconfig": cluster.kubeconfig,
@@ -50,7 +56,7 @@ class VirtApi(Startable):
         self.server = Server("virt-api", [program, *words], directory / "virt-api.log", DIRECT, ROOT)
 
     def _bring_up(self) -> None:
-        """Start it; return when the API server asks it."""
+        """Start virt-api; return when the API server calls its webhook."""
         trusted = self._cluster.certificate
         headers = {f"requestheader-{name}": json.dumps([f"X-Remote-{word}"]) for name, word in REQUEST_HEADERS.items()}
         known = {"client-ca-file": trusted, "requestheader-client-ca-file": trusted, **headers}
@@ -62,13 +68,13 @@ class VirtApi(Startable):
         await_ready("the webhook of virt-api", self._is_asked, [self.server], SECONDS)
 
     def stop(self) -> None:
-        """End it, as a crash would; nobody is asked about evictions any more."""
+        """Unregister the webhook, and kill virt-api without a graceful shutdown."""
         door = self._cluster.door()
         door.run(absent_ok(door.api.request("DELETE", f"{WEBHOOKS}/{WEBHOOK}")))
         self.server.kill()
 
     def _is_asked(self) -> bool:
-        """Tell whether the API server asks about evictions: it learns of a webhook after that was written."""
+        """Return whether the API server calls the webhook; it loads a new webhook configuration with a delay."""
         door, before = self._cluster.door(), self._times_asked()
         door.run(absent_ok(door.api.create(f"{NOBODY}/eviction", EVICTION)))
         return self._times_asked() > before
@@ -88,7 +94,7 @@ class VirtApi(Startable):
         self._cluster.apply([body], "--force-conflicts")
 
     def _webhook(self, trusted: str) -> dict[str, Any]:
-        """Give the one of KubeVirt's webhooks that evictions go through, as its operator writes it."""
+        """Return KubeVirt's webhook for evictions, as its operator would write it."""
         rule = {"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/eviction"]}
         where = {
             "url": f"{self._url}/launcher-eviction-validate",

@@ -1,7 +1,7 @@
-"""KubeVirt's virt-controller on a local cluster: it makes instances, launchers, migrations and budgets, as everywhere.
+"""KubeVirt's virt-controller on a local cluster: it creates the VMIs, virt-launcher pods, migrations and budgets.
 
-Of KubeVirt nothing else runs: what its virt-handler does on each node has to be played, and the steps that its
-operator takes before are done here.
+The rest of KubeVirt does not run. A fake must replace virt-handler on each node. This module does what KubeVirt's
+operator does before virt-controller starts.
 """
 
 from __future__ import annotations
@@ -22,19 +22,23 @@ NAMESPACE = NAME = "kubevirt"
 PATH = f"/apis/{crds.GROUP}/{crds.STORED}/namespaces/{NAMESPACE}/kubevirts"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/virt-controller"
 IMAGE = "fake"
-"""No node here has any image."""
+"""The nodes here are fake and pull no images."""
 SECONDS = 60
 
 
 class VirtController(Startable):
-    """In: a cluster and a folder for the log. It is started once KubeVirt is installed, and may be started again."""
+    """The virt-controller process. Call `install` before the first start; the process can be started again.
+
+    Args:
+        directory: The directory for the log.
+    """
 
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
         self._cluster = cluster
         program = build.servers(build.KUBEVIRT) / "virt-controller"
         port = free_port()
         self._url = f"https://{LOOPBACK}:{port}/healthz"
-        pki = cluster.directory / "pki"  # any certificate for this address does
+        pki = cluster.directory / "pki"  # any certificate for this address works
         self._certificate = pki / "apiserver.crt"
         flags = {
             "kubeconfig": cluster.kubeconfig,
@@ -50,13 +54,13 @@ class VirtController(Startable):
         self.server = Server("virt-controller", [program, *words], directory / "virt-controller.log", DIRECT, ROOT)
 
     def install(self) -> None:
-        """Apply all kinds and the namespace."""
+        """Apply KubeVirt's CRDs and create its namespace."""
         crds.install(self._cluster, (*crds.KINDS, *crds.WATCHED))
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         self._cluster.door().create("/api/v1/namespaces", body)
 
     def declare(self, configuration: Mapping[str, Any] | None = None) -> None:
-        """Have the KubeVirt object say that it is deployed, with this configuration."""
+        """Create the KubeVirt object with this configuration, and set its phase to Deployed."""
         body = {
             "apiVersion": f"{crds.GROUP}/{crds.STORED}",
             "kind": "KubeVirt",
@@ -67,22 +71,26 @@ class VirtController(Startable):
         self._cluster.door().patch(f"{PATH}/{NAME}/status", {"status": {"phase": "Deployed"}})
 
     def configure(self, configuration: Mapping[str, Any]) -> None:
-        """Have the KubeVirt object configure this, and nothing else."""
+        """Replace the configuration in the KubeVirt object."""
         change = [{"op": "replace", "path": "/spec/configuration", "value": dict(configuration)}]
         self._cluster.door().patch(f"{PATH}/{NAME}", change, JSON_PATCH)
 
     def revoke(self) -> None:
-        """Take the KubeVirt object away."""
+        """Delete the KubeVirt object."""
         door = self._cluster.door()
         door.delete(f"{PATH}/{NAME}", uid=door.get(f"{PATH}/{NAME}")["metadata"]["uid"])
 
     def _bring_up(self) -> None:
-        """Start it; return when it is healthy. Whoever led before is gone, so nobody has to wait for his lease."""
+        """Start virt-controller; return when it is healthy.
+
+        Deletes the lease of an earlier leader, which has ended, so that the new process need not wait until the lease
+        expires.
+        """
         door = self._cluster.door()
         door.run(absent_ok(door.api.request("DELETE", LEASE)))
         self.server.start()
         await_ready("virt-controller", lambda: answers(self._url, self._certificate), [self.server], SECONDS)
 
     def stop(self) -> None:
-        """End it, as a crash would."""
+        """Kill virt-controller without a graceful shutdown."""
         self.server.kill()

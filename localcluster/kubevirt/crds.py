@@ -1,7 +1,8 @@
-"""KubeVirt's own CRDs of virtual machines, from its Go module: the schemas are fetched, not copied.
+"""KubeVirt's own CRDs of virtual machines, with the schemas from its Go module: fetched at build time, not copied.
 
-The module has its CRDs as a program that all of it would have to be built for. So names and columns stand here, as
-`pkg/virt-operator/resource/generate/components/crds.go` has them; the schemas are text of the file beside that.
+The module only has a program that generates the CRDs, and building it would need the whole module. So names and printer
+columns are repeated here from `pkg/virt-operator/resource/generate/components/crds.go`. The schemas are text in a file
+next to that one.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ MIGRATION_POLICIES = "migrationpolicies"
 
 
 class Kind(NamedTuple):
-    """What the schema of a kind does not say.
+    """The parts of a CRD that its schema does not contain.
 
     Attributes:
-        name: the kind.
-        short: its short names.
-        columns: what kubectl shows, beside its name: heading → path.
-        has_status: whether its status is written by itself.
-        group: its API group.
-        versions: those that are served; the first one is stored.
+        name: The kind.
+        short: Its short names.
+        columns: Printer columns besides the name: heading to JSON path.
+        has_status: Whether it has a status subresource.
+        group: Its API group.
+        versions: The served versions; the first one is stored.
         scope: "Namespaced" or "Cluster".
     """
 
@@ -49,17 +50,17 @@ class Kind(NamedTuple):
 
     @property
     def singular(self) -> str:
-        """Its name as the API server has it in paths, but for one object."""
+        """Return the singular resource name."""
         return self.name.lower()
 
     @property
     def plural(self) -> str:
-        """Its name as the API server has it in paths."""
+        """Return the plural resource name."""
         return MIGRATION_POLICIES if self.name == "MigrationPolicy" else f"{self.singular}s"
 
     @property
     def path(self) -> str:
-        """Where all objects of it are listed."""
+        """Return the path that lists all objects of this kind."""
         return f"/apis/{self.group}/{self.versions[0]}/{self.plural}"
 
 
@@ -98,16 +99,16 @@ WATCHED = (
     ),
     Kind("MigrationPolicy", group=f"migrations.{GROUP}", versions=("v1alpha1",), scope="Cluster"),
 )
-"""Those that virt-controller watches, too, without which it does not start."""
+"""Further kinds that virt-controller watches; it does not start without them."""
 
 
 def file() -> Path:
-    """Give the file with the schemas; LocalClusterError where the module cannot be fetched."""
+    """Return the file with the schemas. Raises `LocalClusterError` if the module cannot be fetched."""
     return build.module_folder("kubevirt", MODULE) / SCHEMAS
 
 
 def definitions(kinds: Sequence[Kind] = KINDS) -> list[dict[str, Any]]:
-    """Give the CustomResourceDefinitions."""
+    """Return the CustomResourceDefinitions."""
     text = file().read_text()
     return [_definition(kind, _schema(kind, text)) for kind in kinds]
 
@@ -146,7 +147,7 @@ def _definition(kind: Kind, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def install(cluster: LocalCluster, kinds: Sequence[Kind] = KINDS) -> None:
-    """Apply them; return when all kinds are served."""
+    """Apply the CustomResourceDefinitions; return when all kinds are served."""
     written = cluster.directory / "kubevirt.json"
     written.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": definitions(kinds)}))
     cluster.kubectl("apply", "--server-side", "-f", written)

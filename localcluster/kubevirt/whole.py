@@ -1,4 +1,4 @@
-"""KubeVirt on a cluster of `make up`: what of it runs anywhere, its virt-controller and its virt-api."""
+"""The part of KubeVirt that runs on any cluster of `make up`: virt-controller and virt-api."""
 
 from __future__ import annotations
 
@@ -11,23 +11,30 @@ from localcluster.processes import Server, Startable, kill_all
 
 
 class KubeVirt(Startable):
-    """Both of them, installed as by KubeVirt's operator; in: a cluster, and a folder for their logs."""
+    """Both processes, installed as KubeVirt's operator would install them.
+
+    Args:
+        directory: The directory for the logs.
+    """
 
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
         self._controller, self._api = VirtController(cluster, directory), VirtApi(cluster, directory)
 
     @property
     def servers(self) -> list[Server]:
-        """Give their processes."""
+        """Return both processes."""
         return [self._controller.server, self._api.server]
 
     def _bring_up(self) -> None:
-        """Install KubeVirt, configured as by default, and start it; return when evictions are asked about."""
+        """Install KubeVirt with its default configuration and start it; return when evictions call its webhook."""
         self._controller.install()
         self._controller.declare()
         self._controller.start()
         self._api.start()
 
     def stop(self) -> None:
-        """End them, as a crash would; the cluster, which may be gone already, is not told."""
+        """Kill both processes without a graceful shutdown.
+
+        The webhook stays registered, since the cluster may have ended already.
+        """
         kill_all(self.servers)

@@ -1,1 +1,1 @@
-"""Real nodes: kubelets that run containers, each in namespaces of its own, of which the kernel leaves nothing."""
+"""Real nodes: kubelets that run containers, each in its own namespaces, so that the kernel cleans up after it."""

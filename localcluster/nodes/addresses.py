@@ -1,7 +1,7 @@
-"""The network of the real nodes of one cluster: 10.N.0.0/16, where N is nobody else's on this machine.
+"""The network of a cluster's real nodes: 10.N.0.0/16, with an N that no other cluster on this host uses.
 
-Nodes have a switch between them in a network namespace of its own, which this machine reaches by one device: no packet
-filter of this machine stands between two nodes, and none of ours is added to it.
+A switch in its own network namespace connects the nodes, and one network device connects the host to the switch. So the
+host's packet filters do not affect the traffic between nodes, and this module adds none to the host.
 """
 
 from __future__ import annotations
@@ -18,57 +18,57 @@ from localcluster.trouble import LocalClusterError
 CANDIDATES = range(200, 255)
 MOST_NODES = 16
 DNS = "10.0.0.10"
-"""In `servers.SERVICE_CIDR`, by custom the tenth."""
+"""The tenth address of `servers.SERVICE_CIDR`, by convention."""
 
 
 @dataclass(frozen=True)
 class Addresses:
-    """Who has which address.
+    """The addresses of one cluster's network.
 
     Attributes:
-        number: the second part of all of them.
-        claim: what keeps it from others as long as it is open.
+        number: The second octet of all addresses.
+        claim: A socket that reserves the network while it is open.
     """
 
     number: int
     claim: socket.socket | None = field(default=None, compare=False, repr=False)
 
     def release(self) -> None:
-        """Leave it to others."""
+        """Release the reservation of the network."""
         if self.claim:
             self.claim.close()
 
     @property
     def all(self) -> str:
-        """The network of them all."""
+        """Return the network of all nodes and pods."""
         return f"10.{self.number}.0.0/16"
 
     @property
     def machine(self) -> str:
-        """This machine, as the switch reaches it."""
+        """Return the host's address on its link to the switch."""
         return f"10.{self.number}.0.1"
 
     @property
     def door(self) -> str:
-        """The switch, as this machine reaches it."""
+        """Return the switch's address on its link to the host."""
         return f"10.{self.number}.0.2"
 
     @property
     def switch(self) -> str:
-        """The switch, as nodes reach it: their way out, and where they find the API server."""
+        """Return the switch's address for the nodes: their default gateway, which forwards the API server's port."""
         return f"10.{self.number}.1.1"
 
     def node(self, number: int) -> str:
-        """The node of that number, from 1."""
+        """Return the address of the node with this number, from 1."""
         return f"10.{self.number}.1.{10 + number}"
 
     def pods(self, number: int) -> str:
-        """The network of that node's pods."""
+        """Return the pod network of the node with this number."""
         return f"10.{self.number}.{100 + number}.0/24"
 
 
 def choose() -> Addresses:
-    """Give a network that this machine has no way to yet, and that no other cluster has claimed."""
+    """Return a network that the host has no route to and no other cluster has reserved."""
     taken = _routes()
     for number in CANDIDATES:
         network = ipaddress.ip_network(f"10.{number}.0.0/16")
@@ -82,7 +82,7 @@ def choose() -> Addresses:
 
 
 def _routes() -> list[ipaddress.IPv4Network]:
-    """Give the networks that this machine knows a way to, but for the whole world."""
+    """Return the networks in the host's routing table, except for the default route."""
     listed = subprocess.run(["ip", "-json", "-4", "route"], capture_output=True, text=True, check=True).stdout
     found = [route["dst"] for route in json.loads(listed or "[]")]
     return [ipaddress.IPv4Network(name) for name in found if name != "default"]

@@ -1,4 +1,4 @@
-"""buildah without a daemon, in a folder: bases and images. Root and overlay mounts are enough."""
+"""buildah in a directory, without a daemon: base images and images. It needs only root and overlay mounts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from localcluster.trouble import LocalClusterError
 RELEASE, MIRROR = "bookworm", "http://deb.debian.org/debian"
 PACKAGES = "python3,python3-venv,ca-certificates"
 OF_THIS_MACHINE = ("/etc/ssl/certs", "/etc/pip.conf")
-"""Whom it trusts and where pip looks: a build's own network asks the same."""
+"""Host files that a build mounts: the trusted CAs and pip's index. The build uses the host's network."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 STORAGE = """[storage]
 driver = "overlay"
@@ -26,7 +26,11 @@ runroot = "{folder}/run"
 
 
 class Buildah:
-    """In: a folder of its own, which is there. Making one brings the base image: a Debian with Python."""
+    """A buildah store with a base image, a Debian with Python, which the constructor provides.
+
+    Args:
+        folder: An existing directory for this store only.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -35,16 +39,16 @@ class Buildah:
         self.base = self._base()
 
     def close(self) -> None:
-        """Remove containers, mounts and images."""
+        """Remove all containers, mounts and images."""
         self.run("rm", "--all")
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def run(self, *arguments: str | Path) -> str:
-        """Run it, and give what it prints. Raises `LocalClusterError`."""
+        """Run buildah and return its output. Raises `LocalClusterError`."""
         return run(["buildah", *map(str, arguments)], self.environment)
 
     def make_image(self, name: str, version: str, *flags: str) -> str:
-        """Build ours by `make image`; gives its name with the tag."""
+        """Build the product's image with `make image`; return its name with the tag."""
         mounts = [f"--volume {place}:{place}:ro" for place in OF_THIS_MACHINE if Path(place).exists()]
         given = [f"IMAGE={name}", f"VERSION={version}", f"BASE={self.base}"]
         run(
@@ -54,7 +58,7 @@ class Buildah:
         return f"{name}:v{version}"
 
     def _base(self) -> str:
-        """A Debian with Python, which is fetched once."""
+        """Create the base image, a Debian with Python, and return its name; the packages are downloaded only once."""
         name, archive = f"localhost/python:{RELEASE}", cache() / f"base-{RELEASE}.tar"
         if not archive.exists():
             with alone("the base image", "base.lock"):
@@ -66,7 +70,7 @@ class Buildah:
         return name
 
     def _fetch(self, archive: Path) -> None:
-        """Make the archive of a Debian, unless another builder just did."""
+        """Create the archive of a Debian root file system, unless another process has just created it."""
         if archive.exists():
             return
         system, part = self.folder / "debian", archive.with_suffix(".part")
@@ -77,7 +81,7 @@ class Buildah:
 
 
 def kept(archive: Path, make: Callable[[Buildah], str]) -> Path:
-    """Give an archive like those of `docker save`, at first need of the image that `make` builds, and names."""
+    """Return an archive in the format of `docker save`; on first use, `make` builds the image and returns its name."""
     if not archive.exists():
         with alone("an image", "image.lock"):
             if not archive.exists():
@@ -99,7 +103,7 @@ def _keep(archive: Path, make: Callable[[Buildah], str]) -> None:
 
 
 def run(command: list[str], environment: Mapping[str, str]) -> str:
-    """Run a program in the project's folder, and give what it prints; what it says else is in the error."""
+    """Run a program in the project's root directory and return its output; errors quote its output."""
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True)
     if done.returncode:
         raise LocalClusterError(f"{' '.join(command)}: {done.stdout[-2000:]}{done.stderr[-4000:]}")

@@ -1,7 +1,7 @@
-"""The control groups of a cluster's nodes: what a kubelet wants to be there, and what outlives its processes.
+"""The control groups of a cluster's nodes: created because a kubelet requires them, and removed after its processes.
 
-Groups of version 1, one tree for each controller, and of version 2, a tree for all. The name comes from the cluster's
-folder: `make down` finds them where everything else is gone.
+With cgroup v1 there is one tree per controller, with v2 a single tree. The group's name depends only on the cluster's
+directory, so `make down` finds the groups after everything else has ended.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ SECONDS = 10.0
 
 
 def name(directory: Path) -> str:
-    """Give the name of the group of all nodes of the cluster in that folder."""
+    """Return the name of the group of all nodes of the cluster in this directory."""
     return f"nodemaintenance-{hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:12]}"
 
 
 def trees() -> list[Path]:
-    """Give where groups are made."""
+    """Return the mount points of the cgroup trees."""
     rows = [line.split() for line in MOUNTS.read_text().splitlines()]
     return [Path(row[1]) for row in rows if row[2] in ("cgroup", "cgroup2")]
 
 
 def make(group: str) -> None:
-    """Make a group in each tree, with the processors and the memory of the one above it."""
+    """Create a group in each tree, with the CPUs and memory nodes of its parent."""
     for tree in trees():
         place = tree
         for part in group.split("/"):
@@ -44,14 +44,14 @@ def make(group: str) -> None:
 
 
 def _pass_on(place: Path) -> None:
-    """Have the groups below have the same controllers; of version 2 alone it must be said."""
+    """Enable the same controllers for the child groups, which only cgroup v2 requires."""
     with contextlib.suppress(FileNotFoundError):
         if words := (place / "cgroup.controllers").read_text().split():
             (place / "cgroup.subtree_control").write_text(" ".join(f"+{word}" for word in words))
 
 
 def remove(group: str) -> None:
-    """Take away a group and those below it, in each tree, as soon as their last process is gone."""
+    """Remove a group and its descendants from each tree, once their last process has ended."""
     deadline = time.monotonic() + SECONDS
     for tree in trees():
         while (tree / group).is_dir():

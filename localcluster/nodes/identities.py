@@ -1,4 +1,4 @@
-"""Who kubelets and kube-proxy are to the API server, and who the API server is to kubelets and to etcd."""
+"""Credentials of the API server, the real nodes and etcd: the nodes' users, and certificates for mutual TLS."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ CALLER = "kube-apiserver-kubelet-client"
 
 
 def name(number: int) -> str:
-    """Give the name of a real node."""
+    """Return the name of a real node."""
     return f"real-{number}"
 
 
 def kubelet(number: int) -> str:
-    """Give the user name of its kubelet."""
+    """Return the user name of the kubelet of a real node."""
     return f"system:node:{name(number)}"
 
 
 def users(count: int) -> dict[str, tuple[str, ...]]:
-    """Give the users of so many nodes, with their groups."""
+    """Return the users of `count` real nodes, with their groups."""
     if not count:
         return {}
     kubelets = {kubelet(number): ("system:nodes", access.AUTHENTICATED) for number in range(1, count + 1)}
@@ -30,7 +30,7 @@ def users(count: int) -> dict[str, tuple[str, ...]]:
 
 
 class Caller:
-    """The certificate by which kubelets know the API server, in a folder."""
+    """The API server's client certificate for kubelets, in a directory."""
 
     def __init__(self, folder: Path) -> None:
         self.authority, self.certificate, self.key = (
@@ -38,24 +38,24 @@ class Caller:
         )
 
     def write(self) -> None:
-        """Issue it."""
+        """Issue the certificate."""
         self.authority.write_text(certificates.write("kubelets", [CALLER], self.certificate, self.key))
 
     def flags(self) -> tuple[str, ...]:
-        """Give the flags of an API server that asks kubelets and pods, and lets kubelets do what is theirs."""
+        """Return the API server flags for calling kubelets and pods, and for authorizing kubelets."""
         return (
             "--authorization-mode=Node,RBAC",
             f"--kubelet-client-certificate={self.certificate}",
             f"--kubelet-client-key={self.key}",
             "--kubelet-preferred-address-types=InternalIP",
-            "--enable-aggregator-routing=true",  # webhooks are asked in their pods: this machine has no kube-proxy
+            "--enable-aggregator-routing=true",  # webhooks are called at pod addresses: no kube-proxy on this host
         )
 
 
 class Etcd:
-    """The certificate by which etcd and the API server know each other, in a folder.
+    """The certificate with which etcd and the API server authenticate each other, in a directory.
 
-    Kubelets of root do what is written there, so that nobody else on this machine may write it.
+    Kubelets that run as root act on the content of etcd, so no other user of this host may write to it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,11 +64,11 @@ class Etcd:
         )
 
     def write(self, address: str) -> None:
-        """Issue it for the address where etcd listens."""
+        """Issue the certificate for the address on which etcd listens."""
         self.authority.write_text(certificates.write("etcd", [address], self.certificate, self.key))
 
     def server_flags(self) -> Iterator[str]:
-        """Give the flags of an etcd that answers nobody else, neither clients nor members."""
+        """Yield the flags of an etcd that requires this certificate from clients and peers."""
         for whom in ("", "peer-"):
             yield f"--{whom}cert-file={self.certificate}"
             yield f"--{whom}key-file={self.key}"
@@ -76,7 +76,7 @@ class Etcd:
             yield f"--{whom}client-cert-auth=true"
 
     def client_flags(self) -> tuple[str, ...]:
-        """Give the flags of its API server."""
+        """Return the API server's flags for connecting to etcd."""
         return (
             f"--etcd-cafile={self.authority}",
             f"--etcd-certfile={self.certificate}",

@@ -1,4 +1,4 @@
-"""Images of one program FROM scratch, as archives like those of `docker save`; no registry and no engine is asked."""
+"""Images that contain one program, built FROM scratch as archives in the format of `docker save`, without an engine."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ BIN = PurePosixPath("/bin")
 
 @dataclass(frozen=True)
 class Image:
-    """One program with the libraries that it is linked to, and by which names it can be called.
+    """An image with one program and the libraries that it is linked against.
 
     Attributes:
-        name: with its tag.
-        links: further names in `/bin`, or whole paths.
-        command: what a container of it runs; the path is absolute, since a sandbox knows no PATH.
-        user: who runs it, as a number: others pass for root where a pod must not be.
+        name: The image's name with its tag.
+        program: The file of the program.
+        links: Further names for the program: a name in `/bin`, or an absolute path.
+        command: The default command; the path is absolute, since a sandbox container has no PATH.
+        user: The numeric user; a pod with `runAsNonRoot` needs one that is not 0.
     """
 
     name: str
@@ -36,12 +37,12 @@ class Image:
 
 
 def architecture() -> str:
-    """Give the name of this machine's processor in Go's words."""
+    """Return the processor architecture of this host in Go's terms."""
     return ARCHITECTURES.get(platform.machine(), platform.machine())
 
 
 def write(image: Image, file: Path) -> Path:
-    """Write the archive; gives its path."""
+    """Write the archive; return its path."""
     layer = _layer(image)
     config = json.dumps(_config(image, hashlib.sha256(layer).hexdigest())).encode()
     manifest = [{"Config": "config.json", "RepoTags": [image.name], "Layers": ["layer.tar"]}]
@@ -73,7 +74,7 @@ def _layer(image: Image) -> bytes:
 
 
 def _libraries(program: Path) -> list[Path]:
-    """Give the files that a program is linked to: none, or where Go found a C compiler libc and what loads it."""
+    """Return the libraries of a program: none, or libc and its loader if Go built it with a C compiler."""
     said = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
     return [Path(word) for line in said.splitlines() for word in line.split() if word.startswith("/")]
 

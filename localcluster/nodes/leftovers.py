@@ -1,4 +1,4 @@
-"""What outlives the processes of real nodes: control groups, and what takes much room on the disk."""
+"""Cleans up what the processes of real nodes leave: control groups and large directories."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from localcluster.nodes import cgroups
 
 
 def clear(directory: Path) -> None:
-    """Take away what is left of the real nodes of the cluster in that folder, whose processes are gone."""
+    """Remove the control groups and containerd data of the cluster in this directory, whose processes have ended."""
     cgroups.remove(cgroups.name(directory))
     for folder in (directory / "nodes").glob("*/containerd"):
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,7 @@
-"""Tells whether this machine can run real nodes; before there is a virtual environment, too: standard library only."""
+"""Checks whether this host can run real nodes.
+
+It may run before the virtual environment exists, so it must not import third-party packages.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from pathlib import Path
 from localcluster.trouble import LocalClusterError
 
 UNABLE = 3
-"""Exit status on a machine that cannot run real nodes; that of an error is 1."""
+"""Exit status on a host that cannot run real nodes; that of an error is 1."""
 CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
-"""Without these no kubelet starts."""
+"""A kubelet does not start without these."""
 VERSION_1, VERSION_2 = Path("/proc/self/mounts"), Path("/sys/fs/cgroup/cgroup.controllers")
 TRIALS = {
     "network devices (`ip link add`)": """
@@ -30,15 +33,15 @@ TRIALS = {
         mount -t overlay -o lowerdir=/var,upperdir=/mnt/upper,workdir=/mnt/work overlay /var
         """,
 }
-"""What → how it is tried, in namespaces that are gone with the trial."""
+"""Requirement to shell script that tests it, in namespaces that end with the test."""
 TRIED = ("unshare", "--net", "--mount", "--pid", "--fork", "--ipc", "--uts", "sh", "-e", "-c")
 PLACE = "a machine where root may make namespaces and control groups: a virtual machine, or a privileged container"
 
 
 def check() -> None:
-    """Raise `LocalClusterError`, one line, where real nodes cannot run here; packages are looked at elsewhere.
+    """Raise `LocalClusterError` with one line if this host cannot run real nodes; packages are checked elsewhere.
 
-    What a missing package's program would try is left out: look again when it is installed.
+    The check skips a test whose program is not installed. Run it again after installing the packages.
     """
     if lacks := list(_lacks()):
         raise LocalClusterError(f"REAL needs {', '.join(lacks)}, not to be had here: leave it out, or take {PLACE}")
@@ -60,12 +63,12 @@ def _lacks() -> Iterator[str]:
 
 
 def _is_there(trial: str) -> bool:
-    """Tell whether a trial's program is installed: one that is not yet, on a fresh machine, says nothing of it."""
+    """Return whether a test's program is installed; on a fresh host a missing program proves nothing."""
     return shutil.which(trial.split()[0]) is not None
 
 
 def _controllers() -> set[str]:
-    """Give which controllers there are, in trees that may be written to."""
+    """Return the cgroup controllers in writable trees."""
     rows = [line.split() for line in VERSION_1.read_text().splitlines()]
     options = [row[3].split(",") for row in rows if row[2] == "cgroup"]
     first = {word for words in options if "rw" in words for word in words}

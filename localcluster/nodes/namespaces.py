@@ -1,9 +1,9 @@
 """Holds the namespaces of one node: `python namespaces.py FOLDER NAME`; `rooms` starts it. Standard library only.
 
-The first process of a PID namespace takes all others with it when it ends, and with the last of them go mounts,
-network devices and packet filters. So whoever ends this process, however, ends the node. FOLDER has two shell scripts:
-`outside` runs where this program was started, with that first process in $PID, and then `inside`. Then the file `pid`
-is there.
+When the first process of a PID namespace ends, the kernel kills all others in it. The mounts, network devices and
+packet filters go with the last process. So killing this process ends the node. FOLDER must have two shell scripts.
+`outside` runs in the original namespaces, with the first process's id in $PID. Then `inside` runs in the new
+namespaces. Finally, the program writes the file `pid`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def main(folder: Path, name: str) -> None:
-    """Make the namespaces, and live as long as their first process."""
+    """Create the namespaces, and exit when their first process ends."""
     file = folder / "pid"
     file.unlink(missing_ok=True)
     (told, tell), (ready, say) = os.pipe(), os.pipe()
     here = os.open("/proc/self/ns/pid", os.O_RDONLY)
-    _must(LIBC.unshare(CLONE_NEWPID), "unshare")  # all children are in it from now on
+    _must(LIBC.unshare(CLONE_NEWPID), "unshare")  # all later children are in it
     first = os.fork()
     if not first:
         os.close(tell)
@@ -35,7 +35,7 @@ def main(folder: Path, name: str) -> None:
         _be_first(folder, name, told, say)
     os.close(told)
     os.close(say)
-    _must(LIBC.setns(here, CLONE_NEWPID), "setns")  # but the first one no more
+    _must(LIBC.setns(here, CLONE_NEWPID), "setns")  # applies to children after the first one
     if os.read(ready, 1):
         _run(folder / "outside", PID=str(first))
         os.write(tell, b"!")
@@ -48,7 +48,7 @@ def main(folder: Path, name: str) -> None:
 
 
 def _be_first(folder: Path, name: str, told: int, say: int) -> None:
-    """Be the first process: set up the inside, then bury whoever is left without a parent, for good."""
+    """Run as the first process: set up the new namespaces, then reap orphaned processes forever."""
     _must(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     _must(LIBC.unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET), "unshare")
     os.write(say, b"!")

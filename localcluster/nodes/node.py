@@ -1,4 +1,4 @@
-"""One real node: its namespaces, and in them containerd, kubelet and kube-proxy."""
+"""One real node: its namespaces, and containerd, kubelet and kube-proxy in them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ nsenter --target "$(cat {switch})" --net ip link add {name} type veth peer name 
 nsenter --target "$(cat {switch})" --net ip link set {name} master nodes up
 nsenter --target "$(cat {switch})" --net ip route replace {pods} via {address}
 """
-# Of /var the node sees the machine's, and keeps what it writes to itself, in memory; logs and pods' folders are the
-# cluster's. A kubelet insists on some settings of the kernel, which are the machine's: it is shown that they are so.
+# The node gets the host's /var as a read-only lower layer; its own writes stay in memory. The logs and the kubelet's
+# directory are in the cluster's directory. A kubelet requires some kernel settings, which belong to the host; bind
+# mounts show it the required values.
 INSIDE = """
 mount --make-rprivate /
 mount --make-rshared /
@@ -46,13 +47,22 @@ ip route add default via {switch}
 echo 1 > /proc/sys/net/ipv4/ip_forward
 """
 SERVES_PODS = "Start streaming server"
-"""A containerd answers before it serves CRI, the later the more images it has; and a kubelet that is refused ends."""
+"""The message that containerd logs once it serves CRI.
+
+With many images, containerd serves CRI long after its other services. A kubelet that connects too early exits.
+"""
 
 
 class RealNode:
-    """In: its settings, the room of the switch, the folder of the built programs, and who it is to the API server.
+    """A real node.
 
-    `folder` has its kubeconfig files, `kubelet.kubeconfig` and `kube-proxy.kubeconfig`, before it starts.
+    `folder` must have the kubeconfig files `kubelet.kubeconfig` and `kube-proxy.kubeconfig` before the node starts.
+
+    Args:
+        settings: The node's configuration.
+        addresses: The addresses of the cluster's network.
+        switch: The namespaces of the switch.
+        programs: The directory of the built programs.
     """
 
     def __init__(self, settings: Settings, addresses: Addresses, switch: Room, programs: Path) -> None:
@@ -81,11 +91,11 @@ class RealNode:
 
     @property
     def servers(self) -> list[Server]:
-        """Give every process, the one that holds them first."""
+        """Return all processes, starting with the one that holds the namespaces."""
         return [self.room.holder, self.containerd, self.kubelet, self.proxy]
 
     def start(self) -> None:
-        """Start all; a node that is Ready comes later. Images are there before: `store.give`."""
+        """Start all processes without waiting for the node to be Ready; `store.give` must have run before."""
         self.room.open()
         self.proxy.start()
         start_saying(SERVES_PODS, [self.containerd])
@@ -93,7 +103,7 @@ class RealNode:
         self.kubelet.start()
 
     def _answers(self) -> bool:
-        """Whether its socket is served, too, which another thread of it sees to."""
+        """Return whether containerd answers on its socket, which another of its threads serves."""
         try:
             self.room.run("ctr", "--address", SOCKET, "version")
         except LocalClusterError:
@@ -101,13 +111,13 @@ class RealNode:
         return True
 
     def tag(self, image: str, name: str) -> None:
-        """Have containerd know an image that it has by another name, too."""
+        """Add another name to an image in containerd."""
         self.room.run(*self._ctr("images", "tag", image, name))
 
     def running(self, pod: str = "") -> set[str]:
-        """Give the ids of the containers with a process, of the pod with this UID or of all, as containerd knows them.
+        """Return the ids of the running containers in containerd: those of the pod with this UID, or all.
 
-        One in each pod is that which holds its namespaces.
+        The result includes each pod's sandbox container.
         """
         lines = self.room.run(*self._ctr("tasks", "list")).splitlines()[1:]
         alive = {words[0] for words in map(str.split, lines) if words[2] == "RUNNING"}
@@ -118,13 +128,13 @@ class RealNode:
         return ["ctr", "--address", SOCKET, "--namespace", "k8s.io", *words]
 
     def close(self) -> None:
-        """End it as a power failure would."""
+        """Kill all processes to simulate a power failure."""
         for server in reversed(self.servers):
             server.kill()
 
 
 def snapshotter(folder: Path) -> str:
-    """Give how containerd can keep layers in a folder: one over the other where its file system lets it, or copied."""
+    """Return the containerd snapshotter for a directory: overlayfs if its file system supports it, else native."""
     for name in ("lower", "upper", "work", "merged"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     options = f"lowerdir={folder}/lower,upperdir={folder}/upper,workdir={folder}/work"

@@ -1,4 +1,4 @@
-"""The real nodes of a cluster, from what they need to their end."""
+"""The real nodes of a cluster: their images, network and processes, from start to cleanup."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from localcluster.trouble import LocalClusterError
 
 DNS = Path(__file__).with_name("dns.yaml")
 DNS_PODS = 2
-"""Each on a node of its own; with one node less one waits."""
+"""Each replica needs a node of its own, so with one node there is only one replica."""
 COREDNS = "localhost/coredns:local"
 TOOLS = (
     *("sh", "sleep", "wget", "nslookup", "httpd", "nc", "cat", "touch", "echo", "true", "false", "date", "ls"),
     *("kill", "mkdir"),
 )
-"""What containers of the smallest image may call by name."""
+"""The commands in the minimal container image."""
 SECONDS = 60
 ITS_OWN = (Path("/run"), Path("/var"))
-"""What a node sees in the place of this machine's."""
+"""Directories that a node replaces with its own."""
 MEANINGFUL = frozenset(',:\\"')
-"""What says something else in the options of an overlay mount, or in containerd's settings."""
+"""Characters with a special meaning in the options of an overlay mount or in containerd's configuration."""
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 ASKS = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -39,14 +39,17 @@ ASKS = {
     "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:kubelet-api-admin"},
     "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": identities.CALLER}],
 }
-"""Lets the API server ask kubelets for logs."""
+"""Authorizes the API server to call kubelets, for example for logs."""
 
 
 class RealNodes(Startable):
-    """So many kubelets beside kwok's nodes, on a cluster that was made for them (`LocalCluster(real=...)`).
+    """Real kubelets next to kwok's nodes, on a cluster that was created with `LocalCluster(real=...)`.
 
-    Entered, they are started, with the images of `archives` on each beside their own; `await_ready` waits until they
-    are Ready, and has pods know names.
+    Entering starts the nodes. `await_ready` waits until they are Ready, and installs cluster DNS.
+
+    Args:
+        count: The number of real nodes.
+        archives: Images for each node, in addition to the default ones.
     """
 
     def __init__(self, cluster: LocalCluster, count: int, archives: Iterable[Path] = ()) -> None:
@@ -59,7 +62,7 @@ class RealNodes(Startable):
         self._network: addresses.Addresses | None = None
 
     def _bring_up(self) -> None:
-        """Start the switch, and the nodes side by side."""
+        """Start the switch, then the nodes concurrently."""
         check_place(self.folder)
         network = self._network = addresses.choose()
         self._switch = switch(self.folder / "switch", network, self._cluster.port)
@@ -73,10 +76,11 @@ class RealNodes(Startable):
             list(pool.map(RealNode.start, self.nodes))
 
     def await_ready(self) -> None:
-        """Give Services names; return when they have them, and all nodes are Ready.
+        """Install CoreDNS; return when it runs and all nodes are Ready.
 
-        CoreDNS comes behind what else is installed: its pods have an owner, upon which the API server looks up what
-        kinds there are, and does not again for half a minute. For so long it refuses owners of newer kinds.
+        CoreDNS must be installed after everything else. Its pods have an owner, for which the API server discovers the
+        existing kinds, and it repeats the discovery only after half a minute. Until then it rejects owners of newer
+        kinds.
         """
         self._name_services()
         names = {node.name for node in self.nodes}
@@ -85,12 +89,12 @@ class RealNodes(Startable):
 
     @property
     def servers(self) -> list[Server]:
-        """Give every process."""
+        """Return all processes."""
         holders = [self._switch.holder] if self._switch else []
         return [*holders, *(server for node in self.nodes for server in node.servers)]
 
     def stop(self) -> None:
-        """End them, and take away what the kernel would keep, and what takes much room on the disk."""
+        """Kill the nodes, and remove their control groups and large directories."""
         for node in self.nodes:
             node.close()
         if self._switch:
@@ -100,12 +104,12 @@ class RealNodes(Startable):
         leftovers.clear(self._cluster.directory)
 
     def node(self, name: str) -> RealNode:
-        """Give the node of that name."""
+        """Return the node with this name."""
         return next(node for node in self.nodes if node.name == name)
 
     @property
     def machine(self) -> str:
-        """Give the address of this machine, as pods reach it; "" before the nodes are started."""
+        """Return this host's address for pods; "" before the nodes are started."""
         return self._network.machine if self._network else ""
 
     def _node(self, number: int, network: addresses.Addresses, way: rooms.Room, layers: str) -> RealNode:
@@ -130,7 +134,10 @@ class RealNodes(Startable):
         return node
 
     def _introduce(self, file: Path, url: str, user: str) -> None:
-        """Write a kubeconfig for who reaches the API server at the switch, of which its certificate says nothing."""
+        """Write a kubeconfig for a client that reaches the API server through the switch.
+
+        It sets `tls-server-name`, since the API server's certificate does not contain the switch's address.
+        """
         token = self._cluster.token(user)
         access.write_kubeconfig(file, url, self._cluster.certificate, user, token, "kubernetes.default.svc")
 
@@ -144,7 +151,7 @@ class RealNodes(Startable):
         ]
 
     def _let_in(self, network: addresses.Addresses) -> None:
-        """Say where the API server is, and let it ask kubelets."""
+        """Publish the API server's address, and authorize the API server to call kubelets."""
         door = self._cluster.door()
         door.create(SLICES, _kubernetes(network.switch, self._cluster.port))
         door.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", ASKS)
@@ -155,7 +162,7 @@ class RealNodes(Startable):
 
 
 def _kubernetes(address: str, port: int) -> dict[str, Any]:
-    """Give the endpoints of the Service `kubernetes`."""
+    """Return the EndpointSlice of the Service `kubernetes`."""
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -167,7 +174,7 @@ def _kubernetes(address: str, port: int) -> dict[str, Any]:
 
 
 def check_place(folder: Path) -> None:
-    """Raise `LocalClusterError` for a folder in which no node can be."""
+    """Raise `LocalClusterError` for a directory in which a node cannot run."""
     if any(place in folder.parents for place in ITS_OWN):
         raise LocalClusterError(f"{folder} is below /run or /var, of which a real node has its own: give another")
     if not MEANINGFUL.isdisjoint(str(folder)):

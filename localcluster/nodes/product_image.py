@@ -1,4 +1,4 @@
-"""The image that is shipped, as real nodes take it in: built once for the sources as they are, and kept."""
+"""The product's image for real nodes: built once per state of the sources, and cached."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from localcluster.servers import ROOT
 NAME, VERSION = "localhost/nodemaintenance", "0.0.0"
 IMAGE = f"{NAME}:v{VERSION}"
 MADE_OF = ("Dockerfile", "requirements.txt", "functions", "eventing", "kube", "console")
-"""What the Dockerfile takes in."""
+"""The inputs of the Dockerfile."""
 IGNORED = "__pycache__"
 KEPT = 2
-"""Images of other sources that stay: another work tree may be about to take one in."""
+"""Images of other sources to keep, since another work tree may be about to import one."""
 
 
 def archive() -> Path:
-    """Give the archive of it, like one of `docker save`; a minute's work where there is none of these sources yet."""
+    """Return the image's archive in the format of `docker save`; building one for new sources takes a minute."""
     return buildah.kept(build.cache() / f"image-{digest(ROOT)}.tar", _build)
 
 
 def digest(sources: Path) -> str:
-    """Give what tells the sources of one image from those of another."""
+    """Return a digest of the sources."""
     known = hashlib.sha256()
     for file in sorted(file for name in MADE_OF for file in _files(sources / name)):
         known.update(f"{file.relative_to(sources)}\0".encode())

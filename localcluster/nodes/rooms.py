@@ -1,4 +1,4 @@
-"""A room is a set of namespaces with a process that holds them; servers run in it, and end with it."""
+"""Sandboxes: a sandbox is a set of namespaces with a process that holds them; its servers end with that process."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ from localcluster.trouble import LocalClusterError
 
 PROGRAM = Path(__file__).with_name("namespaces.py")
 ENTER = 'exec nsenter --target "$(cat "$0")" --mount --uts --ipc --net --pid -- "$@"'
-"""The process that holds a room is another one when it was started again, so its number is read each time."""
+"""Reads the holder's process id at each use, since a restarted holder has another one."""
 
 
 class Room:
-    """In: its name, a folder of its own, and what a shell does outside, with the first process in $PID, and inside."""
+    """A sandbox.
+
+    Args:
+        name: The sandbox's name.
+        folder: A directory of its own.
+        outside: Shell script for the original namespaces, with the holder's first process in $PID.
+        inside: Shell script for the sandbox.
+    """
 
     def __init__(self, name: str, folder: Path, outside: str, inside: str) -> None:
         folder.mkdir(parents=True)
@@ -27,22 +34,22 @@ class Room:
         self.holder = Server(name, [sys.executable, "-I", "-S", PROGRAM, folder, name], folder / "room.log")
 
     def open(self) -> None:
-        """Make it; return when servers can be started in it."""
+        """Create the namespaces; return when servers can be started in them."""
         self.holder.start()
         await_ready(f"the namespaces of {self.name}", self.file.exists, [self.holder], 30)
 
     def close(self) -> None:
-        """End it, and all that is in it."""
+        """Kill the sandbox with all its processes."""
         self.holder.kill()
 
     def server(self, name: str, *command: str | Path) -> Server:
-        """Give a server that runs in it, from where it reaches no proxy, and logs into its folder."""
+        """Return a server that runs in the sandbox, uses no proxy, and logs to the sandbox's directory."""
         server = Server(f"{self.name}-{name}", self._entering(*command), self.folder / f"{name}.log", UNPROXIED)
         server.may_restart = lambda: self.holder.alive and self.file.exists()
         return server
 
     def run(self, *command: str | Path) -> str:
-        """Run a program in it to its end; gives what it prints. Raises `LocalClusterError`."""
+        """Run a program in the sandbox and return its output. Raises `LocalClusterError`."""
         done = subprocess.run(self._entering(*command), capture_output=True, text=True, check=False)
         if done.returncode:
             words = " ".join(map(str, command))

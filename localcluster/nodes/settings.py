@@ -1,4 +1,4 @@
-"""What containerd, CNI's plugins, kubelet and kube-proxy of a node are told, each in a file of its own."""
+"""The configuration files of a node's containerd, CNI plugins, kubelet and kube-proxy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from localcluster.nodes.addresses import DNS, Addresses
 
 PAUSE = "localhost/busybox:local"
-"""The image of the process that holds a pod's namespaces."""
+"""The image of a pod's sandbox container."""
 SOCKET = "/run/containerd/containerd.sock"
 DOMAIN = "cluster.local"
 CONTAINERD = """version = 2
@@ -36,15 +36,15 @@ state = "/run/containerd"
 
 @dataclass(frozen=True)
 class Settings:
-    """One node's.
+    """The configuration of one node.
 
     Attributes:
-        number: of the node, from 1.
-        folder: its own.
-        plugins: the folder with CNI's.
-        authority: the file of who signs the API server's certificate.
-        group: the node's control group.
-        snapshotter: how containerd keeps the layers of images.
+        number: The node's number, from 1.
+        addresses: The addresses of the cluster's network.
+        plugins: The directory of the CNI plugins.
+        authority: The CA file for the API server's client certificate.
+        group: The node's control group.
+        snapshotter: The containerd snapshotter, which stores the image layers.
     """
 
     number: int
@@ -61,7 +61,7 @@ class Settings:
         cni = self.folder / "cni"
         for folder in (cni, self.folder / "static"):
             folder.mkdir()
-        (self.folder / "resolv.conf").write_text("")  # nothing outside has a name here
+        (self.folder / "resolv.conf").write_text("")  # names outside the cluster are not resolved
         (self.folder / "containerd.toml").write_text(self._containerd())
         (cni / "10-nodes.conflist").write_text(json.dumps(self._network()))
         (self.folder / "kubelet.yaml").write_text(json.dumps(self._kubelet()))
@@ -72,7 +72,7 @@ class Settings:
         return CONTAINERD.format(socket=SOCKET, pause=PAUSE, **told)
 
     def _network(self) -> dict[str, Any]:
-        """Give a bridge for the node's pods; nobody's address is replaced, since all know the way to each other."""
+        """Return the pods' bridge network; it needs no masquerading, since the nodes have routes to each other."""
         ranges = [[{"subnet": self.addresses.pods(self.number)}]]
         bridge = {
             "type": "bridge",
@@ -105,7 +105,7 @@ class Settings:
         }
 
     def _limits(self) -> dict[str, Any]:
-        """Give what it does with a machine that is not its own: it takes what is there, and evicts and deletes late."""
+        """Return the resource settings for a shared host: no reservations, and eviction only when it is almost full."""
         return {
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": f"/{self.group}",
@@ -127,6 +127,6 @@ class Settings:
             "hostnameOverride": self.name,
             "clusterCIDR": self.addresses.all,
             "clientConnection": {"kubeconfig": str(self.folder / "kube-proxy.kubeconfig")},
-            "conntrack": nothing,  # limits are the machine's, not a namespace's
+            "conntrack": nothing,  # conntrack limits belong to the host, not to a namespace
             "oomScoreAdj": 0,
         }

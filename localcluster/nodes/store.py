@@ -1,7 +1,7 @@
-"""What containerd keeps of images: taken in once for a set of archives, and given to each node by hard links.
+"""containerd's image data: imported once per set of archives, and given to each node as hard links.
 
-Our image alone takes a node ten seconds to unpack. What is unpacked is never written to: a container's own layer is
-above it, and an image that is deleted gives up its names for files, not the files.
+Unpacking the product's image alone takes a node ten seconds. Unpacked files are never written to: a container writes to
+its own layer, and deleting an image only unlinks the files.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from localcluster.programs.build import alone, cache
 from localcluster.trouble import LocalClusterError
 
 ROOT = "containerd"
-"""A store is the root of a containerd, in a folder of that name: which `leftovers` knows."""
+"""The name of each containerd root directory, which `leftovers` removes."""
 KEPT = 2
-"""Sets that were used last, beside the one in use; each takes up to 2 GB."""
+"""The most recently used sets to keep besides the one in use; each takes up to 2 GB."""
 UNFINISHED = "images.new-"
-"""What the name of a folder begins with that is no set, or none any more."""
+"""Prefix of directories that are unfinished or are being deleted."""
 CONFIG = """version = 2
 root = "{root}"
 state = "{folder}/state"
@@ -38,9 +38,9 @@ SECONDS = 60
 
 
 def give(archives: Iterable[Path], snapshotter: str, folders: Iterable[Path]) -> None:
-    """Put the images of archives into the folders of nodes, each as `containerd` in it, before that runs.
+    """Put the images of the archives into the directory `containerd` of each node, before its containerd starts.
 
-    Raises `LocalClusterError` where containerd refuses an archive.
+    Raises `LocalClusterError` if containerd rejects an archive.
     """
     known = list(archives)
     kept = cache() / f"images-{_digest(known, snapshotter)}"
@@ -54,7 +54,7 @@ def give(archives: Iterable[Path], snapshotter: str, folders: Iterable[Path]) ->
 
 
 def _digest(archives: list[Path], snapshotter: str) -> str:
-    """Give what tells one set of images from another: their names, and their settings, which name the layers."""
+    """Return a digest of a set of images, from their manifests and configs, which identify the layers."""
     known = hashlib.sha256(snapshotter.encode())
     for archive in archives:
         with tarfile.open(archive) as opened:
@@ -75,7 +75,7 @@ def _read(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 def _fill(kept: Path, archives: list[Path], snapshotter: str) -> None:
-    """Have a containerd of its own take them in."""
+    """Import the archives with a temporary containerd."""
     with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=kept.parent) as name:
         folder = Path(name)
         (folder / "config.toml").write_text(CONFIG.format(root=folder / ROOT, folder=folder))
@@ -95,13 +95,13 @@ def _fill(kept: Path, archives: list[Path], snapshotter: str) -> None:
 
 
 def _run(*command: str) -> str:
-    """Give what is wrong, or ""."""
+    """Run a command; return its error, or "" if it succeeded."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return (done.stderr.strip() or f"exit status {done.returncode}") if done.returncode else ""
 
 
 def _link(kept: Path, root: Path) -> None:
-    """Give a node all files but those that containerd writes to, its databases: of these a copy."""
+    """Give a node hard links to all files, except for copies of the databases, which containerd writes to."""
     together = kept.stat().st_dev == root.parent.stat().st_dev
     wrong = _run("cp", "--archive", *(["--link"] if together else []), str(kept), str(root))
     if wrong:
@@ -112,9 +112,9 @@ def _link(kept: Path, root: Path) -> None:
 
 
 def _forget() -> None:
-    """Remove what was not used of late, and what a killed builder left, before there is one more.
+    """Remove the sets not used recently, and the remains of killed builders, before adding a set.
 
-    A set has another name first: who is killed amid the removal leaves no half of one behind.
+    A set is renamed first, so that a killed process leaves no partial set under a valid name.
     """
     kept = sorted(cache().glob("images-*"), key=lambda folder: folder.stat().st_mtime, reverse=True)
     for folder in kept[KEPT:]:

@@ -1,4 +1,4 @@
-"""What nodes are connected by: a bridge in a namespace of its own, with one way to this machine."""
+"""The switch that connects the nodes: a bridge in its own network namespace, with one link to this host."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 from localcluster.nodes.addresses import Addresses
 from localcluster.nodes.rooms import Room
 
-# On 127.0.0.1 listens the API server, and nodes ask for it at the switch; both ends must let such packets pass, which
-# is said of our own device alone. The switch keeps its loopback device down, so the address is none of its own.
+# The API server listens on 127.0.0.1, and nodes reach it through the switch. So both ends of the link must route
+# packets for loopback addresses; the host enables this only for its end of the link. The loopback device of the
+# switch's namespace stays down, so that namespace does not own 127.0.0.1.
 OUTSIDE = """
 ip link delete {device} 2> /dev/null || true
 ip link add {device} type veth peer name machine netns $PID
@@ -38,11 +39,11 @@ iptables -t nat -A PREROUTING -d {a.switch} -p tcp --dport {port} -j DNAT --to-d
 
 
 def switch(folder: Path, addresses: Addresses, port: int) -> Room:
-    """Give it, not made yet; in: the port of the API server on this machine."""
+    """Return the switch, not started yet; `port` is the API server's port on this host."""
     told = {"a": addresses, "device": device(folder), "port": port}
     return Room("switch", folder, OUTSIDE.format(**told), INSIDE.format(**told))
 
 
 def device(folder: Path) -> str:
-    """Give the name of this machine's end; the kernel takes 15 letters."""
+    """Return the name of the host's end of the link; the kernel allows 15 characters."""
     return f"nm{hashlib.sha256(str(folder).encode()).hexdigest()[:10]}"

@@ -1,1 +1,1 @@
-"""What OpenShift has and a plain cluster has not, as far as the upgrade mutex needs it."""
+"""The OpenShift kinds that the upgrade mutex needs and a plain Kubernetes cluster does not have."""

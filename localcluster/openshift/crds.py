@@ -1,4 +1,4 @@
-"""OpenShift's own CRDs of machine configs, their pools and ClusterVersion, from its Go module: fetched, not copied."""
+"""OpenShift's own CRDs of MachineConfig, MachineConfigPool and ClusterVersion, downloaded with its Go module."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SERVED = (
 
 
 def files() -> list[Path]:
-    """Give the files; LocalClusterError where the module cannot be fetched."""
+    """Return the CRD files. Raises `LocalClusterError` if the module cannot be fetched."""
     folder = build.module_folder("openshift", MODULE)
     return [file for pattern in FILES for file in sorted(folder.glob(pattern))]
 
 
 def install(cluster: LocalCluster) -> None:
-    """Apply them; return when all kinds are served."""
+    """Apply the CRDs; return when all kinds are served."""
     cluster.kubectl("apply", "--server-side", *(word for file in files() for word in ("-f", file)))
     await_ready("OpenShift's kinds", lambda: all(cluster.serves(path) for path in SERVED), cluster.servers)

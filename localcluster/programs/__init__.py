@@ -1,1 +1,1 @@
-"""What is not ours: the toolchain that builds the servers, the files of their modules, the packages of the system."""
+"""Third-party programs: the toolchain that builds the servers, files of Go modules, and the system's packages."""

@@ -1,4 +1,4 @@
-"""Takes kube-apiserver, etcd and kubectl from the folder that KUBEBUILDER_ASSETS names, as Kubernetes' envtest does."""
+"""Uses kube-apiserver, etcd and kubectl from the directory in KUBEBUILDER_ASSETS, as Kubernetes' envtest does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ PROGRAMS = ("etcd", "kube-apiserver", "kubectl")
 
 
 def folder() -> Path | None:
-    """Give the folder of ready-made programs, None where none is named; LocalClusterError if it lacks one of them."""
+    """Return the directory of prebuilt binaries, or None if the variable is not set.
+
+    Raises `LocalClusterError` if the directory lacks a binary.
+    """
     named = os.environ.get(VARIABLE)
     if not named:
         return None
@@ -30,7 +33,7 @@ def folder() -> Path | None:
 
 
 def is_whole(place: Path) -> bool:
-    """Return whether a folder has all ready-made programs."""
+    """Return whether a directory has all prebuilt binaries."""
     return not _missing(place)
 
 
@@ -39,13 +42,21 @@ def _missing(place: Path) -> list[str]:
 
 
 def joined(given: Path, built: Path, cache: Path) -> Path:
-    """Give the name of the folder that holds links to the given programs and to the built ones beside them."""
+    """Return the path of the directory that links to the prebuilt and to the locally built programs."""
     digest = hashlib.sha256(f"{given}\0{built}".encode())
     return cache / f"assets-{digest.hexdigest()[:12]}"
 
 
 def join(given: Path, built: Path, names: tuple[str, ...], place: Path, version: str) -> None:
-    """Make that folder: `names` are the built programs; say so when the given API server is of another version."""
+    """Create the directory that `joined` names; print a notice if the prebuilt API server has another version.
+
+    Args:
+        given: The directory of the prebuilt binaries.
+        built: The directory of the locally built programs.
+        names: The locally built programs.
+        place: The directory to create.
+        version: The Kubernetes version of the locally built programs.
+    """
     fresh = place.with_name(f"{place.name}.new-{os.getpid()}")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
@@ -60,6 +71,6 @@ def join(given: Path, built: Path, names: tuple[str, ...], place: Path, version:
 
 
 def _version(apiserver: Path) -> str:
-    """Give the version that an API server says it has, as v1.36.3; "" if it says none."""
+    """Return the version of an API server binary, such as v1.36.3; "" if it prints none."""
     asked = subprocess.run([apiserver, "--version"], capture_output=True, text=True, check=False)
     return asked.stdout.strip().rpartition(" ")[2] if asked.returncode == 0 else ""

@@ -1,4 +1,4 @@
-"""Builds the servers from the Go module files of `localcluster`, once, into a cache outside the work tree."""
+"""Builds the servers from the Go module files of `localcluster` once, into a cache outside the work tree."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from localcluster.programs import assets, envtest, go_install, toolchain
 from localcluster.trouble import LocalClusterError
 
 MODULES = Path(__file__).parents[1]
-"""The folder with a folder for each module."""
+"""The directory with one subdirectory per Go module."""
 KUBERNETES_VERSION = "v1.36.3"
-# Without these the server reports a version that cannot be parsed, and clients refuse it.
+# Without these the server reports a version that cannot be parsed, and clients reject it.
 LDFLAGS = " ".join(
     f"-X {package}/version.gitVersion={KUBERNETES_VERSION}"
     for package in ("k8s.io/component-base", "k8s.io/client-go/pkg")
@@ -33,13 +33,13 @@ FLAGS = ("-mod=readonly", "-buildvcs=false", go_install.NO_DEBUG_INFORMATION, "-
 
 @dataclass(frozen=True)
 class Toolset:
-    """What is built together and needed together.
+    """Programs that are built and needed together.
 
     Attributes:
-        title: what the progress calls it.
-        modules: folders of `MODULES` with a go.mod whose tool lines name the programs.
-        programs: the files that must be there after the build.
-        packages: the Go packages to build, each in the module whose tool lines name it; all that they name if empty.
+        title: The name in the progress output.
+        modules: Directories in `MODULES` with a go.mod whose tool lines name the programs.
+        programs: The files that the build must produce.
+        packages: The Go packages to build, each in the module whose tool lines name it; if empty, all of them.
     """
 
     title: str
@@ -63,7 +63,7 @@ KUBERNETES = Toolset(
     ),
 )
 CONTROLLERS = Toolset(_KUBERNETES, ("kubernetes",), ("kube-controller-manager", "kube-scheduler", "kwok"), _CONTROLLERS)
-"""What is still built where the other programs come ready-made."""
+"""The programs that are built even if the others are prebuilt."""
 KNATIVE = Toolset(
     "Knative Eventing",
     ("knative",),
@@ -87,7 +87,7 @@ RABBITMQ_CONTROLLER = Toolset(
     "RabbitMQ Broker's controller", ("rabbitmq",), ("broker",), (f"{_RABBITMQ}/controller/broker",)
 )
 RABBITMQ_WEBHOOK = Toolset("RabbitMQ Broker's webhook", ("rabbitmq",), ("broker",), (f"{_RABBITMQ}/webhook/broker",))
-"""Has the controller's name, and so a folder of its own."""
+"""A toolset of its own, since the program has the same name as the controller's."""
 RABBITMQ_OPERATORS = Toolset(
     "RabbitMQ's operators", ("rabbitmq_operators",), ("cluster-operator", "messaging-topology-operator")
 )
@@ -98,32 +98,35 @@ NODES = Toolset(
     ("kubelet", "kube-proxy", "coredns"),
     ("k8s.io/kubernetes/cmd/kubelet", "k8s.io/kubernetes/cmd/kube-proxy", "github.com/coredns/coredns"),
 )
-"""What real nodes run besides the programs of the distribution's packages."""
-RENAMED = {"server": "etcd"}  # etcd's root package builds a program of its module's name
+"""The programs of real nodes that the distribution's packages do not provide."""
+RENAMED = {"server": "etcd"}  # etcd's root package builds a program with the name of its module
 
 
 def cache() -> Path:
-    """Give the folder for what is built once and shared by all work trees of this user."""
+    """Return the cache directory, which all work trees of this user share."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nodemaintenance"
 
 
 def target(tools: Toolset = KUBERNETES) -> Path:
-    """Return the folder where a toolset's programs belong; its name changes with any of its module files.
+    """Return the directory of a toolset's programs; its name depends on the content of the module files.
 
-    The folder of Kubernetes holds links where some of its programs come ready-made.
+    For Kubernetes it is a directory of links if some of the programs are prebuilt.
     """
     given = _ready_made() if tools is KUBERNETES else None
     return assets.joined(given, _controllers(), cache()) if given else _own(tools)
 
 
 def _ready_made() -> Path | None:
-    """Return the folder of ready-made programs of Kubernetes: KUBEBUILDER_ASSETS or, if none are built, a download."""
+    """Return the directory of prebuilt Kubernetes binaries, or None.
+
+    That is KUBEBUILDER_ASSETS or, unless Kubernetes was already built here, an earlier download.
+    """
     given = assets.folder()
     return given if given or _own(KUBERNETES).is_dir() else envtest.downloaded(cache(), KUBERNETES_VERSION)
 
 
 def _own(tools: Toolset) -> Path:
-    """Give the folder of what is built here."""
+    """Return the directory of a toolset's locally built programs."""
     digest = hashlib.sha256("\0".join((*FLAGS, sys.platform, platform.machine(), *tools.packages)).encode())
     for module in tools.modules:
         for name in ("go.mod", "go.sum"):
@@ -132,24 +135,24 @@ def _own(tools: Toolset) -> Path:
 
 
 def _controllers() -> Path:
-    """Give the folder that has, or will have, the programs of CONTROLLERS: all are there where all was built once."""
+    """Return the directory of the `CONTROLLERS` programs: that of all Kubernetes programs if built, else their own."""
     whole = _own(KUBERNETES)
     return whole if whole.is_dir() else _own(CONTROLLERS)
 
 
 def servers(tools: Toolset = KUBERNETES) -> Path:
-    """Return the folder with all programs of a toolset; build what is missing.
+    """Return the directory with all programs of a toolset; build those that are missing.
 
-    Errors: LocalClusterError when something cannot be built, or KUBEBUILDER_ASSETS names a folder that lacks some.
+    Raises `LocalClusterError` if a build fails, or if KUBEBUILDER_ASSETS names a directory that lacks a program.
     """
     build_all([tools])
     return target(tools)
 
 
 def build_all(toolsets: Iterable[Toolset]) -> None:
-    """Build what is missing of all these toolsets; the sources are downloaded side by side.
+    """Build the missing programs of all these toolsets; the sources are downloaded concurrently.
 
-    Errors: as of `servers`.
+    Raises `LocalClusterError`, as `servers` does.
     """
     wanted = tuple(toolsets)
     if all(target(tools).is_dir() for tools in wanted):
@@ -164,24 +167,24 @@ def build_all(toolsets: Iterable[Toolset]) -> None:
 
 
 def _to_build(tools: Toolset) -> Toolset:
-    """Return the toolset to build: of Kubernetes only a part if the other programs come ready-made."""
+    """Return the toolset to build; for Kubernetes only `CONTROLLERS` if the other programs are prebuilt."""
     return CONTROLLERS if tools is KUBERNETES and _ready_made() else tools
 
 
 def _built(tools: Toolset) -> Path:
-    """Return the folder that gets the programs of such a toolset."""
+    """Return the directory into which a toolset from `_to_build` is built."""
     return _controllers() if tools is CONTROLLERS else _own(tools)
 
 
 def module_folder(module: str, path: str) -> Path:
-    """Give the folder of a Go module's files, as they were fetched to build the programs of our module `module`."""
+    """Return the files of a Go module that the programs of the project's module `module` are built from."""
     return download_module(path, MODULES / module)
 
 
 def download_module(path: str, where: Path, **more: str) -> Path:
-    """Download a Go module by a go command in the folder `where`; return the folder of its files.
+    """Download a Go module with a go command that runs in `where`; return the directory of its files.
 
-    In: further environment variables of the command. Errors: LocalClusterError with go's reason.
+    Further keyword arguments are environment variables of the command. Raises `LocalClusterError` with go's reason.
     """
     command = [str(toolchain.go(cache())), "mod", "download", "-json", path]
     environment = go_install.environment(**more)
@@ -194,9 +197,9 @@ def download_module(path: str, where: Path, **more: str) -> Path:
 
 @contextmanager
 def alone(what: str, lock: str = "build.lock") -> Iterator[None]:
-    """Let one builder of this in at a time; the lock, a file of the cache, ends with its process.
+    """Hold a lock so that only one process builds `what`; the lock is a file in the cache and ends with its process.
 
-    Raises `LocalClusterError` where nothing can be written into the cache.
+    Raises `LocalClusterError` if the cache is not writable.
     """
     with _opened(cache() / lock) as file:
         try:
@@ -208,7 +211,7 @@ def alone(what: str, lock: str = "build.lock") -> Iterator[None]:
 
 
 def _opened(lock: Path) -> IO[str]:
-    """Open a file of the cache, which is made where it is not there yet."""
+    """Open a file in the cache; create it and its directory if needed."""
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         return lock.open("w")
@@ -218,11 +221,11 @@ def _opened(lock: Path) -> IO[str]:
 
 
 def _build(missing: Mapping[Path, Toolset]) -> None:
-    """Build toolsets into fresh folders, and give each its name, which is the key, when all are whole."""
+    """Build toolsets into temporary directories, and rename these to their final names when all are complete."""
     if not missing:
         return
     go = toolchain.go(cache())
-    for left in cache().glob("bin-*.new-*"):  # a builder was killed; its go may still write there, so take another name
+    for left in cache().glob("bin-*.new-*"):  # a killed builder's go may still write there, so use another name
         shutil.rmtree(left, ignore_errors=True)
     started = time.monotonic()
     fresh = {folder: folder.with_name(f"{folder.name}.new-{os.getpid()}") for folder in missing}
@@ -239,7 +242,7 @@ def _build(missing: Mapping[Path, Toolset]) -> None:
 
 
 def _finish(fresh: Path, folder: Path, tools: Toolset) -> None:
-    """Give a folder its name if it has all programs of a toolset."""
+    """Rename a build directory to its final name if it has all programs of the toolset."""
     for name, better in RENAMED.items():
         if better in tools.programs:
             (fresh / name).rename(fresh / better)
@@ -250,6 +253,6 @@ def _finish(fresh: Path, folder: Path, tools: Toolset) -> None:
 
 
 def _packages(module: str, tools: Toolset) -> tuple[str, ...]:
-    """Return what is built of one module; `tool` is Go's word for all that its tool lines name."""
+    """Return the packages to build in a module; `tool` is Go's name for all packages in its tool lines."""
     words = (MODULES / module / "go.mod").read_text().split()
     return tuple(package for package in tools.packages if package in words) or ("tool",)

@@ -1,4 +1,4 @@
-"""Downloads kube-apiserver, etcd and kubectl ready-made with `setup-envtest`, where the network allows it."""
+"""Downloads prebuilt kube-apiserver, etcd and kubectl with `setup-envtest` if the network allows it."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from localcluster.programs import assets
 from localcluster.programs.go_install import NO_DEBUG_INFORMATION, environment
 
 MODULE = Path(__file__).parents[1] / "envtest"
-"""The folder with the go.mod that names setup-envtest."""
+"""The directory of the go.mod that requires setup-envtest."""
 SECONDS = 300.0
-"""Longest download: about 100 MB."""
+"""Timeout of the download, which is about 100 MB."""
 INDEX = "ENVTEST_INDEX"
-"""The environment variable that names another index of releases than setup-envtest's own, as that of a mirror."""
+"""Environment variable with the URL of another release index than setup-envtest's default, for example a mirror's."""
 
 
 def download(go: Path, cache: Path, version: str) -> None:
-    """Try to download the programs of a Kubernetes release such as v1.36.3 into `cache`; say which way it went."""
+    """Try to download the binaries of a Kubernetes release such as v1.36.3 into `cache`; print the outcome."""
     release = _minor(version)
     print(f"looking for ready-made programs of Kubernetes {release}: setup-envtest", flush=True)
-    for left in cache.glob("envtest-*.new-*"):  # a download was killed
+    for left in cache.glob("envtest-*.new-*"):  # remains of a killed download
         shutil.rmtree(left, ignore_errors=True)
     folder = _folder(cache, version)
     fresh = folder.with_name(f"{folder.name}.new-{os.getpid()}")
     index = os.environ.get(INDEX)
     where = ["--bin-dir", str(fresh), *(["--index", index] if index else [])]
     command = [str(go), "tool", "setup-envtest", "use", f"{release}.x", *where]
-    given = environment(GOFLAGS=NO_DEBUG_INFORMATION)  # the standard library is compiled once for this and the servers
+    given = environment(GOFLAGS=NO_DEBUG_INFORMATION)  # Go compiles the standard library once per set of flags
     try:
         done = subprocess.run(
             command, cwd=MODULE, env=given, capture_output=True, text=True, check=False, timeout=SECONDS
@@ -48,17 +48,17 @@ def download(go: Path, cache: Path, version: str) -> None:
 
 
 def downloaded(cache: Path, version: str) -> Path | None:
-    """Return the folder with the programs of that release's minor version, None if they were not downloaded."""
+    """Return the directory with the binaries of this minor version, or None if they were not downloaded."""
     found = sorted((_folder(cache, version) / "k8s").glob(f"{_minor(version)}.*-{sys.platform}-*"))
     whole = [folder for folder in found if assets.is_whole(folder)]
     return whole[-1] if whole else None
 
 
 def _folder(cache: Path, version: str) -> Path:
-    """Return the folder of a release: another clone may use another release at the same time."""
+    """Return the directory of a minor version; another work tree may use another version at the same time."""
     return cache / f"envtest-{_minor(version)}"
 
 
 def _minor(version: str) -> str:
-    """Return 1.36 of v1.36.3."""
+    """Return the minor version, for example 1.36 for v1.36.3."""
     return version.removeprefix("v").rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""Runs `go install` in module folders, and reports the progress with the time that is left."""
+"""Runs `go install` in module directories, and reports the progress with the estimated time left."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from time import monotonic
 from localcluster.trouble import LocalClusterError
 
 DOWNLOADS = 4
-"""Modules whose sources are downloaded side by side."""
+"""Number of modules whose sources are downloaded concurrently."""
 STALE = "{{if .Stale}}stale\t{{.ImportPath}}{{end}}"
-"""A template of `go list`: one line for each package that is not in go's build cache."""
+"""A template for `go list`: prints one line for each package that is not in Go's build cache."""
 OFFLINE = "the Go modules cannot be downloaded: if this machine is behind a proxy, set HTTPS_PROXY or GOPROXY"
 NO_DEBUG_INFORMATION = "-gcflags=all=-dwarf=false"
-"""The linker leaves it out, so that compiling it is a waste: a tenth of the time."""
+"""The linker discards debug information; not generating it saves a tenth of the compile time."""
 LINK_PACKAGES = 40
-"""Linking one program takes about as long as compiling so many packages."""
+"""Linking one program takes about as long as compiling this many packages."""
 MIN_SHARE = 0.04
-"""Share of the work after which the speed so far says how long the rest takes."""
+"""Share of the work that must be done before the remaining time is estimated."""
 REPORT_SECONDS = 15.0
-"""Seconds between two lines of progress in a log; a terminal shows one line that changes."""
+"""Seconds between two progress lines in a log; a terminal shows one line that is updated."""
 
 
 @dataclass(frozen=True)
 class Install:
-    """One `go install`.
+    """One `go install` command.
 
     Attributes:
-        module: the folder with the go.mod.
-        packages: the main packages to build; `tool` stands for all that the tool lines of go.mod name.
-        folder: where the programs are written.
-        flags: build flags.
+        module: The directory with the go.mod.
+        packages: The main packages to build; `tool` stands for all packages in the tool lines of go.mod.
+        folder: The directory for the programs.
+        flags: Build flags.
     """
 
     module: Path
@@ -53,9 +53,15 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def install(go: Path, installs: Sequence[Install], title: str, programs: int) -> None:
-    """Run all of `installs`, which build so many programs in all, and show the progress under `title`.
+    """Run all `installs` and show the progress under `title`.
 
-    Errors: LocalClusterError with the end of go's output if one of them fails.
+    Raises `LocalClusterError` with the end of go's output if one of them fails.
+
+    Args:
+        go: The go command.
+        installs: The commands to run.
+        title: The name in the progress output.
+        programs: The number of programs that the commands build in total.
     """
     progress = Progress(title, programs, {each.folder for each in installs})
     running = _Processes(go, progress)
@@ -63,7 +69,7 @@ def install(go: Path, installs: Sequence[Install], title: str, programs: int) ->
         try:
             list(threads.map(running.plan, installs))
             progress.compile()
-            for each in installs:  # one by one: go compiles on all cores, and two would compile what they share twice
+            for each in installs:  # one by one: go uses all cores, and shared packages are compiled once
                 running.install(each)
         except BaseException:
             running.kill()
@@ -71,7 +77,7 @@ def install(go: Path, installs: Sequence[Install], title: str, programs: int) ->
 
 
 class _Processes:
-    """The go commands of one build; they end together."""
+    """The go commands of one build; if one fails, all are killed."""
 
     def __init__(self, go: Path, progress: Progress) -> None:
         self._go, self._progress = go, progress
@@ -91,20 +97,20 @@ class _Processes:
         self._run(wanted, ("list", "-deps", "-f", STALE), take, OFFLINE)
 
     def install(self, wanted: Install) -> None:
-        """Compile and link."""
+        """Compile and link the programs."""
         self._run(wanted, ("install", "-v"), lambda line: self._progress.take(wanted.module, line))
 
     def kill(self) -> None:
-        """Kill what is running, and start nothing more."""
+        """Kill the running commands, and start no more."""
         with self._lock:
             self._killed = True
             for process in self._running:
                 process.kill()
 
     def _run(self, wanted: Install, words: tuple[str, ...], take: Callable[[str], bool], remedy: str = "") -> None:
-        """Run one go command, and hand each line of its output to `take`, which returns whether it is expected.
+        """Run one go command, and pass each line of its output to `take`, which returns whether it is expected.
 
-        Errors: LocalClusterError with the last unexpected lines and the remedy.
+        Raises `LocalClusterError` with the last unexpected lines and the remedy.
         """
         tail: deque[str] = deque(maxlen=20)
         with self._started([str(self._go), *words, *wanted.flags, *wanted.packages], wanted) as process:
@@ -132,9 +138,12 @@ class _Processes:
 
 
 class Progress:
-    """How far a build is, by the number of packages that are compiled and of programs that are linked.
+    """The progress of a build, measured in compiled packages and linked programs.
 
-    In: what is built, the number of its programs, the folders into which go writes them.
+    Args:
+        title: The name in the progress output.
+        programs: The number of programs to link.
+        folders: The directories into which go writes the programs.
     """
 
     def __init__(self, title: str, programs: int, folders: set[Path]) -> None:
@@ -145,11 +154,11 @@ class Progress:
         self._compiling_since: float | None = None
 
     def add(self, module: Path, package: str) -> None:
-        """Add a package that is to be compiled for a module."""
+        """Add a package that must be compiled for a module."""
         self._packages.add((module, package))
 
     def compile(self) -> None:
-        """Note that all sources are downloaded, and compiling begins."""
+        """Record that all sources are downloaded and compiling begins."""
         self._compiling_since = monotonic()
 
     def take(self, module: Path, line: str) -> bool:
@@ -163,7 +172,7 @@ class Progress:
         return True
 
     def text(self) -> str:
-        """Return the line of progress."""
+        """Return the progress line."""
         if self._compiling_since is None:
             return f"building {self._title}: downloading sources, {self._downloaded} modules so far"
         linked = sum(1 for folder in self._folders for _ in folder.glob("*"))
@@ -171,14 +180,14 @@ class Progress:
         return f"building {self._title}: {linked} of {self._programs} programs, {_time_left(left)}"
 
     def _work(self, linked: int) -> tuple[int, int]:
-        """Return what is done and what there is to do in all, as numbers of packages."""
+        """Return the work done and the total work, as numbers of packages."""
         links = self._programs * LINK_PACKAGES
         return len(self._begun) + linked * LINK_PACKAGES, len(self._packages) + links
 
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Show the progress while the block runs."""
-        from rich.console import Console  # mostly everything is built
+        from rich.console import Console  # imported late: usually everything is built already
 
         console, ended = Console(), threading.Event()
         is_terminal = console.is_terminal
@@ -203,7 +212,7 @@ class Progress:
 
 
 def seconds_left(done: int, whole: int, elapsed: float) -> float | None:
-    """Return how long the rest of the work takes at the speed so far; None while too little is done to tell."""
+    """Return the estimated time for the remaining work, or None if too little is done for an estimate."""
     if done < whole * MIN_SHARE:
         return None
     return elapsed * (whole - done) / done

@@ -1,6 +1,7 @@
-"""Finds the programs that come from the distribution's packages, and installs those that a make target still lacks.
+"""Finds programs from the distribution's packages, and installs those that a make target needs.
 
-`python3 -m localcluster.programs.packages TARGET...` runs before there is a virtual environment: standard library only.
+`python3 -m localcluster.programs.packages TARGET...` runs before the virtual environment exists, so the module must not
+import third-party packages.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ CERTIFICATES = (
     *("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"),
     *("/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem"),
 )
-"""Where Go looks for the authorities that it trusts; without them it fetches nothing."""
+"""Files in which Go searches for trusted CAs; without one of them it cannot download anything."""
 APT = ("apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300")
 
 
 @dataclass(frozen=True)
 class Program:
-    """What is not ours to build.
+    """A program that a distribution package provides.
 
     Attributes:
-        name: the file to look for on PATH.
-        package: Debian's package of it.
-        purposes: make targets that start it; of `make up`, `make bench` and `make chaos`, the engines that do.
-        places: where else it may be, as patterns.
-        ubuntu: Ubuntu's package where that has another name.
+        name: The file to search for on PATH.
+        package: The Debian package.
+        purposes: The make targets that use it; for `make up`, `make bench` and `make chaos`, the engines that use it.
+        places: Glob patterns of further locations.
+        ubuntu: The Ubuntu package if its name differs.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Program:
     ubuntu: str = ""
 
     def path(self) -> Path | None:
-        """Give the path of the program, None where it is not installed."""
+        """Return the path of the program, or None if it is not installed."""
         places = [found for place in self.places for found in sorted(Path("/").glob(place.format(self.name)[1:]))]
         on_path = shutil.which(self.name)
         return Path(on_path) if on_path else next(reversed(places), None)
@@ -58,9 +59,9 @@ class Program:
 TESTS = frozenset({"test", "test-all"})
 BROWSED = TESTS | {"e2e", "screenshots"}
 SHIPPED = frozenset({"demo-real", "e2e-real", "e2e-installs"})
-"""What builds our image, and runs it."""
+"""The make targets that build and run the product's image."""
 REAL = frozenset({"real"}) | SHIPPED
-"""Real nodes, by `make up REAL=...` or these."""
+"""Real nodes: `make up REAL=...` and the targets in `SHIPPED`."""
 PROGRAMS = (
     Program("chromium", "chromium", BROWSED, ("/snap/bin/{}",), ubuntu="chromium-browser"),
     Program("chromedriver", "chromium-driver", BROWSED, ubuntu="chromium-chromedriver"),
@@ -80,19 +81,19 @@ PROGRAMS = (
 
 
 BUILD_NOTHING = frozenset({"down", "env", "status", "lint", "deploy", "cluster-functest", "local", "needs"})
-"""Purposes for which Go fetches nothing, and so checks no certificate."""
+"""The make targets for which Go downloads nothing, so that they need no trusted CAs."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """Something missing: what it is, and the package that brings it."""
+    """Something that is missing, and the package that provides it."""
 
     what: str
     package: str
 
 
 def find(name: str) -> Path:
-    """Give the path of one of `PROGRAMS`; LocalClusterError says how to get it where it is missing."""
+    """Return the path of one of `PROGRAMS`. Raises `LocalClusterError` with the remedy if it is missing."""
     program = next(program for program in PROGRAMS if program.name == name)
     found = program.path()
     if found is None:
@@ -101,7 +102,7 @@ def find(name: str) -> Path:
 
 
 def missing(purposes: Iterable[str]) -> list[Need]:
-    """Give what these purposes lack on this machine."""
+    """Return what this host lacks for these purposes."""
     wanted = set(purposes)
     programs = [_need(program) for program in PROGRAMS if wanted & program.purposes and program.path() is None]
     certificates = [] if wanted <= BUILD_NOTHING else _without_certificates()
@@ -117,9 +118,9 @@ def _is_ubuntu() -> bool:
 
 
 def _without_venv() -> list[Need]:
-    """Debian's Python leaves out the module venv; neither an environment that exists nor uv needs it.
+    """Return the missing module venv, which Debian packages separately from Python.
 
-    `make UV=`, which make exports, uses pip although uv is there.
+    It is not needed if the environment exists or if uv is installed, except with `make UV=`, which selects pip.
     """
     if ENVIRONMENT.exists() or os.environ.get("UV", shutil.which("uv")):
         return []
@@ -140,7 +141,7 @@ def _without_certificates() -> list[Need]:
 
 
 def remedy(needs: Sequence[Need]) -> str:
-    """Say how a person gets what is missing."""
+    """Return how the user can install what is missing."""
     packages = " ".join(need.package for need in needs)
     if shutil.which("apt-get"):
         return f"as root: apt-get update && apt-get install -y --no-install-recommends {packages}"
@@ -148,9 +149,9 @@ def remedy(needs: Sequence[Need]) -> str:
 
 
 def provide(purposes: Sequence[str], *, may_install: bool) -> None:
-    """Install what these purposes lack where that may be done.
+    """Install what these purposes lack, if `may_install`.
 
-    Errors: LocalClusterError, one line with all that is missing and how to get it.
+    Raises `LocalClusterError` with one line that lists what is missing and the remedy.
     """
     needs = missing(purposes)
     if needs and may_install and shutil.which("apt-get"):
@@ -161,10 +162,10 @@ def provide(purposes: Sequence[str], *, may_install: bool) -> None:
 
 
 def _install(needs: Sequence[Need]) -> None:
-    """Install packages, with one line of output; what the package manager prints is shown if it fails."""
+    """Install packages with one line of output; the package manager's own output is printed if it fails."""
     packages = " ".join(need.package for need in needs)
     print(f"missing: {', '.join(need.what for need in needs)}; installing {packages} with apt-get", flush=True)
-    updated = _apt("update")  # if one list of several cannot be downloaded, the packages may be there all the same
+    updated = _apt("update")  # the packages may be available even if one of several lists failed to download
     done = _apt("install", "--no-install-recommends", *packages.split())
     if done.returncode:
         print(updated.stdout, done.stdout, sep="", end="", flush=True)
@@ -178,7 +179,7 @@ def _apt(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def main() -> None:
-    """Read the make targets and their engines, and provide for them."""
+    """Parse the make targets and their engines, and install what they need."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("targets", nargs="*")
     parser.add_argument("--delivery", default="local", help="the engine of up")
@@ -191,10 +192,10 @@ def main() -> None:
     purposes = [*given.targets, *filter(None, named), *(["real"] if real else [])]
     try:
         if real:
-            machine.check()  # a package more would not help
+            machine.check()  # fail early: no package helps if this fails
         provide(purposes, may_install=os.geteuid() == 0)
         if real:
-            machine.check()  # now with what could not be tried before
+            machine.check()  # repeat it with the tests that needed the packages
     except LocalClusterError as error:
         raise SystemExit(f"error: {error}") from None
 

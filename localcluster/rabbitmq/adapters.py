@@ -1,4 +1,4 @@
-"""The sources as processes: Knative's own adapters for ApiServerSource and PingSource, and PodSource's container."""
+"""The sources as processes: Knative's adapters for ApiServerSource and PingSource, and PodSource's container."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from localcluster.servers import DIRECT, ROOT
 
 
 class Sources:
-    """Makes a process of each source, with the rights of its account.
+    """Builds a process for each source, with the permissions of the source's ServiceAccount.
 
-    In: the cluster, the folder of built programs, a folder for logs, and where events are sent.
+    Args:
+        programs: The directory of the built programs.
+        logs: The directory for logs.
+        sink: The URL to which the sources send events.
     """
 
     def __init__(self, cluster: LocalCluster, programs: Path, logs: Path, sink: str) -> None:
         self._cluster, self._programs, self._logs, self._sink = cluster, programs, logs, sink
 
     def servers(self, documents: Iterable[Document]) -> dict[str, Server]:
-        """Give the processes by the names of the sources, not started yet."""
+        """Return the processes by the names of the sources, not started yet."""
         makers = {"ApiServerSource": self._api_server, "PingSource": self._ping, "ContainerSource": self._container}
         return {document.name: makers[document.kind](document) for document in documents if document.kind in makers}
 
@@ -37,7 +40,7 @@ class Sources:
     def _ping(self, document: Document) -> Server:
         ping.install(self._cluster, document, self._sink)
         found = environment.ping_source(str(kubeconfig(self._cluster, environment.SYSTEM, ping.ACCOUNT)))
-        # Alone, and so not in need of a leader.
+        # It is the only replica, so it needs no leader election.
         command: list[str | Path] = [self._programs / "mtping", "-disable-ha"]
         return Server(document.name, command, self._logs / f"{document.name}.log", {**DIRECT, **found})
 

@@ -1,4 +1,4 @@
-"""The environment that the controllers would put into the Deployments of ingress, dispatchers and adapters. Pure."""
+"""The environment that the controllers would set for ingress, dispatchers and adapters. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from localcluster.access import NAMESPACE
 from localcluster.rabbitmq import topology
 
 SYSTEM = "knative-eventing"
-"""The namespace of Knative's own parts."""
+"""The namespace of Knative's own components."""
 
 
 def ingress(broker: str, rabbit_url: str, port: int) -> dict[str, str]:
-    """As `MakeIngressDeployment` of the RabbitMQ Broker; in a pod the port is always the same."""
+    """Return the ingress variables as `MakeIngressDeployment` of the RabbitMQ Broker sets them, with another port."""
     return {
         "SYSTEM_NAMESPACE": SYSTEM,
         "BROKER_URL": rabbit_url,
@@ -31,7 +31,7 @@ def ingress(broker: str, rabbit_url: str, port: int) -> dict[str, str]:
 
 
 def dispatcher(trigger: Trigger, broker: str, rabbit_url: str, ingress_url: str) -> dict[str, str]:
-    """As `MakeDispatcherDeployment` for a Trigger."""
+    """Return the dispatcher variables as `MakeDispatcherDeployment` sets them for a Trigger."""
     more = {"DLX_NAME": topology.dead_exchange(trigger.name)} if trigger.policy.dead_letters else {}
     return {
         **_dispatcher(trigger, rabbit_url, ingress_url),
@@ -43,12 +43,12 @@ def dispatcher(trigger: Trigger, broker: str, rabbit_url: str, ingress_url: str)
 
 
 def dispatcher_name(trigger: Trigger) -> str:
-    """What a Trigger's dispatcher is called here."""
+    """Return the name of a Trigger's dispatcher process."""
     return f"{trigger.name}-dispatcher"
 
 
 def dead_letter_dispatcher(trigger: Trigger, sink: str, rabbit_url: str, ingress_url: str) -> dict[str, str]:
-    """As `MakeDispatcherDeployment` for a Trigger's dead letters, which go to `sink`."""
+    """Return the variables of a Trigger's dead letter dispatcher, which sends dead letters to `sink`."""
     return {
         **_dispatcher(trigger, rabbit_url, ingress_url),
         "QUEUE_NAME": topology.dead_queue(trigger.name),
@@ -76,7 +76,7 @@ def _dispatcher(trigger: Trigger, rabbit_url: str, ingress_url: str) -> dict[str
 
 
 def api_server_source(document: Document, sink: str) -> dict[str, str]:
-    """As `MakeReceiveAdapter` for an ApiServerSource."""
+    """Return the adapter variables as `MakeReceiveAdapter` sets them for an ApiServerSource."""
     config = {
         **_scope(document),
         "resources": [_watched(entry) for entry in document.need("spec.resources", list)],
@@ -93,20 +93,20 @@ def api_server_source(document: Document, sink: str) -> dict[str, str]:
 
 
 def _scope(document: Document) -> dict[str, Any]:
-    """Where a source looks: in its own namespace, or with an empty selector in all of them."""
+    """Return the namespaces that a source watches: its own, or all of them if it has an empty selector."""
     everywhere = document.get("spec.namespaceSelector", dict) is not None
     return {"namespaces": ["" if everywhere else document.namespace], "allNamespaces": everywhere}
 
 
 def _watched(entry: dict[str, Any]) -> dict[str, Any]:
-    """A resource as the adapter reads it; its plural is guessed from the kind, as the controller does."""
+    """Return a resource in the adapter's format; the plural is guessed from the kind, as the controller does."""
     group, _, version = entry["apiVersion"].rpartition("/")
     watched: dict[str, Any] = {"gvr": {"Group": group, "Version": version, "Resource": f"{entry['kind'].lower()}s"}}
     return watched | ({"selector": text(entry["selector"])} if "selector" in entry else {})
 
 
 def ping_source(kubeconfig: str) -> dict[str, str]:
-    """As `config/core/deployments/pingsource-mt-adapter.yaml`, filled in by its controller."""
+    """Return the variables of `config/core/deployments/pingsource-mt-adapter.yaml`, filled in as by its controller."""
     return {
         "KUBECONFIG": kubeconfig,
         "SYSTEM_NAMESPACE": SYSTEM,

@@ -1,6 +1,6 @@
-"""Knative's kinds and our objects of them, on a cluster where none of Knative's controllers runs.
+"""Knative's CRDs and the product's objects of these kinds, on a cluster without Knative's controllers.
 
-What a controller would write into a status is written here.
+The module writes the status fields that a controller would write.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ Object = dict[str, Any]
 
 
 def install_flow(cluster: LocalCluster, documents: Sequence[Document], broker_url: str) -> None:
-    """Have our Broker and Triggers on the cluster, each with the address that its controller would tell.
+    """Apply the product's Broker and Triggers, each with the address that its controller would publish in the status.
 
-    In: what we ship, the Triggers' subscribers as absolute addresses, and where the Broker takes events.
+    Args:
+        documents: The manifests, with absolute addresses of the Triggers' subscribers.
+        broker_url: The URL at which the Broker accepts events.
     """
     flow = [document for document in documents if document.kind in ("Broker", "Trigger")]
     ours = [(document.body, _address(document, broker_url)) for document in flow]
@@ -31,7 +33,7 @@ def install_flow(cluster: LocalCluster, documents: Sequence[Document], broker_ur
 
 
 def install(cluster: LocalCluster, files: Sequence[str], ours: Sequence[tuple[Object, Object]]) -> None:
-    """Apply Knative's own objects from these files of its Go module, then ours, each with its status."""
+    """Apply Knative's own objects from these files of its Go module, then the product's, each with its status."""
     module = build.module_folder("rabbitmq", MODULE)
     theirs = [item for name in files for item in _objects(module / name)]
     kinds = [item["metadata"]["name"] for item in theirs if item["kind"] == "CustomResourceDefinition"]
@@ -50,7 +52,7 @@ def _address(document: Document, broker_url: str) -> Object:
 def _objects(file: Path) -> Iterator[Object]:
     for item in yaml.load_all(file.read_text(), Loader=LOADER):
         if item and item["kind"] == "CustomResourceDefinition":
-            # One version is enough here, and the webhook that converts is not there.
+            # One version is enough here, and the conversion webhook does not run.
             item["spec"]["conversion"] = {"strategy": "None"}
         if item:
             yield item

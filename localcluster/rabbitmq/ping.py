@@ -1,4 +1,4 @@
-"""What Knative's ping adapter needs in the cluster: its kind, its rights, and a PingSource that is ready.
+"""What Knative's ping adapter needs in the cluster: its CRD, its RBAC, and a PingSource that is ready.
 
 Only the adapter runs here, not the controller that writes a PingSource's status.
 """
@@ -22,13 +22,13 @@ FILES = (
 
 
 def install(cluster: LocalCluster, source: Document, sink: str) -> None:
-    """Apply Knative's own objects for PingSource and ours, which says in its status that it is ready."""
+    """Apply Knative's own objects for PingSource and the product's PingSource, with a status that is ready."""
     cluster.kubectl("create", "namespace", SYSTEM)
     knative_objects.install(cluster, FILES, [(source.body, _status(sink))])
 
 
 def _status(sink: str) -> Object:
-    """The status of a PingSource whose sink was found and whose adapter is up."""
+    """Return the status of a PingSource whose sink is resolved and whose adapter is deployed."""
     ready = {"status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     kinds = ("Deployed", "OIDCIdentityCreated", "Ready", "SinkProvided")
     return {"observedGeneration": 1, "sinkUri": sink, "conditions": [{"type": kind, **ready} for kind in kinds]}

@@ -14,13 +14,16 @@ from localcluster.servers import DIRECT, LOOPBACK
 
 SECONDS = 60
 CONSUMING = "starting to process messages"
-"""What a dispatcher says in its log when it is at work."""
+"""What a dispatcher logs once it consumes its queue."""
 
 
 class Planes:
-    """One Broker and its Triggers.
+    """The data plane of one Broker and its Triggers.
 
-    In: a folder for logs and RabbitMQ's data, the Broker's name, the port of its ingress, and the Triggers.
+    Args:
+        directory: The directory for logs and RabbitMQ's data.
+        broker: The Broker's name.
+        port: The port of the ingress.
     """
 
     parts: tuple[str, ...] = ("rabbitmq", "ingress", "dispatchers")
@@ -37,7 +40,7 @@ class Planes:
 
     @property
     def servers(self) -> list[Server]:
-        """Give every process."""
+        """Return all processes."""
         return [self.rabbitmq.mapper, self.rabbitmq.server, self.ingress, *self.dispatchers.values()]
 
     def start_part(self, name: str) -> None:
@@ -46,19 +49,19 @@ class Planes:
         starts.get(name, self._start_dispatchers)()
 
     def kill_part(self, name: str) -> None:
-        """End one of `parts` as a crash would."""
+        """Kill one of `parts` to simulate a crash."""
         alone: dict[str, list[Server]] = {"rabbitmq": [self.rabbitmq.server], "ingress": [self.ingress]}
         for server in alone.get(name) or self.dispatchers.values():
             server.kill()
 
     def add(self, trigger: Trigger) -> None:
-        """Serve one more Trigger, as the controller would once it is created."""
+        """Serve one more Trigger, as the controller would after its creation."""
         self.rabbitmq.declare(topology.definitions(self._broker, [trigger]))
         self._add([trigger])
         self._start_dispatchers()
 
     def route(self, triggers: Iterable[Trigger]) -> None:
-        """Have the dispatchers call these Triggers' addresses, as the controller would when Triggers change."""
+        """Make the dispatchers call these Triggers' addresses, as the controller would when Triggers change."""
         for trigger in triggers:
             server = self.dispatchers[environment.dispatcher_name(trigger)]
             server.kill()

@@ -1,4 +1,4 @@
-"""RabbitMQ's operators and the RabbitMQ Broker as pods on real nodes: their own YAML with other names of images."""
+"""RabbitMQ's operators and the RabbitMQ Broker as pods on real nodes: their own manifests with local images."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ OPERATORS = {
     "cluster-operator": "github.com/rabbitmq/cluster-operator/v2",
     "messaging-topology-operator": "github.com/rabbitmq/messaging-topology-operator",
 }
-"""Program → its module, which holds its manifests."""
+"""The Go module of each program, which contains its manifests."""
 NAME = "localhost/rabbitmq/{}:local"
 BUILT = re.compile(rf"ko://{re.escape(BROKER)}/cmd/([\w/]+)|rabbitmqoperator/([\w-]+):latest")
-"""Where a program is in its module, in the place of an image's name, and images that are published."""
+"""Matches an import path that stands for an image, as `ko` expects it, or a published image of the operators."""
 NOT_ROOT = 65532
 MANAGER = "/manager"
-"""What the operators' images call their program."""
+"""The path of the program in the operators' published images."""
 CERTIFICATE, ASKED_AT = "webhook-server-cert", f"webhook-service.{NAMESPACE}.svc"
-"""The Secret that cert-manager would fill for the topology operator's webhook, and that one's name."""
+"""The Secret that cert-manager would fill for the topology operator's webhook, and the webhook's host name."""
 WHOSE = Component("topology-operator", timedelta(days=365))
 BASE = ROOT / "manifests" / "base"
 COMPONENTS = ("certificates/deployment", "admission", "certificates", "plain", "rabbitmq")
-"""Those of the overlay `plain`, with another broker."""
+"""The components of the overlay `plain`, with another broker."""
 SMALL = {
     "target": {"kind": "Trigger"},
     "patch": "- {op: add, path: /metadata/annotations/rabbitmq.eventing.knative.dev~1cpu-request, value: 5m}",
 }
-"""A dispatcher asks for a twentieth of a core, and there are 28: more than one node of two cores has left."""
+"""Lowers the dispatchers' CPU request of 50m, since 28 of them exceed what one two-core node has left."""
 CLUSTER = Path(__file__).with_name("cluster.yaml")
 SECONDS = 180
 
 
 def archives(folder: Path) -> list[Path]:
-    """Write the images of all programs into a folder; gives the files, and that of the server's image."""
+    """Write the images of all programs into a directory; return the archives, including that of the RabbitMQ server."""
     folder.mkdir(parents=True)
     found = {
         "ingress": build.servers(build.RABBITMQ) / "ingress",
@@ -71,20 +71,20 @@ def _image(name: str, program: Path) -> images.Image:
 
 
 def apply(cluster: LocalCluster) -> None:
-    """Install it all beside Knative; its pods start when there are nodes that know its images."""
+    """Install everything on a cluster with Knative; the pods start once nodes that have their images exist."""
     for half in install.halves(manifests(cluster)):
         install.apply(cluster, half)
 
 
 def await_ready(cluster: LocalCluster) -> None:
-    """Return when all pods of it are ready."""
+    """Return when all Deployments are available."""
     for namespace in (NAMESPACE, EVENTING.namespace):
         limit = f"--timeout={SECONDS}s"
         cluster.kubectl("wait", "deployment", "--all", "-n", namespace, "--for=condition=Available", limit)
 
 
 def manifests(cluster: LocalCluster) -> list[Manifest]:
-    """Give all objects as they are, but for the names of images, and what cert-manager would have added."""
+    """Return all manifests, with local image names and with what cert-manager would have added."""
     texts = [
         *(_kustomized(cluster, module) for module in OPERATORS.values()),
         *(file.read_text() for file in sorted((build.module_folder("rabbitmq", BROKER) / "config/broker").iterdir())),
@@ -98,13 +98,13 @@ def _kustomized(cluster: LocalCluster, module: str) -> str:
 
 
 def _named(text: str) -> str:
-    """Name our images; there is no registry to ask for them at each start."""
+    """Use the local image names; do not pull at each start, since no registry has these images."""
     named = BUILT.sub(lambda match: NAME.format((match[1] or match[2]).replace("/", "-")), text)
     return named.replace("imagePullPolicy: Always", "imagePullPolicy: IfNotPresent")
 
 
 def _certified(items: Iterable[Manifest]) -> Iterable[Manifest]:
-    """Add the certificate of the topology operator's webhook, and have its configuration trust who signed it."""
+    """Add the certificate of the topology operator's webhook, and set its CA in the webhook's configuration."""
     now = datetime.now(timezone.utc)
     authority = issuing.new_authority(WHOSE, now)
     pair = issuing.new_serving(authority, [ASKED_AT], WHOSE, now)
@@ -124,7 +124,7 @@ def _certified(items: Iterable[Manifest]) -> Iterable[Manifest]:
 
 
 def provide(cluster: LocalCluster, disk: Path) -> None:
-    """Create the RabbitmqCluster that our Broker names, in our namespace, its data in a folder that all nodes see."""
+    """Create the RabbitmqCluster of the product's Broker, with its data in a directory that all nodes can read."""
     disk.mkdir(mode=0o700)
     shutil.chown(disk, server_image.USER)
     text = Template(CLUSTER.read_text()).substitute(folder=disk, image=server_image.IMAGE)
@@ -132,5 +132,5 @@ def provide(cluster: LocalCluster, disk: Path) -> None:
 
 
 def overlay(folder: Path) -> Path:
-    """Write what a user without Serving writes, for two nodes of two cores; gives the folder."""
+    """Write the overlay of a user without Knative Serving, for two nodes with two cores each; return its directory."""
     return shipped.overlay(folder, COMPONENTS, BASE, patches=[SMALL])

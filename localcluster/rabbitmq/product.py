@@ -25,9 +25,12 @@ DURABLE, V1ALPHA1 = ROOT / "manifests" / "overlays" / "rabbitmq", ROOT / "manife
 
 
 class RabbitProduct(EngineProduct):
-    """The product as it is on a cluster with RabbitMQ.
+    """The product as it runs on a cluster with RabbitMQ.
 
-    In: a cluster with the CRDs and accounts installed, a folder for logs, RabbitMQ's data and the journal; the wings.
+    Args:
+        cluster: A cluster with the CRDs and ServiceAccounts installed.
+        directory: The directory for logs, RabbitMQ's data and the journal.
+        wings: The installed components.
     """
 
     planes: Planes
@@ -43,22 +46,22 @@ class RabbitProduct(EngineProduct):
         self.adapters = Sources(cluster, build.servers(build.RABBITMQ), directory, self.broker_url).servers(found)
 
     def _bring_up(self) -> None:
-        """Start all; return when events flow."""
-        self._functions.launch()  # they take longest, and need nobody
+        """Start everything; return when events are delivered."""
+        self._functions.launch()  # they start slowest, and depend on no other process
         self.start_delivery()
         self.start_functions()
 
     def route(self, url_of: Callable[[str], str]) -> None:
-        """Have every Trigger call its function at another address; dead letters go where they went."""
+        """Make every Trigger call its function at another address; dead letters keep their address."""
         self.planes.route(triggers.read(self._documents(url_of), "").values())
 
     def add_trigger(self, body: dict[str, Any]) -> None:
-        """Serve one more Trigger, whose addresses are all `uri`."""
+        """Serve one more Trigger, all of whose addresses are given as `uri`."""
         (trigger,) = triggers.read([Document(self._directory / "added", body)], "").values()
         self.planes.add(trigger)
 
     def _documents(self, url_of: Callable[[str], str]) -> list[Document]:
-        """What we ship, read as the local delivery reads it."""
+        """Return the manifests, parsed as the local delivery parses them."""
         file = self._directory / "manifests.yaml"
         file.write_text(yaml.safe_dump_all(self._shipped(self._overlay, V1ALPHA1, url_of=url_of)))
         return manifests.read([file])

@@ -1,4 +1,4 @@
-"""RabbitMQ itself as a plain process: its own node name, ports, data and log, and nothing of the system's service."""
+"""RabbitMQ as a plain process with its own node name, ports, data and log, independent of the system's service."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from localcluster.trouble import LocalClusterError
 
 CONFIG = Path(__file__).with_name("rabbitmq.conf")
 PLACES = ("/usr/lib/rabbitmq/bin", "/usr/local/lib/rabbitmq/bin", "/opt/rabbitmq/sbin")
-"""Where packages put the program itself; what they put on PATH insists on the service's own user and folders."""
+"""Where packages put the programs; the wrappers that they put on PATH require the service's user and directories."""
 PROGRAMS = ("rabbitmq-server", "rabbitmqctl", "epmd")
 SECONDS = 60
 ERLANG = (
-    "+sbwt none +sbwtdcpu none +sbwtdio none"  # no scheduler spins while it has nothing to do
+    "+sbwt none +sbwtdcpu none +sbwtdio none"  # idle scheduler threads must not spin
     " -kernel inet_dist_use_interface {127,0,0,1}"
 )
 
 
 @dataclass(frozen=True)
 class Login:
-    """The one user."""
+    """The only RabbitMQ user."""
 
     name: str = "nodemaintenance"
     password: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
     def hashed(self) -> str:
-        """The password as RabbitMQ keeps it: salt, then SHA-256 of salt and password."""
+        """Return the password as RabbitMQ stores it: a salt, then the SHA-256 of salt and password."""
         salt = secrets.token_bytes(4)
         return base64.b64encode(salt + hashlib.sha256(salt + self.password.encode()).digest()).decode()
 
 
 class RabbitServer:
-    """One RabbitMQ node that declares `definitions` before it takes its first connection."""
+    """One RabbitMQ node that declares `definitions` before it accepts its first connection."""
 
     def __init__(self, directory: Path, definitions: Mapping[str, Any]) -> None:
         self._programs = {name: find(name) for name in PROGRAMS}
@@ -56,7 +56,7 @@ class RabbitServer:
         login = Login()
         self.url = f"amqp://{login.name}:{login.password}@{LOOPBACK}:{self._port}"
         _write(directory, self._port, {**definitions, **_users(login)})
-        # Erlang's port mapper would be started on the side, once for the machine, and would outlive us.
+        # Otherwise RabbitMQ would start Erlang's port mapper itself, one per host, and it would outlive this process.
         mapper = {"ERL_EPMD_PORT": str(free_port()), "ERL_EPMD_ADDRESS": LOOPBACK}
         self.mapper = Server("epmd", [self._programs["epmd"]], directory / "epmd.log", mapper)
         self._environment = {**mapper, **_environment(directory)}
@@ -64,13 +64,13 @@ class RabbitServer:
         self.server = Server("rabbitmq", command, directory / "rabbitmq.log", self._environment)
 
     def start(self) -> None:
-        """Start it; return when it takes connections, and so has declared all."""
+        """Start RabbitMQ; return when it accepts connections and has thus declared everything."""
         self.mapper.start()
         self.server.start()
         await_ready("RabbitMQ", lambda: listens(self._port), [self.server], SECONDS)
 
     def declare(self, definitions: Mapping[str, Any]) -> None:
-        """Declare more while it runs; it is there after a restart, too."""
+        """Declare more definitions at run time; they survive a restart."""
         file = self._directory / "more.json"
         file.write_text(json.dumps(definitions))
         command: list[str | Path] = [self._programs["rabbitmqctl"], "import_definitions", file]
@@ -81,13 +81,13 @@ class RabbitServer:
 
 
 def check() -> None:
-    """Say plainly what is missing, before anything is built or started."""
+    """Raise `LocalClusterError` if a program is missing, before anything is built or started."""
     for program in PROGRAMS:
         find(program)
 
 
 def find(program: str) -> Path:
-    """Give the path of a program of RabbitMQ or of Erlang."""
+    """Return the path of a program of RabbitMQ or Erlang."""
     found = next((path for place in PLACES if (path := Path(place) / program).is_file()), None)
     found = found or (Path(named) if (named := shutil.which(program)) else None)
     if found is None:
@@ -114,7 +114,7 @@ def _write(directory: Path, port: int, definitions: Mapping[str, Any]) -> None:
 
 
 def _environment(directory: Path) -> dict[str, str]:
-    """Every place that it would otherwise look for below /etc and /var."""
+    """Return variables that replace all paths below /etc and /var that RabbitMQ would use."""
     return {
         "HOME": str(directory),  # for the Erlang cookie
         "RABBITMQ_NODENAME": "nodemaintenance@localhost",
@@ -125,5 +125,5 @@ def _environment(directory: Path) -> dict[str, str]:
         "RABBITMQ_MNESIA_BASE": str(directory / "data"),
         "RABBITMQ_LOG_BASE": str(directory),
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": ERLANG,
-        "RUNNING_UNDER_SYSTEMD": "true",  # its script becomes the server, rather than a parent that -9 would not reach
+        "RUNNING_UNDER_SYSTEMD": "true",  # makes its script exec the server, so that SIGKILL reaches it
     }

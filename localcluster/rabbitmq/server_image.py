@@ -1,4 +1,4 @@
-"""RabbitMQ's server as an image, of Debian's package: laid out as the cluster operator expects those published."""
+"""An image of RabbitMQ's server from Debian's package, with the layout that the cluster operator expects."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from localcluster.programs import build
 
 IMAGE = "localhost/rabbitmq/server:local"
 USER = 999
-"""Whom the cluster operator has the server run as."""
+"""The user id with which the cluster operator runs the server."""
 HOME = "/var/lib/rabbitmq"
-# No service is started, since nothing starts any here. The cookie is each cluster's own: the operator brings it.
+# Installing starts no service, since an image build runs no init system. The Erlang cookie must differ per cluster; the
+# operator provides it.
 INSTALL = f"""
 groupadd --system --gid {USER} rabbitmq
 useradd --system --uid {USER} --gid rabbitmq --home-dir {HOME} rabbitmq
@@ -23,19 +24,19 @@ rm -rf /var/lib/apt/lists/* {HOME}/.erlang.cookie /etc/rabbitmq/rabbitmq-env.con
 mkdir -p /etc/rabbitmq/conf.d
 """
 BIN = "/usr/lib/rabbitmq/bin"
-"""The programs themselves; those on PATH insist on folders of the service."""
+"""The programs themselves; the wrappers on PATH require the service's directories."""
 ENVIRONMENT = {
     "PATH": f"{BIN}:{buildah.PATH}",
     "HOME": HOME,
     "LANG": "C.UTF-8",
     "RABBITMQ_LOGS": "-",
-    "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",  # none spins with nothing to do
-    "RUNNING_UNDER_SYSTEMD": "true",  # its script becomes the server, which takes the kubelet's signal itself
+    "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",  # idle schedulers must not spin
+    "RUNNING_UNDER_SYSTEMD": "true",  # makes its script exec the server, which then gets SIGTERM
 }
 
 
 def archive() -> Path:
-    """Give the archive of it, like one of `docker save`; a minute's work where there is none yet."""
+    """Return the image's archive in the format of `docker save`; building a new one takes a minute."""
     made_of = hashlib.sha256(f"{INSTALL}{ENVIRONMENT}".encode()).hexdigest()[:12]
     return buildah.kept(build.cache() / f"rabbitmq-{made_of}.tar", _build)
 

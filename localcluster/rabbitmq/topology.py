@@ -1,4 +1,4 @@
-"""What the Broker's controller would declare in RabbitMQ: names, arguments, bindings (its `pkg/rabbit`). Pure."""
+"""RabbitMQ names, arguments and bindings as the Broker's controller declares them (`pkg/rabbit`). Pure functions."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from localcluster.access import NAMESPACE
 
 VHOST = "/"
 LONGEST_NAME, HEAD = 63, 31
-"""Characters of a name, and of its readable part when the rest has to be a hash (knative.dev/pkg/kmeta)."""
+"""Maximum length of a name, and of its readable prefix if the rest must be a hash (knative.dev/pkg/kmeta)."""
 Declaration = dict[str, Any]
 
 
 def exchange(broker: str) -> str:
-    """Where the ingress publishes."""
+    """Return the exchange to which the ingress publishes."""
     return _child(f"b.{NAMESPACE}.{broker}.", _uid("Broker", broker))
 
 
 def queue(trigger: str, broker: str) -> str:
-    """What waits for a Trigger's subscriber."""
+    """Return the queue of a Trigger's subscriber."""
     return f"{NAMESPACE}.{trigger}.{_uid('Broker', broker)}"
 
 
 def dead_exchange(trigger: str) -> str:
-    """Where a Trigger's dispatcher publishes what it could not deliver."""
+    """Return the exchange to which a Trigger's dispatcher publishes undeliverable events."""
     return _child(f"t.{NAMESPACE}.{trigger}.dlx.", _uid("Trigger", trigger))
 
 
 def dead_queue(trigger: str) -> str:
-    """What waits for a Trigger's dead letter sink."""
+    """Return the queue of a Trigger's dead letter sink."""
     return _child(f"t.{NAMESPACE}.{trigger}.dlq.", _uid("Trigger", trigger))
 
 
 def definitions(broker: str, triggers: Iterable[Trigger]) -> dict[str, list[Declaration]]:
-    """All exchanges, queues, bindings and policies, in the form that RabbitMQ imports at its start."""
+    """Return all exchanges, queues, bindings and policies, in the format that RabbitMQ imports at startup."""
     triggers = list(triggers)
     dead = [trigger for trigger in triggers if trigger.policy.dead_letters]
     bindings = [_binding(exchange(broker), queue(trigger.name, broker), _filters(trigger)) for trigger in triggers]
@@ -56,7 +56,7 @@ def definitions(broker: str, triggers: Iterable[Trigger]) -> dict[str, list[Decl
 
 
 def _filters(trigger: Trigger) -> dict[str, str]:
-    """The filter's attributes; RabbitMQ leaves an argument with `x-` out of the comparison, so this one only tells."""
+    """Return the filter's attributes and the Trigger's name; RabbitMQ ignores `x-` arguments when it compares."""
     return {**trigger.attributes, "x-knative-trigger": trigger.name}
 
 
@@ -98,12 +98,12 @@ def _policy(trigger: str, broker: str) -> Declaration:
 
 
 def _uid(kind: str, name: str) -> str:
-    """The uid that the object would have; always the same, so that a queue is found again after a restart."""
+    """Return a uid for the object that is always the same, so that a restart finds the existing queue."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{kind}/{NAMESPACE}/{name}"))
 
 
 def _child(parent: str, suffix: str) -> str:
-    """Join both, or shorten them to what Kubernetes takes as a name (`kmeta.ChildName`)."""
+    """Join both parts, or shorten them to a valid Kubernetes name (`kmeta.ChildName`)."""
     if len(parent) + len(suffix) <= LONGEST_NAME:
         return parent + suffix
     digest = hashlib.md5((parent + suffix).encode(), usedforsecurity=False).hexdigest()

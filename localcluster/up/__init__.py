@@ -1,1 +1,1 @@
-"""What stays after `make up`: the supervisor, its folder, and how a person looks at it and ends it."""
+"""The supervisor that keeps running after `make up`, its directory, and the commands that show and stop its cluster."""

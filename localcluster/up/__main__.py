@@ -1,7 +1,7 @@
-"""`python -m localcluster.up env|down|status`: what looks at a cluster that is up, or ends it.
+"""Command line `python -m localcluster.up env|down|status`: shows or stops a running cluster.
 
-The Makefile calls it with any Python, of the environment or of the system: nothing is imported that is to be installed,
-as a cluster outlives the environment from which it was started.
+A cluster may outlive the virtual environment that started it. So the Makefile may call this with any Python, and the
+modules here must not import third-party packages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from localcluster.up.status import status
 
 
 def env(directory: Path) -> None:
-    """Print the export lines of the cluster that is up, for a shell's eval."""
+    """Print the export lines of the running cluster, for a shell's eval."""
     print(folder.exports(directory), end="")
 
 
@@ -24,7 +24,7 @@ DEEDS = {"env": env, "down": down, "status": status}
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the command that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m localcluster.up", description="Look at a cluster, or end it.")
     parser.add_argument("deed", choices=DEEDS)
     parser.add_argument("--directory", type=Path, default=Path(".cluster"), help="Where the cluster keeps its files.")

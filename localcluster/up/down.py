@@ -1,4 +1,4 @@
-"""`make down`: ends a cluster in whatever state it is: half started, its supervisor killed, its folder deleted."""
+"""`make down`: stops a cluster in any state: partly started, its supervisor killed, or its directory deleted."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ STOP_SECONDS = 30.0
 
 
 def down(directory: Path) -> None:
-    """End the supervisor and wait until every process that it started is gone.
+    """Stop the supervisor and wait until every process that it started has ended.
 
-    Raises `LocalClusterError` when something does not end, or belongs to another user.
+    Raises `LocalClusterError` if a process does not end, or if the cluster belongs to another user.
     """
     try:
         was_up = folder.running(directory)
@@ -34,7 +34,7 @@ def _end_all(directory: Path) -> None:
     pids = {*folder.supervisors(directory), folder.supervisor_pid(directory)} - {0}
     asked = [pid for pid in pids if _asked(pid)]
     if not folder.await_end(directory, STOP_SECONDS if asked else folder.ORPHAN_SECONDS):
-        # The lock is held, so what the supervisor started is still there, and these ids are still theirs.
+        # The lock is held, so processes of the supervisor still run, and their process ids cannot have been reused.
         for group in (*folder.groups(directory), *pids):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
@@ -44,7 +44,7 @@ def _end_all(directory: Path) -> None:
 
 
 def _asked(pid: int) -> bool:
-    """Ask a process to end; tells whether it was there."""
+    """Send SIGTERM to a process; return whether it exists."""
     try:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:

@@ -1,7 +1,7 @@
-"""The folder of a `make up` cluster: its lock, its supervisor's process id, its list of processes, what `up` printed.
+"""The state directory of a `make up` cluster: the supervisor's pid file and lock, its process list, and its output.
 
-The supervisor holds a lock on its pid file, and so does every process that it starts, through the open file that they
-inherit: the lock is free when, and only when, all of them are gone. A stale pid file is therefore one without a lock.
+The supervisor holds a lock on its pid file. Every process that it starts shares the lock, since it inherits the open
+file. So the lock is free if, and only if, all of them have ended; a pid file without a lock is stale.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ PROCESSES_FILE = "processes.json"
 LOG_FILE = "supervisor.log"
 KUBECONFIG = "kubeconfig"
 SERVERS = "servers"
-LOCK_SECONDS = 2.0  # somebody else may be looking whether it is locked
+LOCK_SECONDS = 2.0  # a reader may hold a shared lock for a moment
 ORPHAN_SECONDS = 2.0
-"""The kernel ends the children of a killed supervisor; only theirs may be left, and a worker of gunicorn looks each
-second whether its parent is there."""
+"""Seconds for processes to end after their supervisor was killed.
+
+The kernel kills the supervisor's children, but not their children. A gunicorn worker checks each second whether its
+parent is alive.
+"""
 
 
 def running(directory: Path) -> bool:
-    """Tell whether a supervisor or anything that it started is alive."""
+    """Return whether a supervisor or a process that it started is alive."""
     with contextlib.suppress(FileNotFoundError), (directory / PID_FILE).open() as file:
         if not _lock(file.fileno(), fcntl.LOCK_SH):
             return True
@@ -43,7 +46,7 @@ def running(directory: Path) -> bool:
 
 
 def exports(directory: Path) -> str:
-    """Give the export lines of the cluster that is up. Raises `LocalClusterError` when none is, or not yet."""
+    """Return the export lines of the running cluster. Raises `LocalClusterError` if none is running and ready."""
     text = hints(directory) if running(directory) else ""
     if not text:
         raise LocalClusterError("no cluster is up: `make up` starts one")
@@ -53,25 +56,25 @@ def exports(directory: Path) -> str:
 
 
 def supervisor_pid(directory: Path) -> int:
-    """Give the process id of the supervisor, or of the last one if none runs; 0 if that is not known."""
+    """Return the process id of the supervisor, or of the last one if none runs; 0 if it is unknown."""
     with contextlib.suppress(FileNotFoundError, ValueError):
         return int((directory / PID_FILE).read_text())
     return 0
 
 
 def supervisor(directory: Path) -> int:
-    """Give the process id of the supervisor that is alive, by its lock or by its command line; 0 if none is."""
+    """Return the process id of the live supervisor, by its pid file or its command line; 0 if none is alive."""
     noted = supervisor_pid(directory)
     return noted if is_alive(noted) else next(iter(supervisors(directory)), 0)
 
 
 def orphaned(directory: Path) -> str:
-    """What there is to say of a cluster that is `running`, though its `supervisor` is not alive."""
+    """Return the message for a cluster that is `running` although its `supervisor` is not alive."""
     return f"the supervisor of {directory} is gone and restarts nothing: `make down`, then `make up`"
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether there is a process of that id, which has not ended: until it is reaped it is there."""
+    """Return whether a process with this id exists and has not ended; a zombie has ended."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -82,9 +85,9 @@ def is_alive(pid: int) -> bool:
 
 
 def is_group(pid: int) -> bool:
-    """Tell whether that process is alive and leads a group, as all do that a supervisor starts.
+    """Return whether the process is alive and leads a process group, as all processes that a supervisor starts do.
 
-    One that has got the id since hardly does.
+    A process that reuses the id is unlikely to lead a group.
     """
     with contextlib.suppress(ProcessLookupError):
         return is_alive(pid) and os.getpgid(pid) == pid
@@ -92,7 +95,7 @@ def is_group(pid: int) -> bool:
 
 
 def _has_ended(pid: int) -> bool:
-    """Tell whether it only waits to be reaped. Only Linux shows that."""
+    """Return whether the process is a zombie; only Linux shows that."""
     with contextlib.suppress(OSError):
         state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
         return state in ("Z", "X")
@@ -100,14 +103,15 @@ def _has_ended(pid: int) -> bool:
 
 
 def supervisors(directory: Path) -> list[int]:
-    """Give the process ids of the folder's supervisors by their command lines.
+    """Return the process ids of the directory's supervisors, found by their command lines.
 
-    They tell of one that has no lock yet, or whose folder was deleted. Only Linux shows them; elsewhere there are none.
+    This also finds a supervisor that does not hold the lock yet, or whose directory was deleted. It works only on
+    Linux; elsewhere the list is empty.
     """
     wanted = ["localcluster", "supervise", str(directory.resolve())]
     found = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it ended while we looked
+        with contextlib.suppress(OSError):  # the process ended in the meantime
             words = file.read_bytes().decode(errors="replace").split("\0")
             if words[2:5] == wanted:
                 found.append(int(file.parent.name))
@@ -116,7 +120,7 @@ def supervisors(directory: Path) -> list[int]:
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[int]:
-    """Hold the folder's lock; gives the open file by which children hold it, too."""
+    """Hold the directory's lock; yield the file descriptor through which children share the lock."""
     with (directory / PID_FILE).open("a+") as file:
         deadline = time.monotonic() + LOCK_SECONDS
         while not _lock(file.fileno(), fcntl.LOCK_EX):
@@ -138,9 +142,9 @@ def _lock(file: int, kind: int) -> bool:
 
 
 def await_end(directory: Path, seconds: float) -> bool:
-    """Wait until nothing of the folder's cluster is alive; tells whether that came in time.
+    """Wait until no process of the directory's cluster is alive; return whether that happened in time.
 
-    A lock has no event to wait for together with a time limit.
+    The function polls, since waiting for a lock cannot have a timeout.
     """
     deadline = time.monotonic() + seconds
     while running(directory):
@@ -151,14 +155,14 @@ def await_end(directory: Path, seconds: float) -> bool:
 
 
 def write_records(directory: Path, records: Sequence[Record]) -> None:
-    """Write down what is known of the processes, all at once, so that a reader never sees half of it."""
+    """Write the process records atomically, so that a reader never reads a partial file."""
     fresh = directory / f"{PROCESSES_FILE}.new"
     fresh.write_text(json.dumps([asdict(record) for record in records], indent=1))
     fresh.replace(directory / PROCESSES_FILE)
 
 
 def records(directory: Path) -> list[Record]:
-    """Give what the supervisor wrote down last; nothing if there is no such file, or it is no such file."""
+    """Return the records that the supervisor wrote last; an empty list if the file is missing or invalid."""
     try:
         return [Record(**item) for item in json.loads((directory / PROCESSES_FILE).read_text())]
     except (FileNotFoundError, ValueError, TypeError):
@@ -166,43 +170,43 @@ def records(directory: Path) -> list[Record]:
 
 
 def groups(directory: Path) -> list[int]:
-    """Give the process groups that the supervisor started last; each is named for its first process."""
+    """Return the process groups that the supervisor started last; the id of each is that of its first process."""
     return [record.pid for record in records(directory)]
 
 
 def title(wish: Wish) -> str:
-    """The first line of what is printed when all is ready."""
+    """Return the first line of the output that is printed when everything is ready."""
     return f"{wish.title()}: the product is at work\n"
 
 
 def hints(directory: Path) -> str:
-    """Give what was printed when all was ready; "" before that."""
+    """Return the output that was printed when everything was ready; "" before that."""
     file = directory / READY_FILE
     return file.read_text() if file.exists() else ""
 
 
 def unready(directory: Path) -> None:
-    """Take away what an earlier start printed, which would pass for the next one's. Raises as `owned`."""
+    """Remove an earlier start's output, which would be mistaken for the next one's. Raises what `owned` raises."""
     with owned(directory):
         (directory / READY_FILE).unlink(missing_ok=True)
 
 
 def forget(directory: Path) -> None:
-    """Take away what tells of a cluster that is gone; logs and data stay until the next one."""
+    """Remove the files that describe a cluster that has ended; its logs and data stay until the next start."""
     for name in (READY_FILE, PROCESSES_FILE, KUBECONFIG):
         (directory / name).unlink(missing_ok=True)
 
 
 def remedy(left: Path) -> str:
-    """How a user is rid of what another user's cluster, which is down, has left."""
+    """Return how a user can remove the files of another user's cluster that is down."""
     return f"`sudo rm -rf {shlex.quote(str(left))}` takes it away"
 
 
 @contextlib.contextmanager
 def owned(directory: Path) -> Iterator[None]:
-    """Do something with the folder. Raises `LocalClusterError` with the remedy where another user's file is in the way.
+    """Run the block. Raises `LocalClusterError` with the remedy if another user's file denies access.
 
-    What else may not be done is raised as it is.
+    Any other `PermissionError` is raised unchanged.
     """
     try:
         yield
@@ -214,7 +218,7 @@ def owned(directory: Path) -> Iterator[None]:
 
 
 def _anothers(places: Iterable[Path]) -> bool:
-    """Tell whether one of these is somebody else's. What is not there, or may not be seen, tells nothing."""
+    """Return whether another user owns one of these paths; a missing or inaccessible path does not count."""
     for place in places:
         with contextlib.suppress(OSError):
             if place.lstat().st_uid != os.geteuid():
@@ -223,10 +227,10 @@ def _anothers(places: Iterable[Path]) -> bool:
 
 
 def clear(directory: Path) -> None:
-    """Take away all that an earlier cluster left, and nothing that is not ours.
+    """Remove everything that an earlier cluster left, but nothing else.
 
-    Raises `LocalClusterError` with the remedy where another user's is left, as root's cluster leaves it, and `OSError`
-    where something else stays.
+    Raises `LocalClusterError` with the remedy if files of another user remain, for example root's. Raises `OSError` if
+    other files remain.
     """
     for left in (directory / SERVERS, directory / "product"):
         shutil.rmtree(left, ignore_errors=True)
@@ -234,6 +238,6 @@ def clear(directory: Path) -> None:
             continue
         if _anothers((left, *left.rglob("*"))):
             raise LocalClusterError(f"{left} is left of another user's cluster: {remedy(left)}")
-        shutil.rmtree(left)  # says what is in the way
+        shutil.rmtree(left)  # raises an error that names the obstacle
     forget(directory)
     (directory / LOG_FILE).unlink(missing_ok=True)

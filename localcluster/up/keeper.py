@@ -1,7 +1,7 @@
-"""Restarts servers that end by themselves, with a growing pause, as a kubelet restarts containers.
+"""Restarts servers that exit unexpectedly, with an exponential backoff, as a kubelet restarts containers.
 
-Each server has a thread that waits for the end of its process. A server that was ended by its `kill` or `stop` stays
-down until somebody starts it.
+One thread per server waits for the process to exit. A server that was stopped with `kill` or `stop` stays down until it
+is started again.
 """
 
 from __future__ import annotations
@@ -18,22 +18,28 @@ from kube.backoff import pauses
 from localcluster.processes import Server
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds: none after the first end, then these, doubling; a kubelet's with `ReduceDefaultCrashLoopBackOffDecay`."""
+"""The first and the longest backoff in seconds; the first restart is immediate, and then the backoff doubles.
+
+A kubelet does the same with `ReduceDefaultCrashLoopBackOffDecay`.
+"""
 TURN_SECONDS, TURN_LOOK_SECONDS = 15.0, 0.1
-"""How long a restart waits for its turn (`Server.may_restart`) at most, and how often it looks."""
+"""How long a restart waits for `Server.may_restart` at most, and the poll interval, in seconds."""
 LONG_LIFE = 120.0
-"""Seconds after which an end counts as the first again."""
+"""Seconds of uptime after which the next exit counts as the first again."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of one server; times are seconds since the epoch.
+    """The state of one server; times are seconds since the epoch.
 
     Attributes:
-        pid: of the latest process, which may have ended.
-        restarts: how often it was started again.
-        ended: how the process before this one ended, or this one while the server is down; "" if none has.
-        due: when it is started again while it is down, else None.
+        name: The server's name.
+        pid: The process id of the latest process, which may have exited.
+        log: The path of its log.
+        restarts: The number of restarts.
+        ended: How the previous process exited, or the latest one while the server is down; "" if none has exited.
+        ended_at: When that process exited.
+        due: When the next restart is due while the server is down, else None.
     """
 
     name: str
@@ -46,23 +52,23 @@ class Record:
 
 
 def restart_pauses() -> Iterator[float]:
-    """Seconds to wait after each of the ends that come soon one after another: none after the first."""
+    """Yield the backoff after each exit in a crash loop, in seconds: none after the first exit."""
     return chain((0.0,), pauses(FIRST_PAUSE, LONGEST_PAUSE))
 
 
 def description(status: int) -> str:
-    """How a process ended, in words; in: its return code as `subprocess` gives it."""
+    """Return a description of a process's return code, as `subprocess` gives it."""
     if status >= 0:
         return f"exit status {status}"
-    names = {number.value: number.name for number in signal.Signals}  # those of real time have none
+    names = {number.value: number.name for number in signal.Signals}  # real-time signals have no names
     return f"killed by {names.get(-status, f'signal {-status}')}"
 
 
 class Kept:
-    """One server that is kept, and the story of its ends.
+    """A server that is restarted, with its exits and its backoff.
 
     Attributes:
-        started: when it was started last, by the monotonic clock.
+        started: The time of the latest start, by the monotonic clock.
     """
 
     def __init__(self, server: Server) -> None:
@@ -74,12 +80,12 @@ class Kept:
         self._due: float | None = None
 
     def record(self) -> Record:
-        """Give what is known now."""
+        """Return the current state."""
         server = self.server
         return Record(server.name, server.pid, str(server.log), self._restarts, self._ended, self._ended_at, self._due)
 
     def end(self, how: str, lived: float) -> float:
-        """Note an end after so many seconds; gives the seconds to wait before the next start."""
+        """Record an exit after `lived` seconds; return the backoff before the next start."""
         if lived >= LONG_LIFE:
             self._pauses = restart_pauses()
         pause = next(self._pauses)
@@ -88,20 +94,21 @@ class Kept:
         return pause
 
     def restarted(self) -> None:
-        """Note that it runs again."""
+        """Record a restart."""
         self._restarts += 1
         self.started, self._due = time.monotonic(), None
 
     def forget(self) -> None:
-        """Note that somebody ended it on purpose: its next end by itself is a first one."""
+        """Record that the server was stopped on purpose: its next unexpected exit counts as the first."""
         self._pauses, self._due = restart_pauses(), None
         self.started = time.monotonic()
 
 
 class Keeper:
-    """Keeps servers running until it is stopped.
+    """Restarts servers until it is stopped.
 
-    In: what is called with the records of all kept servers after each change, one call at a time.
+    Args:
+        changed: Called with the records of all servers after each change, one call at a time.
     """
 
     def __init__(self, changed: Callable[[list[Record]], None] = lambda records: None) -> None:
@@ -119,7 +126,7 @@ class Keeper:
         self.stop()
 
     def keep(self, servers: Iterable[Server]) -> None:
-        """Keep these servers, too; they have been started."""
+        """Restart these servers, too; they must have been started."""
         added = [Kept(server) for server in servers]
         with self._lock:
             self._kept += added
@@ -129,12 +136,12 @@ class Keeper:
             threading.Thread(target=self._run, args=(kept,), name=name, daemon=True).start()
 
     def records(self) -> list[Record]:
-        """Give what is known now of all kept servers."""
+        """Return the current records of all servers."""
         with self._lock:
             return [kept.record() for kept in self._kept]
 
     def stop(self) -> None:
-        """Restart nothing from now on; the threads end with their servers."""
+        """Stop restarting servers; the threads end with their servers."""
         with self._lock:
             self._ending.set()
 
@@ -148,7 +155,7 @@ class Keeper:
                 kept.forget()
 
     def _restart(self, kept: Kept, how: str) -> bool:
-        """Restart it when its pause is over; tells whether it runs. A start that fails is an end, too."""
+        """Restart the server after its backoff; return whether it runs. A failed start counts as an exit."""
         while True:
             with self._lock:
                 pause = kept.end(how, time.monotonic() - kept.started)
@@ -162,7 +169,7 @@ class Keeper:
                     kept.restarted()
             except OSError as error:
                 how = f"not started: {error}"
-                kept.started = time.monotonic()  # this start lived for no time at all
+                kept.started = time.monotonic()  # a failed start has no uptime
                 continue
             self._note()
             return True

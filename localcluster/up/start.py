@@ -1,4 +1,7 @@
-"""`make up`: start the supervisor and print what it prints until all is ready. What the supervisor needs it imports."""
+"""`make up`: starts the supervisor and prints its output until everything is ready.
+
+The supervisor itself imports the modules that it needs.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +18,22 @@ from localcluster.wings.choice import BESIDE
 
 
 def up(directory: Path, wish: Wish) -> None:
-    """Start the supervisor and return when all is ready; say so and return if it is up already."""
+    """Start the supervisor and return when everything is ready; print a notice if the cluster is already up."""
     engine = deliveries.named(wish.delivery)
     if _is_up(directory, wish):
         return
     engine.check()
-    engine.build(wish.wings, bool(wish.real))  # here, where there may be a terminal to show the progress on
+    engine.build(wish.wings, bool(wish.real))  # built here, where a terminal can show the progress
     if wish.actors == BESIDE:
         build.servers(build.KUBEVIRT)
-    if _is_up(directory, wish):  # a build takes minutes, in which another `up` may have come up
+    if _is_up(directory, wish):  # the build takes minutes; another `up` may have finished
         return
     folder.unready(directory)
     command = [sys.executable, "-m", "localcluster", "supervise", str(directory.resolve()), wish.text()]
     quiet, pipe, both = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     child = subprocess.Popen(command, stdin=quiet, stdout=pipe, stderr=both, start_new_session=True, text=True)
     try:
-        for line in child.stdout or ():  # ends when the supervisor turns to its log file, or dies
+        for line in child.stdout or ():  # ends when the supervisor redirects its output to the log, or exits
             print(line, end="", flush=True)
     except BaseException:
         child.terminate()
@@ -42,7 +45,10 @@ def up(directory: Path, wish: Wish) -> None:
 
 
 def _is_up(directory: Path, wish: Wish) -> bool:
-    """Whether what is wished for is up, which is shown then. Raises `LocalClusterError` when something else is."""
+    """Return whether the requested cluster is up, and print its output if so.
+
+    Raises `LocalClusterError` if another cluster is up.
+    """
     if not folder.running(directory):
         return False
     if not folder.supervisor(directory):

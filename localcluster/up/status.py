@@ -1,4 +1,4 @@
-"""`make status`: whether a cluster is up and whole, and of each process its state, restarts and latest end."""
+"""`make status`: whether a cluster is up and healthy, with the state, restarts and latest exit of each process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from localcluster.up import folder
 from localcluster.up.keeper import Record
 
 FOUNDATION = ("etcd", "kube-apiserver")
-"""Without these nothing works."""
+"""The processes without which the cluster does not work."""
 
 
 def status(directory: Path) -> None:
-    """Print it. Raises `LocalClusterError` with the remedy where what was up has ended without `make down`."""
+    """Print the status. Raises `LocalClusterError` with the remedy if the cluster ended without `make down`."""
     hints = folder.hints(directory)
     if not folder.running(directory):
         if hints:
@@ -40,12 +40,12 @@ def _print_table(records: Sequence[Record], is_there: Callable[[Record], bool] =
 
 
 def _is_left(record: Record) -> bool:
-    """Whether its process has outlived the supervisor, who notes no end any more."""
+    """Return whether the record's process outlived the supervisor, which no longer records exits."""
     return record.due is None and folder.is_group(record.pid)
 
 
 def condition(records: Sequence[Record]) -> str:
-    """Whether all that is needed runs, in a few words."""
+    """Return a summary of whether all required processes run."""
     down = [record.name for record in records if record.due is not None]
     if broken := [name for name in down if name in FOUNDATION]:
         return f"broken: {' and '.join(broken)} down, and the cluster with it"
@@ -53,7 +53,7 @@ def condition(records: Sequence[Record]) -> str:
 
 
 def table(records: Sequence[Record], now: float, is_there: Callable[[Record], bool]) -> list[str]:
-    """One line a process, under a heading; those are gone that are not there."""
+    """Return one line per process below a header; processes for which `is_there` is false are listed as gone."""
     if not records:
         return []
     rows = [("PROCESS", "STATE", "PID", "RESTARTS", "ENDED LAST")]

@@ -1,4 +1,4 @@
-"""What stays after `make up`: one process that owns the servers, restarts what dies, and ends all when it ends."""
+"""The process that stays after `make up`: it owns the servers, restarts those that exit, and stops all when it ends."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ TRIALS = {
     MUTEX: "      an upgrade of the workers, node by node: docs/mutex.md, Try it\n",
     VIRTUALIZATION: "      a drain that moves virtual machines: docs/virtualization.md, Try it\n",
 }
-"""Wing → what those are for who are played."""
+"""For each component, the hint that is printed if its fakes run."""
 
 
 def supervise(directory: Path, wish: Wish) -> None:
-    """Be the supervisor: start everything, say so, keep it running, and stop it all on SIGTERM.
+    """Run as the supervisor: start everything, print the progress, restart what exits, and stop everything on SIGTERM.
 
-    Raises `LocalClusterError`, also where the folder is another user's, and `OSError`.
+    Raises `LocalClusterError`, for example if the directory belongs to another user, and `OSError`.
     """
     with folder.owned(directory):
         directory.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def _run(directory: Path, wish: Wish) -> None:
 
 
 def _real(cluster: LocalCluster, wish: Wish) -> AbstractContextManager[RealNodes | None]:
-    """Give the real nodes that are wanted, not started; the product starts while they become Ready."""
+    """Return the requested real nodes, not started; the product starts while they become Ready."""
     if not wish.real:
         return nullcontext()
     from localcluster.nodes.nodes import RealNodes
@@ -92,7 +92,7 @@ def _real(cluster: LocalCluster, wish: Wish) -> AbstractContextManager[RealNodes
 
 
 def _clock() -> Callable[[str], None]:
-    """Give what prints a line of progress with the seconds since now."""
+    """Return a function that prints a progress line with the seconds since this call."""
     started = time.monotonic()
 
     def say(text: str) -> None:
@@ -102,19 +102,19 @@ def _clock() -> Callable[[str], None]:
 
 
 class _Noting:
-    """Keeps the folder's list of processes up to date, and logs each end and restart."""
+    """Writes the process list after each change, and logs each exit and restart."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._known: dict[str, Record] = {}
 
     def __call__(self, records: list[Record]) -> None:
-        """Take in what is known now. Where nothing can be written, on a full disk for one, that is all that is lost."""
+        """Write the records and log the changes; a failed write, for example on a full disk, is only logged."""
         with contextlib.suppress(OSError):
             self._log(records)
         try:
             folder.write_records(self._directory, records)
-        except OSError as error:  # or somebody deleted the folder; the processes are not in it
+        except OSError as error:  # or the directory was deleted; the processes do not need it
             with contextlib.suppress(OSError):
                 print(f"{time.ctime()}  the list of processes is not written: {error}", flush=True)
 
@@ -138,7 +138,7 @@ def _actors(cluster: LocalCluster, directory: Path, wish: Wish) -> AbstractConte
 
 
 class _Ended(BaseException):
-    """SIGTERM came; passes through whatever is under way, and what was started is stopped on the way out."""
+    """Raised at SIGTERM; it propagates through any code, and the context managers stop what was started."""
 
 
 def _end(number: int, frame: object) -> None:
@@ -147,10 +147,10 @@ def _end(number: int, frame: object) -> None:
 
 
 def _announce(directory: Path, wish: Wish, product: deliveries.Running, console: Console) -> None:
-    """Print how to go on, note that all is ready, and turn to the log file, which ends the wait of `up`.
+    """Print the next steps, mark the cluster as ready, and redirect the output to the log, which makes `up` return.
 
-    An empty FUNCTIONS is printed, too, and empty TRIGGERS where the cluster has them: the shell may still have those of
-    another delivery.
+    An empty FUNCTIONS, or an empty TRIGGERS if the cluster has the Triggers, is printed as well: the shell may still
+    have the values of another engine.
     """
     programs = shlex.quote(f"{Path(sys.executable).parent}:{build.target()}")
     journal = shlex.quote(str(product.journal.absolute()))

@@ -1,4 +1,4 @@
-"""What a person asks `make up` for, on its way to the supervisor."""
+"""The cluster that a user requests with `make up`, in the form in which it is passed to the supervisor."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from localcluster.wings import choice
 
 @dataclass(frozen=True)
 class Wish:
-    """One cluster with the product on it.
+    """The specification of one cluster with the product on it.
 
     Attributes:
-        control_planes: how many of the nodes belong to the control plane.
-        actors: whether what the wings stand on is played, one of `choice.ACTORS`.
-        real: how many real nodes there are beside these.
+        nodes: The number of fake nodes.
+        control_planes: How many of them are control-plane nodes.
+        wings: The installed components.
+        actors: Which fakes of the components' dependencies run, one of `choice.ACTORS`.
+        real: The number of real nodes besides the fake ones.
     """
 
     nodes: int = 3
@@ -29,7 +31,7 @@ class Wish:
     real: int = 0
 
     def check(self) -> None:
-        """Raise `LocalClusterError` where two parts of it do not go together."""
+        """Raise `LocalClusterError` if parts of the specification contradict each other."""
         if self.control_planes >= self.nodes:
             short = f"CONTROL_PLANES={self.control_planes} leaves none of NODES={self.nodes} for pods"
             raise LocalClusterError(f"{short}: raise NODES")
@@ -38,7 +40,7 @@ class Wish:
         choice.check_actors(self.wings, self.actors)
 
     def title(self) -> str:
-        """What it is in the words of `make`: two wishes of one title are the same."""
+        """Return the specification in the variables of `make`; equal specifications have equal titles."""
         control_planes = f" CONTROL_PLANES={self.control_planes}" if self.control_planes else ""
         wings = "" if tuple(self.wings) == choice.DEFAULT else f" WINGS={','.join(self.wings)}"
         actors = "" if self.actors == choice.OFF else f" ACTORS={self.actors}"
@@ -46,10 +48,10 @@ class Wish:
         return f"NODES={self.nodes}{control_planes} DELIVERY={self.delivery}{wings}{actors}{real}"
 
     def text(self) -> str:
-        """Give it as one word of a command line."""
+        """Return the specification as one command line argument."""
         return json.dumps(asdict(self))
 
 
 def read(text: str) -> Wish:
-    """Give a wish as `Wish.text` wrote it."""
+    """Return the specification that `Wish.text` wrote."""
     return Wish(**json.loads(text))

@@ -1,1 +1,1 @@
-"""Which wings of the product are put on a local cluster, and what each brings along."""
+"""The components of the product that are installed on a local cluster, and what each of them needs."""

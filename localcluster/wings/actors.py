@@ -1,6 +1,6 @@
-"""Who plays the projects that opt-in wings stand on, each part a process: OpenShift's two operators, and KubeVirt.
+"""Fakes of the projects that the opt-in components need, one process each: OpenShift's two operators, and KubeVirt.
 
-Or KubeVirt itself runs, and no more than its part on each node is played.
+Alternatively KubeVirt's own control plane runs, and only its part on each node is faked.
 """
 
 from __future__ import annotations
@@ -15,23 +15,26 @@ from localcluster.servers import DIRECT, ROOT
 from localcluster.wings.choice import BESIDE, MUTEX, ON, VIRTUALIZATION, Wings
 
 MODULE = "tests.actors"
-"""They are fixtures of the tests, and no part of the product."""
+"""The fakes are test fixtures, not part of the product."""
 PARTS = {MUTEX: ("fake-cvo", "fake-mco"), VIRTUALIZATION: ("fake-virt",)}
-"""Wing → what is played for it."""
+"""For each component, the fakes that it needs."""
 ON_NODES = ("fake-virt-handler",)
-"""What is played beside KubeVirt."""
+"""The fakes that run next to KubeVirt's own control plane."""
 POOL = "/apis/machineconfiguration.openshift.io/v1/machineconfigpools/worker"
 UNTOLD = (
     "!machineconfiguration.openshift.io/release-image-version,!node-role.kubernetes.io/control-plane,!localcluster/for"
 )
-"""Selects the workers that carry no version yet; the node of Knative's own pods is none."""
+"""Selects the workers without a version label, except for the node of Knative's own pods."""
 SECONDS = 30
 
 
 class Actors(Startable):
-    """Those of the wings, on a cluster with their foreign kinds.
+    """The fakes for these components, on a cluster that has the CRDs of the projects they imitate.
 
-    In: that, a folder for their logs, the wings, and which of `choice.ACTORS`.
+    Args:
+        directory: The directory for the logs.
+        wings: The installed components.
+        actors: One of `choice.ACTORS`.
     """
 
     def __init__(self, cluster: LocalCluster, directory: Path, wings: Wings, actors: str = ON) -> None:
@@ -47,9 +50,9 @@ class Actors(Startable):
         ]
 
     def _bring_up(self) -> None:
-        """Start them; return when OpenShift's pools and ClusterVersion are there, and every worker's version.
+        """Start the fakes; return when OpenShift's pools and each worker's version exist.
 
-        KubeVirt itself is ready then, too.
+        KubeVirt's own control plane is ready then, too, if it runs.
         """
         for server in self._played:
             server.start()
@@ -60,11 +63,11 @@ class Actors(Startable):
 
     @property
     def servers(self) -> list[Server]:
-        """Give every process of them."""
+        """Return all processes."""
         return [*self._played, *(self._kubevirt.servers if self._kubevirt else [])]
 
     def stop(self) -> None:
-        """End them; what they did stays."""
+        """Kill the processes; the objects that they created stay."""
         kill_all(self.servers)
 
     def _are_ready(self) -> bool:

@@ -1,4 +1,4 @@
-"""What WINGS and ACTORS can be: the wings that are known, what each needs, and who plays what it stands on. Pure."""
+"""The values of `WINGS` and `ACTORS`: the components, what each needs, and fakes of other projects. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ MAINTENANCE, ADMISSION, CERTIFICATES = "maintenance", "admission", "certificates
 MUTEX, VIRTUALIZATION, CPU_LABELS = "mutex", "virtualization", "cpu-labels"
 KNOWN = (MAINTENANCE, ADMISSION, CERTIFICATES, MUTEX, VIRTUALIZATION, CPU_LABELS)
 FOREIGN = {MUTEX: "OpenShift", VIRTUALIZATION: "KubeVirt", CPU_LABELS: "HyperConverged"}
-"""Wing → whose CustomResourceDefinitions it needs."""
+"""For each component, the project whose CustomResourceDefinitions it needs."""
 PLAYED = {wing: FOREIGN[wing] for wing in (MUTEX, VIRTUALIZATION)}
-"""Wing → whom the actors play."""
+"""For each component, the project that the fakes imitate."""
 OFF, ON, BESIDE = "off", "on", "kubevirt"
 ACTORS = (OFF, ON, BESIDE)
-"""Nobody is played; all of `PLAYED`; or of KubeVirt no more than what it has on each node, beside itself."""
+"""No fakes; fakes of all projects in `PLAYED`; or KubeVirt's own control plane, with fakes on the nodes only."""
 DEFAULT = tuple(wing for wing in KNOWN if wing not in FOREIGN)
 Wings = Collection[str]
 
 
 def chosen(text: str) -> tuple[str, ...]:
-    """Give the wings that a text names with commas, in the order of `KNOWN`.
+    """Return the components in a comma-separated text, in the order of `KNOWN`.
 
-    Raises `LocalClusterError` for a name that is not known, and where a wing is missing that another one needs.
+    Raises `LocalClusterError` for an unknown name, or if a component that another one needs is missing.
     """
     named = {word.strip() for word in text.split(",")} - {""}
     if unknown := sorted(named - set(KNOWN)):
@@ -39,7 +39,7 @@ def chosen(text: str) -> tuple[str, ...]:
 
 
 def check_actors(wings: Wings, actors: str) -> None:
-    """Raise `LocalClusterError` where no wing stands on anything that these actors could play."""
+    """Raise `LocalClusterError` if no component needs the projects that these fakes imitate."""
     missing = f"which WINGS={','.join(wings)} leaves out: add it to WINGS"
     if actors == BESIDE and VIRTUALIZATION not in wings:
         raise LocalClusterError(f"ACTORS={BESIDE} runs KubeVirt itself, for {VIRTUALIZATION}, {missing}")

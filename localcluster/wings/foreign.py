@@ -1,4 +1,4 @@
-"""The kinds of other projects that opt-in wings stand on: fetched, and applied to a cluster."""
+"""The CRDs of other projects that the opt-in components need: downloads them and applies them to a cluster."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ INSTALLED = {MUTEX: openshift.install, VIRTUALIZATION: kubevirt.install, CPU_LAB
 
 
 def fetch(wings: Wings) -> None:
-    """Fetch what these wings stand on, unless it is there; LocalClusterError where it cannot be fetched."""
+    """Download the CRDs that these components need, unless cached. Raises `LocalClusterError` if that fails."""
     for wing in FETCHED.keys() & set(wings):
         FETCHED[wing]()
 
 
 def install(cluster: LocalCluster, wings: Wings) -> None:
-    """Apply the kinds that these wings stand on; return when they are served."""
+    """Apply the CRDs that these components need; return when their kinds are served."""
     for wing in INSTALLED.keys() & set(wings):
         INSTALLED[wing](cluster)

@@ -1,4 +1,4 @@
-"""An overlay with other wings than the shipped one has, as an administrator would write it."""
+"""Overlays with a custom set of components, written as an administrator would write them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import yaml
 from localcluster.wings.choice import ADMISSION, CERTIFICATES, DEFAULT, FOREIGN, Wings
 
 LEFT_OUT = (ADMISSION, CERTIFICATES)
-"""Wings that are a component of the overlays. What `maintenance` needs is the rest of them."""
+"""Components that the overlays include as kustomize components; `maintenance` is the rest of an overlay."""
 COMPACT = "compact"
 
 
 def folder_of(shipped: Path, wings: Wings, fresh: Path) -> Path:
-    """Give the folder of an overlay with these wings: the shipped one if it has just these, else one made now."""
+    """Return an overlay's directory with these components: the shipped one for the default set, else a new one."""
     if set(wings) == set(DEFAULT):
         return shipped
     fresh.mkdir(parents=True, exist_ok=True)
@@ -31,9 +31,10 @@ def folder_of(shipped: Path, wings: Wings, fresh: Path) -> Path:
 
 
 def components(shipped: list[str], wings: Wings) -> list[str]:
-    """Give the components of an overlay for these wings.
+    """Return the kustomize components of an overlay for these components of the product.
 
-    An opt-in one comes beside its like of `certificates`, and alone, before `compact`, where one process serves all.
+    Each opt-in component is added next to each entry of `certificates`. In an overlay with `compact`, where one process
+    serves all functions, it is added once, before `compact`.
     """
     opted = [wing for wing in FOREIGN if wing in wings and not any(_is_of(wing, path) for path in shipped)]
     beside = COMPACT if any(_is_of(COMPACT, path) for path in shipped) else CERTIFICATES
@@ -51,10 +52,10 @@ def _is_of(part: str, path: str) -> bool:
 
 
 def _resource(folder: Path, path: Path) -> str:
-    """Kustomize takes files from below a folder alone: one of the overlay's own is copied."""
+    """Return the resource's entry; a file is copied, since kustomize only reads files below the overlay's directory."""
     return Path(shutil.copy(path, folder)).name if path.is_file() else relative(folder, path)
 
 
 def relative(folder: Path, path: Path) -> str:
-    """Give a path as an overlay in that folder names it: kustomize takes relative ones alone."""
+    """Return a path relative to the overlay's directory, since kustomize only accepts relative paths."""
     return os.path.relpath(path.resolve(), folder.resolve())
