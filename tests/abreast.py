@@ -1,8 +1,8 @@
-"""Runs tests of a file side by side, each in a thread of its own: those that wait for most of their time.
+"""Runs the marked tests of one file concurrently, each in its own thread.
 
-`@pytest.mark.abreast` is for a test that shares the product of its scene with others as nodes share it in the field: it
-judges only what it made itself. Its arguments are parameters, and fixtures that live longer than one test. All those of
-a file run during the call of the first, and each tells then how it went.
+`@pytest.mark.abreast` marks a test that waits most of the time. It shares the running product with other tests and
+checks only objects that it created itself. Its arguments are parameters, and fixtures with a scope wider than one test.
+All marked tests of a file run during the call of the first one; each test then reports its own result.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import pytest
 
 MARK = "abreast"
 AT_ONCE = 8
-"""So many drains at a time, which wait for most of it, leave a function time for its answer."""
+"""Maximum number of concurrent tests; with so many drains in progress, a function still answers in time."""
 RUNS = pytest.StashKey[Future[None]]()
-"""How a test went that ran with others."""
+"""Stash key of the result of a test that ran concurrently with others."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Call a test that runs beside others of its file."""
+    """Call a test, together with the other tests of its file if it is marked."""
     if not is_abreast(pyfuncitem):
         return None
     run_abreast(pyfuncitem)
@@ -30,12 +30,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def is_abreast(item: pytest.Item) -> bool:
-    """Tell whether a test runs beside others of its file."""
+    """Return whether the test runs concurrently with others of its file."""
     return isinstance(item, pytest.Function) and item.get_closest_marker(MARK) is not None
 
 
 def run_abreast(first: pytest.Function) -> None:
-    """Have the test run with all others like it in its file, if it has not yet; raise what it raised."""
+    """Run all marked tests of the file unless this was done already, and raise the exception that `first` raised."""
     if RUNS not in first.stash:
         others = [item for item in first.session.items if item.path == first.path and is_abreast(item)]
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix=MARK) as threads:
@@ -47,6 +47,6 @@ def run_abreast(first: pytest.Function) -> None:
 
 
 def _arguments(item: pytest.Function, first: pytest.Function) -> dict[str, Any]:
-    """What a test is called with: its parameters, and of the first one's fixtures those that they share."""
+    """Return the arguments of a test call: the test's parameters, and the fixtures that `first` has set up."""
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     return {name: parameters.get(name, first.funcargs.get(name)) for name in inspect.signature(item.obj).parameters}

@@ -1,10 +1,10 @@
-"""`python -m tests.actors fake-cvo`, or another part: plays that part on the cluster of `$KUBECONFIG`.
+"""`python -m tests.actors PART` simulates another project's controller on the cluster of `$KUBECONFIG`.
 
-fake-cvo makes the ClusterVersion, and has the control plane follow the version that somebody wants. fake-mco makes the
-pools of every OpenShift, registers each node as a worker with its version, as the document's node-feature-discovery
-does, and upgrades nodes. fake-virt starts, migrates and restarts virtual machines; fake-virt-handler does what KubeVirt
-has done on each node, beside KubeVirt itself. All decide by what is on the cluster alone, so each may be killed and
-started again.
+`fake-cvo` creates the ClusterVersion and moves the control plane to the desired version. `fake-mco` creates the two
+default pools and upgrades nodes. It also labels each node as a worker with its version, which node-feature-discovery
+does on a real cluster. `fake-virt` starts, migrates and restarts virtual machines. `fake-virt-handler` does the work of
+KubeVirt's virt-handlers next to the real KubeVirt control plane. Each part reads its state from the cluster only, so it
+can be killed and restarted at any time.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from tests.openshift import MASTER, FakeCvo, FakeMco, pool
 from tests.virt_actor import Actor
 
 FIRST = "4.15.9"
-"""The version that the cluster is installed with."""
+"""The version with which the cluster is installed."""
 CONTROL_PLANE_SECONDS = 2.0
-"""How long the control plane takes for an upgrade."""
+"""Duration of a control-plane upgrade."""
 LOOK_SECONDS = 0.5
-"""Between two looks of fake-mco at pools and nodes, and of those of KubeVirt at machines."""
+"""Minimum interval between two reconciliations of fake-mco, fake-virt and fake-virt-handler."""
 
 
 def main() -> None:
-    """Play the part that the command line names, until somebody ends it."""
+    """Run the part that the command line names until the process is stopped."""
     parts = {"fake-cvo": play_cvo, "fake-mco": play_mco, "fake-virt": play_virt, "fake-virt-handler": play_handler}
     if len(sys.argv) != 2 or sys.argv[1] not in parts:
         raise SystemExit(f"error: name one of {', '.join(parts)}")
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def play_cvo(admin: Cluster) -> None:
-    """Install the first version, then follow what is wanted."""
+    """Install the first version, then apply each desired version."""
     cvo = FakeCvo(admin)
     try:
         admin.get(f"{CLUSTER_VERSIONS}/version")
@@ -57,7 +57,10 @@ def play_cvo(admin: Cluster) -> None:
 
 
 def next_state(version: Object) -> tuple[str, str] | None:
-    """What a ClusterVersion says next: the wanted version is Partial, then Completed; None where all is done."""
+    """Return the next version and state of a ClusterVersion, or None if it is up to date.
+
+    A desired version becomes Partial first, then Completed.
+    """
     history = version.get("status", {}).get("history")
     if not history:
         return FIRST, "Completed"
@@ -68,12 +71,12 @@ def next_state(version: Object) -> tuple[str, str] | None:
 
 
 def play_mco(admin: Cluster) -> None:
-    """Make the pools, then register and upgrade nodes."""
+    """Create the pools, then label and upgrade nodes."""
     next(version for version in changes(admin, CLUSTER_VERSIONS) if version.get("status", {}).get("history"))
     for body in (pool(MASTER, {"node-role.kubernetes.io/control-plane": ""}), pool("worker", {WORKER: ""})):
         try:
             admin.create(POOLS, body)
-        except Conflict:  # it was there before this start
+        except Conflict:  # it existed before this start
             continue
     with FakeMco(admin, LOOK_SECONDS):
         for node in changes(admin, NODES, UNTOLD):
@@ -83,17 +86,17 @@ def play_mco(admin: Cluster) -> None:
 
 
 def play_virt(admin: Cluster) -> None:
-    """Look after virtual machines."""
+    """Simulate KubeVirt's control plane and nodes."""
     play(FakeVirt(admin, LOOK_SECONDS))
 
 
 def play_handler(admin: Cluster) -> None:
-    """Look after virtual machines as far as their nodes do."""
+    """Simulate KubeVirt's virt-handlers."""
     play(FakeVirtHandler(admin, LOOK_SECONDS))
 
 
 def play(part: Actor) -> None:
-    """Have somebody at work, and say what went wrong."""
+    """Run a simulated controller and print its errors."""
     with part as actor:
         while True:
             time.sleep(LOOK_SECONDS)
@@ -102,7 +105,7 @@ def play(part: Actor) -> None:
 
 
 def changes(admin: Cluster, path: str, labels: str = "") -> Iterator[Object]:
-    """The objects of a collection as they are, and as they become."""
+    """Yield the objects of a collection, and each of them again when it changes."""
     found = follow(admin.api, path, labels=labels)
     while True:
         change = admin.run(found.__anext__())

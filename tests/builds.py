@@ -1,6 +1,6 @@
-"""Builds and downloads what the tests of a make target need, before the first of them starts.
+"""Builds and downloads the files that the tests of a make target need, before the first test starts.
 
-`python -m tests.builds TARGET`; nothing is done that was done before.
+Usage: `python -m tests.builds TARGET`. Existing files are not built or downloaded again.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ FILES: tuple[Callable[[], object], ...] = (
     *(knative_crds, openshift.files, kubevirt.file, cert_manager.crds, prometheus.crds),
     *(install.EVENTING.manifests, install.SERVING.manifests),
 )
-"""Downloads of other projects' CRDs and manifests; each does nothing if its files are there."""
+"""Downloads of other projects' CRDs and manifests; each does nothing if its files exist."""
 SHIPPED = ("e2e-real", "e2e-installs")
 """Targets whose tests run the product's image."""
 
 
 def prepare(target: str) -> None:
-    """Build and download what the tests of a make target need. Errors: LocalClusterError."""
+    """Build and download the files that the tests of a make target need. Raises `LocalClusterError`."""
     build.build_all(TOOLSETS[target])
     with build.alone("Go"):
         toolchain.go(build.cache())  # before the downloads, each of which would install it

@@ -1,4 +1,4 @@
-"""One real cluster, and one product on it, for all tests of a worker; how tests share the machine."""
+"""One real cluster and one product for all tests of an xdist worker, and the rules for sharing the machine."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ from tests.receiver import Receiver
 from tests.sharing import GroupScheduling, Machine, group_of
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")  # real servers share these cores: a slow draw says nothing of the test
-os.environ.pop("DATABASE_URL", None)  # somebody's journal is none of ours
+settings.load_profile("busy")  # real servers use the same cores, so a slow draw is not an error
+os.environ.pop("DATABASE_URL", None)  # a journal of the user's environment must not be used
 ROOT = Path(__file__).parents[1]
 LEFTOVER = "nodemaintenances.kubevirt.io"
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# A shell makes what it starts in the background deaf to Ctrl-C, and so the children that tests interrupt.
+# A shell starts background processes with SIGINT ignored. Child processes that tests interrupt would inherit that.
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> GroupScheduling:
-    """Hand out the work by groups."""
+    """Return the scheduler that assigns tests to workers in groups."""
     return GroupScheduling(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a worker: the longest group first, and at the end of each file what runs alone; its fixtures stay whole.
+    """Sort a worker's tests: the longest group first, tests marked `alone` at the end of each file.
 
-    What the tests prove is noted before any is left out.
+    The order of files is kept, so that module fixtures are set up once. The requirements that the tests prove are
+    collected before tests are deselected.
     """
     if collects_all(config):
         config.stash[COLLECTED] = collection(items)
@@ -53,60 +54,60 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Share the machine from the set-up to the end; waiting for it is on nobody's timeout."""
+    """Hold the machine's shared lock during the whole test; waiting for it does not count towards a timeout."""
     with nullcontext() if is_alone(item) else machine(item).shared():
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
-    """Set up beside others what is measured alone."""
+    """Hold the shared lock during the setup of a test that runs alone."""
     with machine(item).shared() if is_alone(item) else nullcontext():
         yield
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Have the machine alone where time is measured."""
+    """Hold the machine's exclusive lock while a test marked `alone` runs."""
     with machine(item).alone() if is_alone(item) else nullcontext():
         yield
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
-    """Clear up beside others."""
+    """Hold the shared lock during the teardown of a test that runs alone."""
     with machine(item).shared() if is_alone(item) else nullcontext():
         yield
 
 
 def is_alone(item: pytest.Item) -> bool:
-    """Tell whether a test measures time."""
+    """Return whether a test measures time."""
     return item.get_closest_marker("alone") is not None
 
 
 def machine(item: pytest.Item) -> Machine:
-    """Give the machine that the workers share."""
+    """Return the lock that the workers share."""
     assert item.config.cache
     return Machine(item.config.cache.mkdir("machine"))
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Give a cluster of three nodes, node-1 to node-3; nothing of the product is on it."""
+    """Yield a cluster with the nodes node-1 to node-3, without the product."""
     with LocalCluster(tmp_path_factory.mktemp("cluster"), nodes=3) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def installed(cluster: LocalCluster) -> LocalCluster:
-    """Give that cluster with the custom resources and the access rules on it."""
+    """Return that cluster with the CRDs and RBAC rules installed."""
     localproduct.install(cluster)
     return cluster
 
 
 @pytest.fixture
 def leftover(installed: LocalCluster) -> Iterator[None]:
-    """Give the oldest group's CRD as an operator of before selectable fields left it."""
+    """Install the CRD of the oldest API group without selectable fields, as an earlier operator left it."""
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     version = {"name": "v1alpha1", "served": True, "storage": True, "schema": schema}
     names = {"kind": "NodeMaintenance", "plural": "nodemaintenances", "singular": "nodemaintenance"}
@@ -121,7 +122,7 @@ def leftover(installed: LocalCluster) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def product(installed: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
-    """Give the functions and the delivery at work on that cluster."""
+    """Yield the running functions and local delivery on that cluster."""
     with Product(installed, Path(tmp_path_factory.mktemp("product"))) as running:
         yield running
         running.kill()
@@ -129,21 +130,21 @@ def product(installed: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgreSQL]:
-    """Give a PostgreSQL server; without its programs this fails and says what to install."""
+    """Yield a PostgreSQL server; a missing program is an error that names the package to install."""
     with PostgreSQL() as running:
         yield running
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """Give somebody who takes requests by HTTP, as a subscriber, a function or a broker does."""
+    """Yield an HTTP server that records requests, in the role of a subscriber, a function or a broker."""
     with closing(Receiver()) as playing:
         yield playing
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def journal_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where an empty journal is, on each of the databases."""
+    """Return the location of an empty journal, once in SQLite and once in PostgreSQL."""
     if request.param == "sqlite":
         return str(tmp_path / "journal.db")
     server: PostgreSQL = request.getfixturevalue("postgresql")

@@ -1,6 +1,6 @@
-"""Writes the tests that failed into a file, for `tests/second_try.py`; only if the run was complete.
+"""Writes a file with the tests that failed, for `tests/second_try.py`, if the run was complete.
 
-After an incomplete run, as one that a crash ended, it is unknown what else would have failed.
+After an incomplete run, for example one that crashed, it is unknown which other tests would have failed.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 VARIABLE = "FAILURE_REPORT"
-"""The environment variable that names the file."""
+"""The environment variable that contains the file's path."""
 COMPLETE = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
-"""Exit statuses of a run in which each selected test ran; one whose workers all crashed has such a status, too."""
+"""Exit statuses of a run in which each selected test ran. A run whose workers all crashed has such a status, too."""
 
 
 class FailureReport:
-    """Collects the failures of a run, in the process that controls it."""
+    """A pytest plugin that collects the failures of a run, in the process that controls the workers."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -27,7 +27,10 @@ class FailureReport:
         self._reasons: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a failure, and the last report of a test: its teardown, or, from xdist, that its worker crashed."""
+        """Record a failure, and whether this is the test's last report.
+
+        The last report is that of the teardown, or xdist's report that the worker crashed.
+        """
         if report.failed:
             self._reasons.setdefault(report.nodeid, _reason(report))
         if report.when not in ("setup", "call"):
@@ -35,21 +38,21 @@ class FailureReport:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, None, None]:
-        """Write the file, test → reason, after a complete run."""
+        """Write the file, as test id → reason, after a complete run."""
         yield
         if exitstatus in COMPLETE and len(self._finished) >= session.testscollected:
             self._file.write_text(json.dumps(self._reasons))
 
 
 def _reason(report: pytest.TestReport) -> str:
-    """Return the first line of what went wrong."""
+    """Return the first line of the error message."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash else str(report.longrepr)
     return f"{report.when}: {text.strip().partition(chr(10))[0][:200]}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collect failures if the environment names a file."""
+    """Register the plugin if the environment names a file."""
     file = os.environ.get(VARIABLE)
     if file and not hasattr(config, "workerinput"):
         config.pluginmanager.register(FailureReport(Path(file)))

@@ -1,9 +1,9 @@
-"""KubeVirt as far as a drain sees it, played: *fake-virt*. A fixture, never shipped.
+"""*fake-virt*: simulates the part of KubeVirt that a drain depends on. For tests only.
 
-A VirtualMachine gets its instance (VMI) as its run strategy says, an instance its launcher pod, which kwok runs; a
-migration (VMIM) brings up a second launcher on another node, and moves the instance there. Whether an instance can be
-migrated is what an annotation of it says. The guest's boot is an annotation, too: a migration keeps it, a restart makes
-another one. All is decided by what is on the cluster, so it may be killed and started again.
+A VirtualMachine gets its VMI according to its run strategy. A VMI gets a virt-launcher pod, which kwok runs. A
+migration (VMIM) creates a second virt-launcher pod on another node and moves the VMI there. An annotation on the VMI
+decides whether it can be migrated. Another annotation records the guest's boot: a migration keeps it, a restart
+replaces it. The state is read from the cluster only, so the process can be killed and restarted at any time.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from tests.virt_actor import (
 MACHINES = f"/apis/{API_VERSION}/virtualmachines"
 LAUNCHER = {"kubevirt.io": "virt-launcher"}
 FIRST_NODE = "fake-virt/first-node"
-"""On an instance: where its launcher starts; scheduled without it."""
+"""On a VirtualMachine or VMI: the node of its first virt-launcher pod. Without it, the scheduler chooses."""
 RESTARTED = ("Always", "Running", "RerunOnFailure")
-"""Run strategies by which an instance that has failed is made again; `Running` is a document's word (C15)."""
+"""Run strategies for which a failed VMI is created again. `Running` is a document's spelling (C15)."""
 
 SHOWN = {"Running": "Running", "Stopped": "Stopped", "Failed": "Stopped"}
-"""What a machine says of itself, by the phase of its instance; `Starting` before it runs."""
+"""Phase of the VMI → `printableStatus` of the VirtualMachine; any other phase is `Starting`."""
 
 
 class FakeVirt(Actor):
-    """Plays it for as long as its block lasts."""
+    """A thread that simulates KubeVirt while its `with` block runs."""
 
     watched: ClassVar[Mapping[str, str]] = {**Actor.watched, MACHINES: ""}
 
     def look(self) -> None:
-        """Bring everything one step on."""
+        """Advance every VirtualMachine, VMI and migration by one step."""
         machines, instances, migrations = (self._listed(path) for path in (MACHINES, INSTANCES, MIGRATIONS))
         launchers = self._launchers()
         known = {key(each): each for each in instances}
@@ -70,7 +70,7 @@ class FakeVirt(Actor):
     def _stranded(
         self, migrations: list[Object], known: Mapping[Any, Object], launchers: Mapping[str, list[Object]]
     ) -> list[Object]:
-        """The launchers of migrations that were deleted amid their work, unless their instance is there already."""
+        """Return the virt-launcher pods of deleted migrations, except those on the VMI's node."""
         there = ("", *(migration["metadata"]["uid"] for migration in migrations))
         homes = {
             instance["metadata"]["uid"]: (instance.get("status") or {}).get("nodeName") for instance in known.values()
@@ -88,7 +88,7 @@ class FakeVirt(Actor):
         self._admin.delete(path, uid=metadata["uid"])
 
     def _run(self, machine: Object, instance: Object | None) -> None:
-        """Have a machine's instance be there if its run strategy says so; one that failed is deleted first."""
+        """Create the VMI of a VirtualMachine if its run strategy requires one; delete a failed VMI first."""
         strategy, metadata = strategy_of(machine), machine["metadata"]
         if instance is not None and phase(instance) == "Failed" and strategy in RESTARTED:
             self._admin.delete(path_of(instance, "virtualmachineinstances"), uid=instance["metadata"]["uid"])
@@ -101,7 +101,7 @@ class FakeVirt(Actor):
         self._admin.patch(f"{path_of(machine, 'virtualmachines')}/status", {"status": {"created": True}})
 
     def _report(self, machine: Object, instance: Object | None) -> None:
-        """What `kubectl get vm` shows."""
+        """Write the VirtualMachine's status, which `kubectl get vm` prints."""
         said = machine.get("status") or {}
         at = phase(instance) if instance is not None else "Stopped"
         ready = {"type": "Ready", "status": "True" if at == "Running" else "False"}
@@ -110,7 +110,7 @@ class FakeVirt(Actor):
             self._admin.patch(f"{path_of(machine, 'virtualmachines')}/status", {"status": shown})
 
     def _launch(self, instance: Object, launchers: list[Object]) -> None:
-        """Bring an instance from nothing to Running, and to Failed with its launcher."""
+        """Advance a VMI from creation to Running, and to Failed when its virt-launcher pod is gone."""
         at, metadata = phase(instance), instance["metadata"]
         if metadata.get("deletionTimestamp") or at == "Failed":
             return
@@ -127,7 +127,7 @@ class FakeVirt(Actor):
             self._write(instance, running(instance, home), annotations=boot)
 
     def _watch_over(self, instance: Object, launchers: list[Object]) -> None:
-        """An instance ends with the last launcher on its node; while it runs it says whether it can be migrated."""
+        """End a VMI without a virt-launcher pod on its node; update the conditions of a running one."""
         node = instance["status"]["nodeName"]
         if not any(pod["spec"].get("nodeName") == node and not is_terminating(pod) for pod in launchers):
             if instance["metadata"].get("ownerReferences"):
@@ -139,7 +139,7 @@ class FakeVirt(Actor):
             self._write(instance, {"conditions": conditions(instance)})
 
     def _migrate(self, migration: Object, instance: Object, launchers: list[Object]) -> None:
-        """Bring a migration one step on: a launcher on another node, then its run, then its end."""
+        """Advance a migration by one step: create the target pod, report Running, then finish."""
         uid, source = migration["metadata"]["uid"], (instance.get("status") or {}).get("nodeName")
         target = next((pod for pod in launchers if pod["metadata"]["labels"].get(MIGRATION) == uid), None)
         at = (migration.get("status") or {}).get("phase")
@@ -156,7 +156,7 @@ class FakeVirt(Actor):
             self._end(migration, instance, target, [pod for pod in launchers if pod is not target])
 
     def _end(self, migration: Object, instance: Object, target: Object, others: list[Object]) -> None:
-        """The instance is where the target is, and the source goes; or it stays, where the target's node fails."""
+        """Finish a migration: move the VMI and delete the source pod, or fail if the target node is marked failing."""
         node = target["spec"]["nodeName"]
         failed = self._is_marked(node, FAILING)
         state = {**migration["status"]["migrationState"], "endTimestamp": moment(), "completed": True}
@@ -173,13 +173,13 @@ class FakeVirt(Actor):
 
 
 def strategy_of(machine: Item) -> str:
-    """When a machine's instance is to be there; `running: true` says the same as Always (C15)."""
+    """Return the run strategy of a VirtualMachine; `running: true` is the same as Always (C15)."""
     spec = machine["spec"]
     return str(spec.get("runStrategy") or ("Always" if spec.get("running") else "Halted"))
 
 
 def instance_of(machine: Item) -> Object:
-    """The instance of a machine."""
+    """Build the VMI of a VirtualMachine."""
     metadata, template = machine["metadata"], machine["spec"]["template"]
     owner = {"apiVersion": API_VERSION, "kind": "VirtualMachine", "name": metadata["name"], "uid": metadata["uid"]}
     made = {"name": metadata["name"], "ownerReferences": [{**owner, "controller": True}]}
@@ -191,12 +191,12 @@ def instance_of(machine: Item) -> Object:
 
 
 def first_node(machine: Item) -> str:
-    """Where a machine starts for the first time, "" for anywhere."""
+    """Return the node of a VirtualMachine's first start, "" for any node."""
     return str((machine["metadata"].get("annotations") or {}).get(FIRST_NODE) or "")
 
 
 def launcher(name: str, instance: Item, spec: Object, labels: Mapping[str, str]) -> Object:
-    """A launcher pod of an instance."""
+    """Build a virt-launcher pod of a VMI."""
     metadata = instance["metadata"]
     owner = {"apiVersion": API_VERSION, "kind": instance["kind"], "name": metadata["name"], "uid": metadata["uid"]}
     return {
@@ -210,7 +210,7 @@ def launcher(name: str, instance: Item, spec: Object, labels: Mapping[str, str])
 
 
 def away_from(node: str) -> Object:
-    """The affinity that keeps a pod off a node."""
+    """Build an affinity that excludes a node."""
     off = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [node]}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [off]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}

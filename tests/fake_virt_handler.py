@@ -1,8 +1,8 @@
-"""KubeVirt's virt-handlers and launchers, played beside its real virt-controller. A fixture, never shipped.
+"""Simulates KubeVirt's virt-handlers and virt-launchers next to its real virt-controller. For tests only.
 
-As on a real node: it offers devices and says that machines may run there, boots a guest when its launcher is ready,
-says whether that can be migrated, and brings a migration that the controller has handed over to its end. A launcher
-whose guest has left completes by itself; nobody deletes its pod.
+As on a real node, it advertises devices and marks the node as schedulable for VMIs. It boots a guest when its
+virt-launcher pod is ready, reports whether the VMI can be migrated, and completes a migration that virt-controller has
+handed over. A virt-launcher pod whose guest has left completes by itself, without a deletion.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from tests.virt_actor import (
 SCHEDULABLE = "kubevirt.io/schedulable"
 HEARTBEAT = "kubevirt.io/heartbeat"
 BEATS = timedelta(minutes=1)
-"""Between two heartbeats; after five minutes without one the controller gives a node up."""
+"""Interval of the heartbeats; after five minutes without one, virt-controller treats the node as failed."""
 DEVICES = {f"devices.kubevirt.io/{name}": "1k" for name in ("kvm", "tun", "vhost-net")}
 ABLE = "LiveMigratable"
 HOST = "kubevirt.io/nodeName"
-"""Label of an instance: its node."""
+"""Label of a VMI: the name of its node."""
 PORTS = {"49152": 0}
-"""Where the target of a migration listens."""
+"""Port at which a migration's target listens."""
 
 
 class FakeVirtHandler(Actor):
-    """Plays all of them for as long as its block lasts."""
+    """A thread that simulates all virt-handlers while its `with` block runs."""
 
     def __init__(self, admin: Cluster, seconds: float = 0.1) -> None:
         super().__init__(admin, seconds)
         self.completed: set[str] = set()
-        """The launchers that have ended by themselves."""
+        """Names of the virt-launcher pods that completed by themselves."""
         self.completed_at: list[float] = []
 
     def look(self) -> None:
-        """Bring every node, instance and launcher one step on."""
+        """Advance every node, VMI and virt-launcher pod by one step."""
         for node in self._admin.list(NODES, version="0")["items"]:
             self._tried(partial(self._register, node))
         migrations = {vmi_of(item): item for item in self._listed(MIGRATIONS) if not is_finished(item)}
@@ -64,7 +64,7 @@ class FakeVirtHandler(Actor):
             self._tried(partial(self._keep, instance, pods, migration))
 
     def _register(self, node: Object) -> None:
-        """Have machines be scheduled to the node, and say that it is looked after."""
+        """Make the node schedulable for VMIs, and write its heartbeat."""
         path = node_path(node["metadata"]["name"])
         if not has_devices(node):
             self._admin.patch(f"{path}/status", {"status": {"capacity": DEVICES, "allocatable": DEVICES}})
@@ -75,7 +75,7 @@ class FakeVirtHandler(Actor):
             self._admin.patch(path, {"metadata": noted})
 
     def _keep(self, instance: Object, pods: list[Object], migration: Item | None) -> None:
-        """Bring an instance one step on, and let the launchers end that it has left."""
+        """Advance a VMI by one step, and complete the virt-launcher pods that it has left."""
         alive = [pod for pod in pods if not is_terminating(pod) and not is_over(pod)]
         home = next((pod for pod in alive if node_of(pod) == instance.get("status", {}).get("nodeName")), None)
         if instance["metadata"].get("deletionTimestamp"):
@@ -90,7 +90,7 @@ class FakeVirtHandler(Actor):
             self._end_launchers(instance, alive, migration)
 
     def _end_launchers(self, instance: Item, alive: list[Object], migration: Item | None) -> None:
-        """Complete those that are neither the instance's home nor what it migrates to."""
+        """Complete the virt-launcher pods that are neither on the VMI's node nor the target of its migration."""
         uid = migration["metadata"]["uid"] if migration else ""
         for pod in alive:
             elsewhere = node_of(pod) not in ("", instance["status"]["nodeName"])
@@ -110,7 +110,7 @@ class FakeVirtHandler(Actor):
             self._write(instance, {"conditions": told(instance)})
 
     def _migrate(self, instance: Object, migration: Item | None) -> None:
-        """What the target's virt-handler does, then the source's, with what the controller has handed over."""
+        """Do the next step of the target's virt-handler, then of the source's, in a migration that was handed over."""
         state = instance["status"].get("migrationState") or {}
         if state.get("abortRequested") and "endTimestamp" not in state:
             self._write(instance, {"migrationState": {**ended(), "failed": True, "abortStatus": "Succeeded"}})
@@ -125,7 +125,7 @@ class FakeVirtHandler(Actor):
             self._end(instance, state["targetNode"])
 
     def _end(self, instance: Object, node: str) -> None:
-        """The guest is on the target, or stays where it is."""
+        """Move the guest to the target, or fail the migration if the target node is marked as failing."""
         if self._is_marked(node, HOLDING):
             return
         if self._is_marked(node, FAILING):
@@ -134,11 +134,11 @@ class FakeVirtHandler(Actor):
             return
         seen = {"targetNodeDomainDetected": True, "targetNodeDomainReadyTimestamp": moment()}
         state = {**seen, **ended()}
-        moved = {"nodeName": node, "evacuationNodeName": None}  # or virt-api would take the next drain for this one
+        moved = {"nodeName": node, "evacuationNodeName": None}  # else virt-api takes the next drain for this one
         self._write(instance, {"migrationState": state, **moved}, labels={HOST: node})
 
     def _complete(self, instance: Item, pod: Object) -> None:
-        """The guest has left: the launcher ends."""
+        """Set the virt-launcher pod to Succeeded, because its guest has left."""
         ended = {"exitCode": 0, "reason": "Completed", "startedAt": moment(), "finishedAt": moment()}
         containers = [
             {**each, "ready": False, "started": False, "state": {"running": None, "terminated": ended}}
@@ -157,26 +157,26 @@ class FakeVirtHandler(Actor):
 
 
 def ended() -> Object:
-    """What is said of a migration that is over, however it went."""
+    """Return the migration state fields of a finished migration."""
     return {"endTimestamp": moment(), "completed": True}
 
 
 def told(instance: Item) -> list[Object]:
-    """Its conditions, with what is ours to say of it: all else the controller says."""
+    """Return the VMI's conditions with this handler's `LiveMigratable`; the others are virt-controller's."""
     known: list[Object] = instance["status"].get("conditions") or []
     (able,) = (each for each in conditions(instance) if each["type"] == ABLE)
     if any(able.items() <= each.items() for each in known):
         return known
-    # Without times the controller's patches would be refused: they expect what it would have written itself.
+    # Without timestamps the API server would reject virt-controller's patches, which test for the whole condition.
     times = {"lastProbeTime": moment(), "lastTransitionTime": moment()}
     return [*(each for each in known if each["type"] != ABLE), {**able, **times}]
 
 
 def has_devices(node: Item) -> bool:
-    """Whether the node offers what a launcher asks for."""
+    """Return whether the node offers the devices that a virt-launcher pod requests."""
     return set(DEVICES) <= set(node["status"].get("allocatable", {}))
 
 
 def is_offered(node: Item) -> bool:
-    """Whether launchers may be scheduled to the node."""
+    """Return whether virt-launcher pods can be scheduled to the node."""
     return has_devices(node) and SCHEDULABLE in node["metadata"]["labels"]

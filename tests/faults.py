@@ -1,4 +1,4 @@
-"""Stands before a real API server and does to its answers what networks, flow control and webhooks do."""
+"""A proxy for a real API server that simulates the faults of networks, API priority and fairness, and webhooks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ FORWARDED = ("Authorization", "Content-Type", "Accept", "User-Agent")
 
 
 class Fault(NamedTuple):
-    """What comes in the place of an answer; `status` 0 for none at all, -1 for a connection that breaks, -2 for the
-    answer itself once the proxy speaks again."""
+    """A fault that replaces a response.
+
+    A `status` of 0 means no response, -1 a reset connection, and -2 the real response after a delay.
+    """
 
     status: int
     message: str = ""
@@ -34,7 +36,7 @@ SILENCE, RESET, LATE = Fault(0), Fault(-1), Fault(-2)
 
 
 class Faults:
-    """A proxy at `url`, of plain HTTP, before the API server. `rule` says which requests it spoils, and how."""
+    """An HTTP proxy at `url` for the API server; `rule` selects the requests that get a fault, and the fault."""
 
     def __init__(self, server: str, certificate: str) -> None:
         self._server, self._tls = server, ssl.create_default_context(cadata=certificate)
@@ -54,13 +56,16 @@ class Faults:
         self._loop.close()
 
     def spoil(self, rule: Callable[[str], Fault | None]) -> None:
-        """From now on answer as `rule` says, which is asked with `verb resource` and the number it is of these."""
+        """Apply `rule` to all later requests.
+
+        The rule's argument is `verb resource N`, where N counts the requests with this verb and resource.
+        """
         self.seen.clear()
         self.rule = rule
 
     @contextmanager
     def slow(self, spoiled: str, seconds: float) -> Iterator[None]:
-        """Have this one request wait so long before it is passed on."""
+        """Delay the request that matches by that many seconds before it is forwarded."""
         speaks = threading.Timer(seconds, self.speak_again)
 
         def rule(request: str) -> Fault | None:
@@ -74,7 +79,7 @@ class Faults:
         speaks.join()
 
     def speak_again(self) -> None:
-        """Spoil nothing more; what was met with silence breaks, and what is late comes."""
+        """Stop injecting faults: reset the connections that got no response, and forward the delayed requests."""
         self.spoil(lambda _request: None)
         self._loop.call_soon_threadsafe(self._release)
 
@@ -109,12 +114,12 @@ class Faults:
         if fault is None:
             try:
                 return await self._forwarded(request)
-            except aiohttp.ClientError:  # the server is away, or went amid its answer
+            except aiohttp.ClientError:  # the server is not running, or stopped while it responded
                 fault = RESET
         if fault.status <= 0:
             if fault is SILENCE:
                 await self._silent.wait()
-            if request.transport is not None:  # whoever asked has not gone meanwhile
+            if request.transport is not None:  # the client is still connected
                 request.transport.abort()
             return web.Response(status=502)
         headers = {"Retry-After": str(fault.retry_after)} if fault.retry_after else {}
@@ -137,7 +142,7 @@ class Faults:
 
 
 def asked(method: str, path: str) -> str:
-    """A request in words: `get nodes`, `list pods`, `patch nodemaintenances/status`, `create pods/eviction`."""
+    """Return a request's verb and resource: `get nodes`, `patch nodemaintenances/status`, `create pods/eviction`."""
     words = path.split("/")[3 if path.startswith("/api/") else 4 :] or [path]
     if words[0] == "namespaces" and len(words) > 2:
         words = words[2:]

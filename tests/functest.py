@@ -1,7 +1,7 @@
-"""`make cluster-functest NODE=name`: one maintenance on a node of the current kubeconfig's cluster, from start to end.
+"""`make cluster-functest NODE=name`: runs one maintenance, from start to end, on a node of the current cluster.
 
-It takes the node out of service, so it touches none but the one that it is told, and gives that one back whatever
-happens. `python -m tests.functest NODE`; exit status 0 when all was as it should be.
+The cluster is that of the current kubeconfig. The test drains the named node and no other, and restores it even if the
+test fails. `python -m tests.functest NODE` exits with status 0 if all checks passed.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from kube.nodes import NODES, in_maintenance, is_cordoned, node_path
 from kube.paths import Object
 
 SECONDS = 600.0
-"""A real node's pods take their grace periods to end."""
+"""Time limit of the drain; the pods of a real node need their grace periods."""
 BEGUN_SECONDS = 60.0
-"""After so long something is wrong where none has begun, and a person wants to know what to look at."""
+"""Seconds after which the test prints what to check if the maintenance has not begun."""
 GIVEN_BACK_SECONDS = 60.0
 NOT_BEGUN = (
     "no function has begun it: `kubectl get pods -n node-maintenance` shows whether they run, their logs what fails;"
     " 403 there is a right that is missing"
 )
 LISTED = 10
-"""So many nodes are named to choose from."""
+"""Maximum number of nodes that an error message lists."""
 
 
 class FunctestError(Exception):
-    """The test cannot be made, or the product did not do as it should."""
+    """Raised if the test cannot run, or if the product fails it."""
 
 
 def main(name: str) -> None:
-    """Run it on the node of that name. Raises `FunctestError`."""
+    """Run the test on the node with that name. Raises `FunctestError`."""
     try:
         with closing(Cluster()) as cluster:
             before = _fit(cluster, name)
             wanted = _maintenance(name)
             try:
                 _drain(cluster, cluster.create(MEDIK8S.path, wanted))
-            finally:  # also when the answer to the creation was lost
+            finally:  # also if the response to the creation was lost
                 _give_back(cluster, wanted, before)
     except ApiError as error:
         raise FunctestError(error.message) from None
@@ -66,7 +66,7 @@ def _maintenance(node: str) -> Object:
 
 
 def _fit(cluster: Cluster, name: str) -> Object:
-    """Give the node, if the test may be made on it."""
+    """Return the node if the test can run on it. Raises `FunctestError` otherwise."""
     nodes = {node["metadata"]["name"]: node for node in cluster.list(NODES)["items"]}
     if name not in nodes:
         why = f"there is no node {name}" if name else "no node was named, and none is touched unasked"
@@ -79,7 +79,7 @@ def _fit(cluster: Cluster, name: str) -> Object:
 
 
 def _items(cluster: Cluster, path: str) -> list[Object]:
-    """What is there of a kind; only the group that is tested has to be served."""
+    """Return the NodeMaintenances at `path`; only the tested API group must be served."""
     try:
         items: list[Object] = cluster.list(path)["items"]
     except NotFound:
@@ -90,7 +90,7 @@ def _items(cluster: Cluster, path: str) -> list[Object]:
 
 
 def _drain(cluster: Cluster, maintenance: Object) -> None:
-    """Follow the maintenance until it has Succeeded, and hold its claims against the node."""
+    """Wait until the maintenance has ended; check that it succeeded and that the node is cordoned and tainted."""
     shown = ""
 
     def begun(item: Object | None) -> bool:
@@ -123,20 +123,23 @@ def _drain(cluster: Cluster, maintenance: Object) -> None:
 
 
 def state(item: Object) -> str:
-    """How far a maintenance is, and what is wrong, in one line."""
+    """Return the phase, the progress and the last error of a maintenance in one line."""
     status = item.get("status") or {}
     line = f"{status.get('phase') or 'new'}, {status.get('drainProgress') or 0} %, {status.get('lastError') or ''}"
     return line.rstrip(", ")
 
 
 def late(item: Object) -> str:
-    """That a maintenance has not ended in time, with what is known of the reason."""
+    """Return an error message for a maintenance that did not end in time, with the reason if it is known."""
     why = held_up(item.get("status") or {}) or ("" if m.phase(item) else NOT_BEGUN)
     return f"{m.phase(item) or 'new'} after {SECONDS:.0f} s{': ' if why else ''}{why}"
 
 
 def _delete(cluster: Cluster, path: str) -> Object | None:
-    """Ask for its deletion until the API server has heard that; gives it as it was, None where that is not known."""
+    """Delete the object, and retry until the API server accepts the request.
+
+    Return the object as it was before, or None if that is unknown.
+    """
     deadline = time.monotonic() + GIVEN_BACK_SECONDS
     for pause in pauses(0.5, 5.0):
         try:
@@ -145,7 +148,7 @@ def _delete(cluster: Cluster, path: str) -> Object | None:
                 cluster.delete(path, uid=found["metadata"]["uid"])
             return found
         except NotFound:
-            return None  # somebody else was faster
+            return None  # another client deleted it first
         except Unavailable:
             if time.monotonic() > deadline:
                 return None
@@ -154,7 +157,7 @@ def _delete(cluster: Cluster, path: str) -> Object | None:
 
 
 def _give_back(cluster: Cluster, maintenance: Object, before: Object) -> None:
-    """Delete the maintenance and see that the node is as it was."""
+    """Delete the maintenance, and check that the node is restored to its state before the test."""
     name = m.node_name(maintenance)
     found = _delete(cluster, m.path(maintenance))
     gone, _ = _await(cluster, m.path(maintenance), lambda item: item is None, GIVEN_BACK_SECONDS)
@@ -169,7 +172,7 @@ def _give_back(cluster: Cluster, maintenance: Object, before: Object) -> None:
 
 
 def farewell(node: str, found: Object | None) -> str:
-    """What has become of the node; in: its maintenance when it was deleted."""
+    """Return the final line about the node; `found` is its maintenance at the deletion."""
     return (
         f"node {node} {'is back in service' if found is None or m.is_cordoned(found) else 'was never out of service'}"
     )
@@ -183,7 +186,10 @@ def _claim(holds: bool, otherwise: str) -> None:
 def _await(
     cluster: Cluster, path: str, holds: Callable[[Object | None], bool], seconds: float
 ) -> tuple[bool, Object | None]:
-    """Tell whether the object at `path` comes in time to a state that holds, and how it was last; None is for gone."""
+    """Wait for the object at `path` to satisfy `holds`; return whether it did in time, and its last state.
+
+    The last state is None if the object does not exist.
+    """
     collection, _, name = path.rpartition("/")
     known: Object | None = None
 
@@ -204,7 +210,7 @@ def _await(
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # a cancelled job gives the node back, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # a cancelled job restores the node, too
     try:
         main("".join(sys.argv[1:2]))
     except FunctestError as error:

@@ -1,7 +1,8 @@
-"""`make fuzz`: thousands of hostile requests at every door of a product at work, then a drain as quick as before.
+"""`make fuzz`: sends thousands of invalid requests to the endpoints of a running product, and compares drain times.
 
-`python -m tests.fuzz TRIES SEED`; the same seed asks the same. A half of them is about a maintenance that is there.
-Exit status 1 with what was found: a process that died, a 5xx, a traceback, a drain that took twice as long.
+Usage: `python -m tests.fuzz TRIES SEED`; the same seed gives the same requests. Half of the events name an existing
+maintenance. The exit status is 1 if there is a finding: an exited process, a 5xx status, a traceback, or a drain that
+takes twice as long.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ PAGES = (
 )
 FIELDS = ("node", "name", "maintenance", "type", "since", "until", "failed", "group", "reason", "letter", "confirm")
 SLOWER = 2.0
-"""Times; a drain of a busy machine is not always as long."""
+"""Maximum ratio of the drain times; a factor of two allows for a busy machine."""
 Door = Callable[[requests.Session], requests.Response]
 
 
 class Doors:
-    """What can be asked, at each door in turn."""
+    """An endless iterator over the endpoints of the product, each with a random request."""
 
     def __init__(self, product: Product, console: Console, chance: Random, maintenance: Reference, node: str) -> None:
         self._product, self._console, self._chance = product, console, chance
         self._hostile = Hostile(chance, maintenance, node)
 
     def __iter__(self) -> Iterator[tuple[str, Door]]:
-        """Endless: the door's name, and the request to it."""
+        """Yield an endpoint's name and a function that sends a request to it, without end."""
         while True:
             yield "broker", self._event(self._product.broker_url, KNOWN)
             for name, function in FUNCTIONS.items():
@@ -74,7 +75,7 @@ def _text(chance: Random) -> str:
 
 
 def main(tries: int, seed: int) -> list[str]:
-    """Ask, and return what was found."""
+    """Send the requests, and return the findings."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     with LocalCluster(folder / "servers", nodes=1) as cluster:
         localproduct.install(cluster, v1alpha1=True)
@@ -109,7 +110,7 @@ def _fuzzed(scene: Scene, console: Console, tries: int, chance: Random) -> list[
 
 
 def _asked(doors: Doors, tries: int) -> tuple[Counter[tuple[str, int]], list[str]]:
-    """The answers by door and status, and what is wrong with some."""
+    """Send the requests; return the number of responses per endpoint and status, and the findings."""
     answers: Counter[tuple[str, int]] = Counter()
     found: list[str] = []
     with requests.Session() as session:
@@ -126,7 +127,7 @@ def _asked(doors: Doors, tries: int) -> tuple[Counter[tuple[str, int]], list[str
 
 
 def _drain(scene: Scene) -> float:
-    """Seconds that a node with ten pods takes from the object's creation to Succeeded."""
+    """Drain a node with ten pods; return the seconds from the creation of the maintenance to Succeeded."""
     node = scene.node()
     scene.pods(node, 10)
     started = time.monotonic()
@@ -139,7 +140,7 @@ def _drain(scene: Scene) -> float:
 
 
 def _tracebacks(folder: Path) -> list[str]:
-    """The logs with a traceback in them, of what we answer for: what is no HTTP, a library says of by one."""
+    """Return the tracebacks in the product's logs, except those that aiohttp logs about malformed HTTP."""
     logs = sorted((folder / "product").glob("*.log"))
     lines = ((log, line) for log in logs for line in log.read_text(errors="replace").splitlines())
     return [f"{log}: {line[:300]}" for log, line in lines if "Traceback" in line and '"aiohttp.server"' not in line]

@@ -1,4 +1,4 @@
-"""Requests that nobody honest sends, made from a source of chance: the same seed makes the same ones."""
+"""Generates invalid and unusual CloudEvent requests; the same seed gives the same requests."""
 
 from __future__ import annotations
 
@@ -62,21 +62,21 @@ BLOCKED = {
 
 @dataclass(frozen=True)
 class Request:
-    """One request to a door."""
+    """One HTTP request to a function or the broker."""
 
     headers: Mapping[str, str]
     body: bytes
 
 
 class Hostile:
-    """Makes requests about one NodeMaintenance, which is there or not: half of what they say is true."""
+    """A generator of requests about one NodeMaintenance, which may exist or not; half of them carry its attributes."""
 
     def __init__(self, chance: Random, maintenance: events.Reference, node: str) -> None:
         self._chance = chance
         self._maintenance, self._node = maintenance, node
 
     def request(self, kinds: Sequence[str] = KNOWN) -> Request:
-        """The next one, of one of these types as a rule."""
+        """Return the next request; its event type is one of `kinds` unless it was replaced."""
         attributes, chance = self._attributes(kinds), self._chance
         body = chance.choice(BODIES) if chance.random() < 0.1 else json.dumps(self._data()).encode()
         if chance.random() < 0.3:
@@ -92,7 +92,7 @@ class Hostile:
         return Request({"content-type": "application/cloudevents+json"}, json.dumps(whole).encode())
 
     def _attributes(self, kinds: Sequence[str]) -> dict[str, str]:
-        """Those of an honest event, some of them replaced, added or left out."""
+        """Return the attributes of a valid event, with some of them replaced, added or removed."""
         chance = self._chance
         found = {
             **{"specversion": "1.0", "id": f"hostile-{chance.random()}", "source": "/hostile"},
@@ -116,14 +116,14 @@ class Hostile:
         return "".join(chr(chance.choice((chance.randrange(256), chance.randrange(0x11000)))) for _ in range(8))
 
     def _data(self) -> Any:
-        """Those of an honest event, with something in it replaced."""
+        """Return the data of a valid event, with some values replaced."""
         data: Any = copy.deepcopy(self._chance.choice(self._honest()))
         for _ in range(self._chance.choice((0, 1, 1, 1, 2, 4))):
             data = self._spoiled(data)
         return data
 
     def _spoiled(self, value: Any) -> Any:
-        """The value with something somewhere in it replaced, left out or added."""
+        """Return a copy of the value in which one part is replaced or removed."""
         chance = self._chance
         if isinstance(value, dict) and value and chance.random() < 0.85:
             name = chance.choice(list(value))
@@ -162,4 +162,4 @@ class Hostile:
 
 
 UNKNOWN = events.Reference(next(iter(GROUPS)), "nobody", "no-uid")
-"""A NodeMaintenance that is not there."""
+"""A reference to a NodeMaintenance that does not exist."""

@@ -1,4 +1,4 @@
-"""Virtual machines as tests put them on a cluster with KubeVirt's own kinds."""
+"""VMIs and migrations for tests on a cluster with KubeVirt's CRDs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNABLE: Object = {"type": "LiveMigratable", "status": "False", "reason": "DisksN
 
 
 def vmi(name: str, node: str, *, strategy: str | None = LIVE_MIGRATE, able: Object = ABLE) -> Object:
-    """A VMI that runs on a node."""
+    """Build a VMI that runs on a node."""
     chosen = {"evictionStrategy": strategy} if strategy else {}
     return {
         "apiVersion": API_VERSION,
@@ -27,22 +27,22 @@ def vmi(name: str, node: str, *, strategy: str | None = LIVE_MIGRATE, able: Obje
 
 
 def instances(namespace: str) -> str:
-    """Path of the VMIs of a namespace."""
+    """Return the API path of a namespace's VMIs."""
     return f"/apis/{API_VERSION}/namespaces/{namespace}/virtualmachineinstances"
 
 
 def migrations(namespace: str) -> str:
-    """Path of the migrations of a namespace."""
+    """Return the API path of a namespace's VirtualMachineInstanceMigrations."""
     return f"/apis/{API_VERSION}/namespaces/{namespace}/virtualmachineinstancemigrations"
 
 
 def migration(name: str, of: str) -> Object:
-    """A migration that somebody asks for by hand."""
+    """Build a migration as an administrator creates it."""
     return {"apiVersion": API_VERSION, "kind": MIGRATION, "metadata": {"name": name}, "spec": {"vmiName": of}}
 
 
 def launched(work: Workload, body: Object) -> Object:
-    """Create a VMI and, where it runs, its launcher pod; the VMI as it is then."""
+    """Create a VMI and its virt-launcher pod; return the VMI."""
     made = work.admin.create(instances(work.namespace), body)
     labels = {"kubevirt.io": "virt-launcher", CREATED_BY: made["metadata"]["uid"]}
     name = f"virt-launcher-{made['metadata']['name']}"
@@ -51,7 +51,7 @@ def launched(work: Workload, body: Object) -> Object:
 
 
 def edit(admin: Cluster, item: Object, **status: Any) -> Object:
-    """Write fields of a VMI's status, which is no resource of its own."""
+    """Write fields of a VMI's status, which is not a subresource."""
     metadata = item["metadata"]
     path = f"{instances(metadata['namespace'])}/{metadata['name']}"
     return admin.patch(path, {"status": status})

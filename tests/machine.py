@@ -1,8 +1,8 @@
-"""How slow this machine is now, against the one on which limits in seconds were set: two cores with quiet neighbours.
+"""Measures the speed of this machine relative to the reference machine for all limits in seconds.
 
-Where cores are shared, the same drains take twice as long an hour later, and that says nothing of the product. A limit
-grows with what a fixed piece of work on every core takes beside the figure that is judged; on a machine as fast as
-that one, or faster, it stays as it is.
+The reference machine has two cores without competing load. On shared cores the same drain can take twice as long an
+hour later, independently of the product. A limit is multiplied by the time that a fixed piece of work on every core
+takes, relative to the reference. On an equally fast or faster machine the limit stays unchanged.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ for step in range(3_000_000):
 print(time.perf_counter() - started)
 """
 NOMINAL = 0.18
-"""Seconds that this took there."""
+"""Seconds that the work takes on the reference machine."""
 ROUNDS = 3
 
 
 def slowness() -> float:
-    """1.0 on a machine as fast as that one or faster, 2.0 on one half as fast; takes about a second."""
+    """Return how many times slower this machine is than the reference, at least 1.0. Takes about a second."""
     return max(1.0, statistics.median(_round() for _ in range(ROUNDS)) / NOMINAL)
 
 
 def is_below(figure: float, limit: float) -> bool:
-    """Whether a figure is below its limit on a machine as fast as that one, or else below what this one is given."""
+    """Return whether a figure is below the limit of the reference machine, or below the scaled limit."""
     return figure < limit or figure < limit * slowness()
 
 
 def _round() -> float:
-    """Seconds that the work takes when every core does it at once, on average."""
+    """Return the mean seconds of the work when all cores run it concurrently."""
     words = [sys.executable, "-I", "-S", "-c", WORK]
     working = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(os.cpu_count() or 1)]
     return statistics.mean(float(each.communicate()[0]) for each in working)

@@ -1,9 +1,9 @@
-"""OpenShift as far as a run of the upgrade mutex sees it, played: *fake-mco* and *fake-cvo*. Fixtures, never shipped.
+"""*fake-mco* and *fake-cvo*: simulate the parts of OpenShift that an upgrade run depends on. For tests only.
 
-fake-mco upgrades a node that belongs to a pool which is not paused: after a moment it writes the version label. As the
-real one it takes a node's custom pool before the pool `worker`, and never upgrades one whose pool is paused. A new
-version that the control plane has reached has to be rendered first, which takes minutes there: meanwhile the pools are
-paused. `tests.actors` has both as processes.
+`fake-mco` upgrades a node whose pool is not paused: after a delay it writes the version label. Like the real operator,
+it prefers a node's custom pool over the pool `worker`, and never upgrades a node of a paused pool. The real operator
+needs minutes to render the configuration of a new version, and an upgrade run pauses the pools in that time. `fake-mco`
+therefore also waits before the first upgrade to a version. `tests.actors` runs both as processes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NEVER = "1970-01-01T00:00:00Z"
 
 
 def pool(name: str, labels: Mapping[str, str], expressions: list[Object] | None = None) -> Object:
-    """A MachineConfigPool whose nodes have these labels."""
+    """Build a MachineConfigPool that selects nodes with these labels."""
     chosen: Object = {"matchLabels": dict(labels), **({"matchExpressions": expressions} if expressions else {})}
     roles = {"matchLabels": {"machineconfiguration.openshift.io/role": "worker"}}
     return {
@@ -39,13 +39,13 @@ def pool(name: str, labels: Mapping[str, str], expressions: list[Object] | None 
 
 
 class FakeCvo:
-    """Writes the one ClusterVersion as the cluster-version-operator does."""
+    """A fake cluster-version-operator, which writes the ClusterVersion."""
 
     def __init__(self, admin: Cluster) -> None:
         self._admin = admin
 
     def install(self, version: str) -> None:
-        """Say that the cluster is at this version, and wants no other."""
+        """Create the ClusterVersion at this version, without a desired update."""
         body = {
             "apiVersion": "config.openshift.io/v1",
             "kind": "ClusterVersion",
@@ -56,13 +56,13 @@ class FakeCvo:
         self.write(version, "Completed")
 
     def want(self, version: str, state: str = "Completed", reached: str = "") -> None:
-        """Have `version` wanted, and the control plane at it, or on its way with `state` Partial."""
+        """Set the desired version, and a control plane that has reached it or, with `state` Partial, is upgrading."""
         wanted = {"desiredUpdate": {"version": version} if version else None}
         self._admin.patch(f"{CLUSTER_VERSIONS}/version", {"spec": wanted})
         self.write(reached or version, state)
 
     def write(self, version: str, state: str) -> None:
-        """Say that the control plane is at this version, or on its way."""
+        """Write the control plane's version, and whether its upgrade is complete."""
         newest = {"state": state, "version": version, "image": IMAGE, "startedTime": NEVER, "verified": True}
         done = NEVER if state == "Completed" else None
         status = {
@@ -73,12 +73,12 @@ class FakeCvo:
             "availableUpdates": None,
         }
         path = f"{CLUSTER_VERSIONS}/version"
-        whole = {**self._admin.get(path), "status": status}  # a patch cannot write the nulls that its schema requires
+        whole = {**self._admin.get(path), "status": status}  # a patch cannot write the nulls that the schema requires
         self._admin.run(self._admin.api.request("PUT", f"{path}/status", body=whole))
 
 
 class FakeMco(Player):
-    """Upgrades nodes for as long as its block lasts; `upgraded` has their names in the order of their upgrades."""
+    """A thread that upgrades nodes while its `with` block runs; `upgraded` lists their names in upgrade order."""
 
     watched: ClassVar[Mapping[str, str]] = {CLUSTER_VERSIONS: "", POOLS: "", NODES: WORKER}
 
@@ -89,12 +89,12 @@ class FakeMco(Player):
         self.upgraded: list[str] = []
 
     def hold(self, *names: str) -> None:
-        """Upgrade none of these nodes, whatever their pools say."""
+        """Do not upgrade these nodes, even if their pools are not paused."""
         self._holding = set(names)
         self._changed.set()
 
     def look(self) -> None:
-        """Upgrade the nodes whose pools are not paused, as a machine-config-daemon would be told to."""
+        """Upgrade the nodes whose pools are not paused, as a machine-config-daemon does."""
         wanted = reached(self._admin.get(f"{CLUSTER_VERSIONS}/version"))
         if not wanted:
             return
@@ -114,14 +114,14 @@ class FakeMco(Player):
 
 
 def reached(version: Object) -> str:
-    """The version that is wanted, once the control plane has it; "" before."""
+    """Return the desired version if the control plane has reached it, "" otherwise."""
     wanted = str(version["spec"].get("desiredUpdate", {}).get("version", ""))
     newest = (version.get("status", {}).get("history") or [{}])[0]
     return wanted if (newest.get("version"), newest.get("state")) == (wanted, "Completed") else ""
 
 
 def upgrades(labels: Mapping[str, str], pools: list[Mapping[str, Any]]) -> bool:
-    """Whether a node with these labels is upgraded: by its custom pool, without one by `worker`."""
+    """Return whether a node with these labels may be upgraded: by its custom pools, or by `worker` if it has none."""
     mine = [each for each in pools if matches(each["spec"].get("nodeSelector"), labels)]
     custom = [each for each in mine if each["metadata"]["name"] != "worker"] or mine
     return bool(custom) and not any(each["spec"].get("paused") for each in custom)

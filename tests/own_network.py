@@ -1,7 +1,7 @@
-"""Gives each worker of pytest a network of its own, which is its loopback alone: Knative needs fixed ports of it.
+"""Runs each pytest worker in its own network namespace with only a loopback interface: Knative needs fixed ports.
 
-As a module it runs pytest with so many workers: `python -m tests.own_network 4 ARGUMENT...`; where the system lets
-nobody have such a network, with one. As a script it is a worker's Python: `python tests/own_network.py ARGUMENT...`.
+`python -m tests.own_network 4 ARGUMENT...` runs pytest with that many workers, or with one worker if the system does
+not permit network namespaces. `python tests/own_network.py ARGUMENT...` is the Python interpreter of one worker.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
 SIOCSIFFLAGS, SIOCSIFADDR, IFF_UP = 0x8914, 0x8916, 1  # linux/sockios.h, linux/if.h
 ADDRESS = "192.0.2.1"
-"""Of a machine that has none but loopback's, which Endpoints may not have. RFC 5737: nobody else's."""
+"""An address for Endpoints, which must not contain loopback addresses; RFC 5737 reserves it for documentation."""
 SCRIPT = Path(__file__).resolve()
 
 
 def flags(count: int) -> list[str]:
-    """Give what has pytest use so many workers, each in a network of its own, or one in that of all."""
+    """Return the pytest options for that many workers, each in its own network, or for one worker without it."""
     python = [sys.executable, str(SCRIPT)]
     tried = subprocess.run([*python, "-c", ""], capture_output=True, text=True, check=False)
     if tried.returncode:
@@ -34,16 +34,16 @@ def flags(count: int) -> list[str]:
 
 
 def enter() -> None:
-    """Leave the network that this process has come with for one of its own; raises OSError where that is refused."""
+    """Move this process into a new network namespace. Raises `OSError` if that is not permitted."""
     user, group = os.getuid(), os.getgid()
     try:
         _unshare(CLONE_NEWNET)
     except PermissionError:
         if not user:
-            raise  # a root that may not has, in a namespace of users, no other user to become, as PostgreSQL has to
+            raise  # in a user namespace, root could not switch to another user, as PostgreSQL requires
         _unshare(CLONE_NEWUSER | CLONE_NEWNET)
         _map("uid", user)
-        Path("/proc/self/setgroups").write_text("deny")  # user_namespaces(7): before groups are mapped
+        Path("/proc/self/setgroups").write_text("deny")  # user_namespaces(7) requires it before mapping groups
         _map("gid", group)
     with socket.socket() as any_socket:
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
@@ -59,7 +59,7 @@ def _unshare(kinds: int) -> None:
 
 
 def _map(kind: str, number: int) -> None:
-    """Be the same inside as outside."""
+    """Map the id to the same id inside the user namespace."""
     Path(f"/proc/self/{kind}_map").write_text(f"{number} {number} 1")
 
 

@@ -1,6 +1,6 @@
-"""Who plays a part of a system that is not here: looks when something changes, takes a step, and rests meanwhile.
+"""Base class of simulated controllers: they reconcile when an object changes, and idle otherwise.
 
-All is decided by what is on the cluster, so each may be killed and started again.
+They read their state from the cluster only, so that they can be killed and restarted at any time.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from kube.paths import Object
 from tests.waiting import until_set
 
 REST = 10.0
-"""Seconds between two looks where nothing changes: some parts have something to say each minute."""
+"""Maximum seconds between two reconciliations if nothing changes; some controllers write a heartbeat every minute."""
 AGAIN = 1.0
-"""Seconds until what was refused is tried again."""
+"""Seconds until a rejected step is retried."""
 P = TypeVar("P", bound="Player")
 
 
 class Player:
-    """Plays its part for as long as its block lasts.
+    """A controller that reconciles in a thread while its `with` block runs.
 
-    In: the least seconds between two looks. A subclass says in `watched` what it looks at, as path → label selector.
-    Out: `trouble`, what the API server refused.
+    A subclass sets `watched` to the collections that it watches, as path → label selector.
+
+    Attributes:
+        trouble: Messages of the requests that the API server rejected.
     """
 
     watched: ClassVar[Mapping[str, str]]
@@ -52,7 +54,7 @@ class Player:
             thread.join(timeout=30)
 
     def look(self) -> None:
-        """Bring everything one step on."""
+        """Advance every object by one step."""
         raise NotImplementedError
 
     def _work(self) -> None:
@@ -64,7 +66,7 @@ class Player:
                 self._changed.wait(self._rest)
 
     def _tried(self, step: Callable[[], None]) -> None:
-        """Do one thing; what somebody else was quicker at is seen by the next look."""
+        """Run one step; after a conflict or a deletion by another client, the next reconciliation retries it."""
         try:
             step()
         except (Conflict, NotFound):
@@ -77,7 +79,7 @@ class Player:
         self._admin.run(until_set(self._stopping, *(self._follow(*each) for each in self.watched.items())))
 
     async def _follow(self, path: str, labels: str) -> None:
-        """Have each change be seen; a collection that is not there may come."""
+        """Set `_changed` at each change of the collection; retry while the collection is not served."""
         while True:
             try:
                 async with aclosing(follow(self._admin.api, path, labels=labels, keep=_version)) as changes:
@@ -88,5 +90,5 @@ class Player:
 
 
 def _version(item: Object) -> Object:
-    """What tells one state of an object from another."""
+    """Return the fields that identify a version of an object."""
     return {"metadata": {name: item["metadata"][name] for name in ("uid", "resourceVersion")}}

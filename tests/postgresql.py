@@ -1,4 +1,4 @@
-"""A real PostgreSQL as a process of its own, in a folder of its own, from Debian's packages."""
+"""A real PostgreSQL server from Debian's packages, as a separate process with its own directory."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from localcluster.programs.packages import find
 from localcluster.servers import LOOPBACK
 
 USER = "nobody"
-"""Who runs it when we are root, which it refuses to run as."""
+"""The user that runs the server if the tests run as root; PostgreSQL refuses to run as root."""
 NUMBERS = itertools.count(1)
 
 
 class PostgreSQL(Startable):
-    """One server; `kill` and `start` again find the same data."""
+    """One server; `start` after `kill` finds the same data."""
 
     def __init__(self) -> None:
         programs = find("initdb").resolve().parent
-        self._folder = Path(tempfile.mkdtemp(prefix="postgresql-"))  # pytest's own folders are closed to other users
+        self._folder = Path(tempfile.mkdtemp(prefix="postgresql-"))  # other users cannot access pytest's directories
         self.port = free_port()
         self._as_user = _as_user(self._folder)
         data = self._folder / "data"
@@ -49,8 +49,8 @@ class PostgreSQL(Startable):
         await_ready("PostgreSQL", self._answers, [self._server], 60)
 
     def stop(self) -> None:
-        """End it and remove its data."""
-        self._server.signal(signal.SIGQUIT)  # at once, and yet leaves no shared memory behind
+        """Stop the server and remove its data."""
+        self._server.signal(signal.SIGQUIT)  # immediate shutdown, which frees its shared memory
         if self._server.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._server.process.wait(5)
@@ -58,18 +58,18 @@ class PostgreSQL(Startable):
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def kill(self) -> None:
-        """End it, with every process that serves a connection, as a crash would."""
+        """Kill the server with all its connection processes, as a crash would."""
         self._server.kill()
 
     def database(self) -> str:
-        """Give the URL of a new, empty database."""
+        """Create an empty database and return its URL."""
         name = f"test_{next(NUMBERS)}"
         with psycopg.connect(self._url("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())
         return self._url(name)
 
     def reader_of(self, url: str) -> str:
-        """Give the URL of the same database for a user who may read its tables, and nothing else."""
+        """Return the URL of the same database for a user who may only read its tables."""
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("DROP ROLE IF EXISTS reader")
             connection.execute("CREATE ROLE reader LOGIN IN ROLE pg_read_all_data")
@@ -87,7 +87,7 @@ class PostgreSQL(Startable):
 
 
 def _as_user(folder: Path) -> list[str]:
-    """The words before a command that make it run as a user that may own `folder`."""
+    """Return a command prefix that runs a command as a user who owns `folder`."""
     if os.geteuid() != 0:
         return []
     user = pwd.getpwnam(USER)

@@ -1,6 +1,6 @@
-"""The requirements that are claimed to hold, and the mark that a test bears which proves one of them.
+"""The claimed requirements, and the pytest mark of the tests that prove them.
 
-`python -m tests.proofs` prints docs/requirements.md, made of this list and of the marks of all tests.
+`python -m tests.proofs` prints docs/requirements.md, which is generated from this list and from the marks of all tests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "requirements.md"
 MARK = "proves"
 COLLECTED = pytest.StashKey["Collection"]()
-"""What a run that collects every test has found."""
+"""Stash key of the tests found by a run that collects all of them."""
 TARGETS = {"e2e": "e2e", "real": "e2e-real", "installs": "e2e-installs", "slow": "test-all", "alone": "test-all"}
 """Mark of a test → the make target that runs it; `make test` runs tests without any of these marks."""
 CHAPTERS = {
@@ -203,7 +203,7 @@ REQUIREMENTS = {
 }
 _LONG = "each of its proofs takes more than five seconds"
 NOT_IN_MAKE_TEST = {"KNM-6": _LONG, "DRN-15a": _LONG, "OSV-1": _LONG, "X-6a": "it is about every request of every step"}
-"""Requirement → why no proof of it runs in `make test`."""
+"""Requirement → the reason why `make test` does not prove it."""
 HEAD = """# Requirements
 
 The requirements, and the tests that prove them. A test proves a requirement if it has the mark `@proves` of
@@ -220,7 +220,7 @@ the tests with their own marks.
 
 
 def proves(*ids: str) -> pytest.MarkDecorator:
-    """The mark of a test that proves these requirements. Raises `ValueError` for an id that is not in the list."""
+    """Return the mark of a test that proves these requirements. Raises `ValueError` for an unknown id."""
     unknown = [each for each in ids if each not in REQUIREMENTS]
     if unknown or not ids:
         raise ValueError(f"no requirement: {', '.join(unknown) or 'none is named'}")
@@ -230,11 +230,11 @@ def proves(*ids: str) -> pytest.MarkDecorator:
 
 @dataclass
 class Collection:
-    """The tests of a run by name; the parameters of a test are not told apart.
+    """The collected tests by name, without their parameters.
 
     Attributes:
-        proofs: requirement → tests that prove it.
-        targets: test → the make target that runs it.
+        proofs: Requirement → tests that prove it.
+        targets: Test → the make target that runs it.
     """
 
     proofs: dict[str, list[str]]
@@ -242,26 +242,26 @@ class Collection:
 
 
 def collection(items: Iterable[pytest.Item]) -> Collection:
-    """Return which of `items` prove what, and which make target runs each."""
+    """Return which requirements the tests prove, and which make target runs each test."""
     tests: dict[str, dict[str, None]] = {each: {} for each in REQUIREMENTS}
     targets: dict[str, str] = {}
     for item in items:
         name = item.nodeid.partition("[")[0]
         target = next((TARGETS[mark.name] for mark in item.iter_markers() if mark.name in TARGETS), "test")
-        targets[name] = target if targets.get(name, target) == target else "test"  # some of its parameters are slow
+        targets[name] = target if targets.get(name, target) == target else "test"  # only some parameters are slow
         for each in {each for mark in item.iter_markers(MARK) for each in mark.args}:
             tests[each][name] = None
     return Collection({each: list(found) for each, found in tests.items()}, targets)
 
 
 def collects_all(config: pytest.Config) -> bool:
-    """Whether this run of pytest was told to collect every test; which of them it then runs is another matter."""
+    """Return whether this run of pytest collects every test, independently of which ones it then selects."""
     less = any(config.getoption(option, None) for option in ("lf", "ignore", "ignore_glob"))
     return not less and [Path(argument).resolve() for argument in config.args] == [ROOT / "tests"]
 
 
 class Collector:
-    """A plugin of pytest that notes which tests prove what."""
+    """A pytest plugin that records which requirements the tests prove."""
 
     def __init__(self) -> None:
         self.found = collection([])
@@ -271,9 +271,9 @@ class Collector:
 
 
 def collect() -> Collection:
-    """Collect all tests, those on real engines too; nothing is run.
+    """Collect all tests, including those for real engines, without running them.
 
-    Raises `RuntimeError` with the output of pytest where the tests cannot be collected.
+    Raises `RuntimeError` with the output of pytest if the collection fails.
     """
     collector, output = Collector(), io.StringIO()
     with redirect_stdout(output):

@@ -1,4 +1,4 @@
-"""Whoever takes requests by HTTP: a subscriber of a broker, the broker itself, a collector of spans."""
+"""An HTTP server that records requests, in the role of a broker's subscriber, a broker or a span collector."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-PATIENCE = 120.0  # seconds until a test gives up waiting for what it expects
-ENDS_WITHIN = 0.02  # seconds; the default would cost each test half a second
+PATIENCE = 120.0  # timeout of a wait, in seconds
+ENDS_WITHIN = 0.02  # shutdown poll interval, in seconds; the default would cost each test half a second
 
 
 @dataclass(frozen=True)
 class Received:
-    """One request as the subscriber saw it; header names in lower case, `connection` the port that it came from."""
+    """One received request; header names are in lower case, and `connection` is the client's port."""
 
     path: str
     headers: Mapping[str, str]
@@ -38,9 +38,10 @@ class Answer:
 
 
 class Receiver:
-    """A subscriber for all paths. `answers[path]` says what it answers there, `otherwise` what elsewhere.
+    """A server that accepts any path and records the requests in order of arrival.
 
-    It remembers requests in order of arrival. With `tls` it speaks HTTPS.
+    `answers[path]` builds the response for that path, `otherwise` for all other paths. With `tls` the server speaks
+    HTTPS.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Receiver:
             request_queue_size = 1024
 
             def handle_error(self, request: Any, client_address: Any) -> None:
-                """A broker that was killed breaks its connections; that is no error here."""
+                """Ignore errors: a killed client resets its connections."""
 
         self._scheme = "https" if tls else "http"
         self._server = Server(("127.0.0.1", port), Handler)

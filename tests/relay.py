@@ -1,4 +1,4 @@
-"""Stands on the way to a server, and can be cut: nothing comes through then, as when the server is away."""
+"""A TCP relay in front of a server, which can be cut so that the server appears unreachable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PIECE = 64 * 1024
 
 
 class Relay:
-    """Forwards every connection to a port of this machine; asked at `address`, loopback if not said."""
+    """A relay from `address` (loopback by default) to a local port."""
 
     def __init__(self, port: int, address: str = "127.0.0.1") -> None:
         self._to = port
@@ -22,7 +22,7 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """End all connections, and each that comes."""
+        """Close all connections, and every new one at once."""
         with self._lock:
             self._cut = True
             for connection in self._open:
@@ -30,22 +30,22 @@ class Relay:
                     connection.shutdown(socket.SHUT_RDWR)
 
     def silence(self) -> None:
-        """End all connections; each that comes is taken, and nothing ever answered, as when a host has vanished."""
+        """Close all connections; accept new ones but never respond, as if the host had disappeared."""
         self.cut()
         self._silent, self._cut = True, False
 
     def mend(self) -> None:
-        """Let them through again."""
+        """Forward new connections again."""
         with self._lock:
             self._cut = self._silent = False
 
     def close(self) -> None:
-        """End it for good."""
+        """Close all connections and the listening socket."""
         self.cut()
         self._server.close()
 
     def _accept(self) -> None:
-        with suppress(OSError):  # closed
+        with suppress(OSError):  # the listening socket was closed
             while True:
                 near, _ = self._server.accept()
                 if self._cut:

@@ -1,7 +1,7 @@
-"""Runs the tests of make targets for `.ci/run`; a test that fails gets one second try, which is reported and counted.
+"""Runs the tests of make targets for `.ci/run`; retries each failed test once, and reports and counts the retries.
 
-`python -m tests.second_try TARGET...` ends with 1 if a test fails twice, if a run is incomplete, or if more tests
-needed a second try than `MOST_OF_TEST` and `MOST` allow. build/second-tries.txt has a line for each such test.
+`python -m tests.second_try TARGET...` ends with 1 if a test fails twice or a run is incomplete. It also does if more
+tests needed a second try than `MOST_OF_TEST` and `MOST` allow. build/second-tries.txt has a line for each such test.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 from tests.failure_report import VARIABLE
 
 MOST_OF_TEST, MOST = 3, 10
-"""How many tests of `make test`, and how many in all, may need a second try."""
+"""Maximum number of tests that may need a second try: of `make test`, and in total."""
 REPORT = Path("build/second-tries.txt")
 FAILURES = Path("build/failures.json")
 CHOOSING = ("ARGS", "PYTEST_ADDOPTS")
-"""Environment variables that choose among the tests; a run of all tests is without them."""
+"""Environment variables that select tests; removed, so that a run includes all tests."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Try:
     """One test that failed at first.
 
     Attributes:
-        test: its id.
-        first: why it failed.
-        second: why it failed again, "" if it passed.
-        is_of_test: whether `make test` runs it.
+        test: The test's id.
+        first: The reason of its first failure.
+        second: The reason of its second failure, "" if it passed.
+        is_of_test: Whether `make test` runs it.
     """
 
     test: str
@@ -41,7 +41,7 @@ class Try:
     is_of_test: bool
 
     def line(self) -> str:
-        """Return the line of the report."""
+        """Return the test's line in the report."""
         target = "make test" if self.is_of_test else "another target"
         return f"{self.test} ({target}): first failed ({self.first}), then {self.outcome()}"
 
@@ -51,7 +51,7 @@ class Try:
 
 
 def verdict(tries: Collection[Try]) -> str:
-    """Return why these second tries make the run red, "" if they do not."""
+    """Return why these second tries fail the run, "" if they do not."""
     again = [each.test for each in tries if each.second]
     of_test = sum(each.is_of_test for each in tries)
     if again:
@@ -64,7 +64,7 @@ def verdict(tries: Collection[Try]) -> str:
 
 
 def main(targets: Collection[str]) -> int:
-    """Run the targets in turn, end at the first that is red, and print the report."""
+    """Run the targets in turn, stop at the first one that fails, and print the report."""
     FAILURES.parent.mkdir(exist_ok=True)
     REPORT.unlink(missing_ok=True)
     tries: list[Try] = []
@@ -81,7 +81,10 @@ def main(targets: Collection[str]) -> int:
 
 
 def _run(target: str, tries: list[Try]) -> str:
-    """Run one target, and what failed once more; add the second tries, and return why the run is red."""
+    """Run one target and retry its failed tests; add the second tries to `tries`.
+
+    Return why the run fails, "" if it does not.
+    """
     failures = _make(target)
     if failures is None:
         return f"make {target} ended before its tests did"
@@ -101,7 +104,7 @@ def _run(target: str, tries: list[Try]) -> str:
 
 
 def _make(*words: str) -> Mapping[str, str] | None:
-    """Run make; return the tests that failed with the reason of each, None if not all tests ran."""
+    """Run make; return the failed tests with the reason of each, or None if not all tests ran."""
     FAILURES.unlink(missing_ok=True)
     environment = {name: value for name, value in os.environ.items() if name not in CHOOSING}
     environment[VARIABLE] = str(FAILURES.resolve())

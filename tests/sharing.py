@@ -1,7 +1,8 @@
-"""Shares the tests among workers: a group of folders is one worker's, and some tests want the machine for themselves.
+"""Assigns groups of tests to xdist workers, and lets some tests use the machine exclusively.
 
-A group keeps together what uses the same cluster, so that no worker starts one for a single test. Much of a run is
-waiting, so there is a worker more than cores; but a function has 1.6 s for its answer, and with many it misses that.
+A group contains the tests that use the same cluster, so that no worker starts a cluster for a single test. Tests wait
+most of the time, so there is one worker more than cores. With more workers, functions would miss their limit of 1.6 s
+per response.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 ENGINES = ("knative+wings", "rabbitmq+wings", "knative", "rabbitmq")
-"""An end-to-end test names its engine among its parameters, which is part of the name of its group."""
+"""Engines that an end-to-end test names among its parameters; a group's name can contain one."""
 END_TO_END = "tests/e2e"
 GROUPS = (
     (f"{END_TO_END}[knative]",),
@@ -43,11 +44,14 @@ GROUPS = (
     ("tests/kube", "tests/func"),
     ("tests",),
 )
-"""A test belongs to the group that names its file, or else the nearest folder above it; better with its engine."""
+"""Groups of tests. A test belongs to the group that names its file or else the nearest parent directory.
+
+A name with the test's engine takes precedence over the same name without it.
+"""
 
 
 def group_of(test: str) -> int:
-    """Give the place in `GROUPS` of a test by its id, whose path is relative to the root of the repository."""
+    """Return the index in `GROUPS` of a test id; its path is relative to the repository's root."""
     name, _, parameters = test.partition("::")
     engine = next((engine for engine in ENGINES if engine in parameters.partition("[")[2]), "")
     above = (name, *map(str, Path(name).parents))
@@ -56,24 +60,28 @@ def group_of(test: str) -> int:
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Gives each group as a whole to the worker that is free first."""
+    """A scheduler that assigns each group as a whole to the first free worker."""
 
     def _split_scope(self, nodeid: str) -> str:
-        """Name the group of a test."""
+        """Return the group of a test as its scope."""
         return str(group_of(nodeid))
 
     def _reschedule(self, node: WorkerController) -> None:
-        """Give a worker its next group with the last test of one; two tests earlier, as is usual, it takes more of a
-        few small groups at the end than it has time for, and the others have nothing to do."""
+        """Assign the next group to a worker that has at most one test left.
+
+        The base class does so at two tests left. A worker would then reserve more small groups at the end than it has
+        time for, while other workers are idle.
+        """
         if self.workqueue and self._pending_of(self.assigned_work[node]) > 1:
             return
         super()._reschedule(node)
 
 
 class Machine:
-    """Lets many tests run side by side, or one alone, across processes.
+    """A lock across processes that many tests hold together, or one test alone.
 
-    In: a folder that all workers of this work tree have in common.
+    Args:
+        folder: A directory that all workers of this work tree share.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -81,19 +89,19 @@ class Machine:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Be there beside others; wait while one is alone, or waits to be."""
+        """Hold the lock together with others; wait while a test holds or requests it exclusively."""
         with self._entered(fcntl.LOCK_SH):
             yield
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Wait until all others have left, and keep them out."""
+        """Hold the lock exclusively, after all other holders have released it."""
         with self._entered(fcntl.LOCK_EX):
             yield
 
     @contextmanager
     def _entered(self, kind: int) -> Iterator[None]:
-        """Who waits to be alone stands in the door, so that nobody slips in before."""
+        """Acquire the lock. A waiting process holds the gate file, so that a later one cannot overtake it."""
         with self._room.open("w") as room:
             with self._door.open("w") as door:
                 fcntl.flock(door, fcntl.LOCK_EX)

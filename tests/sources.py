@@ -1,4 +1,4 @@
-"""Where the code of a step is, for tests that read it."""
+"""Locations of the source files of steps, for tests that read them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ ROOT = Path(__file__).parents[1]
 
 
 def steps_of(wing: str) -> set[str]:
-    """The steps of a wing."""
+    """Return the names of a component's steps."""
     return {name for name, function in FUNCTIONS.items() if f".{wing}." in function.step.__module__}
 
 
 OPT_IN = steps_of("mutex") | steps_of("virtualization") | steps_of("cpu_labels")
-"""The steps of the wings that a default install is without."""
+"""The steps of the components that a default install does not contain."""
 
 
 def source_of(step: str) -> Path:
-    """The module that a step's function stands in."""
+    """Return the path of the module that contains a step's function."""
     return ROOT / f"{FUNCTIONS[step].step.__module__.replace('.', '/')}.py"
 
 
 def rights_of(account: str) -> Path:
-    """The file with the rights of an account: beside all others, or in the component of its wing."""
+    """Return the path of an account's RBAC manifest, in the base or in the account's component."""
     everywhere = ROOT / "manifests" / "base" / "rbac" / f"{account}.yaml"
     if everywhere.exists():
         return everywhere
@@ -33,6 +33,6 @@ def rights_of(account: str) -> Path:
 
 
 def mirror_of(step: str) -> Path:
-    """The module of its tests, which mirrors it."""
+    """Return the path of the test module of a step."""
     source = source_of(step).relative_to(ROOT)
     return ROOT / "tests" / source.with_name(f"test_{source.name}")

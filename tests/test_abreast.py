@@ -1,4 +1,4 @@
-"""Tests that wait run side by side, and each has its own result."""
+"""Tests marked `abreast` run concurrently, and each has its own result."""
 
 from __future__ import annotations
 

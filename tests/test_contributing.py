@@ -1,4 +1,4 @@
-"""What docs/contributing.md says of the tree and of the Makefile is so."""
+"""The paths and make targets that docs/contributing.md names exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.test_layout import WINGS
 
 PAGE = (ROOT / "docs" / "contributing.md").read_text()
 EXAMPLES = ("stamp", "WING", ".cluster")
-"""A step that the page adds, a folder to be named, what `make up` makes: none is in the tree."""
+"""Words in paths that need not exist: an example step, a placeholder for a component, and the output of `make up`."""
 NAMED = re.findall(r"`((?:[a-z0-9_.]+/)+[\w.-]*|[\w-]+\.(?:md|toml))`", PAGE)
 PATHS = sorted({path for path in NAMED if not any(word in path for word in EXAMPLES)})
 TARGETS = sorted(set(re.findall(r"`?make ([a-z][\w-]*)", PAGE)))
@@ -19,18 +19,18 @@ TARGETS = sorted(set(re.findall(r"`?make ([a-z][\w-]*)", PAGE)))
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_path_that_the_page_names_is_there(path: str) -> None:
-    """Who follows the page finds each folder and file."""
+    """Check that each path that docs/contributing.md names exists."""
     assert (ROOT / path).exists()
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_target_that_the_page_names_is_there(target: str) -> None:
-    """Who pastes a command gets no `No rule to make target`."""
+    """Check that each make target that docs/contributing.md names exists in the Makefile."""
     assert re.search(rf"^{re.escape(target)}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 def test_the_page_names_every_room() -> None:
-    """A line of code has one place, and the first table says which."""
+    """docs/contributing.md names every package of the product, except those of the components."""
     folders = {
         path.parent for room in ("functions", "eventing", "kube", "console") for path in (ROOT / room).rglob("*.py")
     }

@@ -1,4 +1,4 @@
-"""The tests that failed are reported after a complete run only: after another it is unknown what else would fail."""
+"""Failed tests are reported only after a complete run; otherwise it is unknown which other tests would fail."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ONE = ("-p", "xdist", "-n", "1")
 
 
 def run(folder: Path, second: str, *words: str, more: str = "") -> tuple[int, dict[str, str] | None]:
-    """Return the exit status of a run of three tests, of which the first fails, and its report; None if it has none."""
+    """Run three tests, of which the first fails; return the exit status and the report, or None without a report."""
     (folder / "conftest.py").write_text(CONFTEST + more)
     (folder / "test_some.py").write_text(TESTS.format(second=second))
     (folder / "pytest.ini").write_text("[pytest]\n")
@@ -73,5 +73,8 @@ def test_a_test_that_crashed_its_worker_is_reported_like_one_that_failed(tmp_pat
 def test_an_incomplete_run_has_no_report(
     tmp_path: Path, second: str, words: tuple[str, ...], more: str, status: int
 ) -> None:
-    """Where xdist gives up on workers that crash, the exit status is that of a test that failed."""
+    """Check that an interrupted or crashed run writes no report.
+
+    When xdist gives up on crashing workers, the exit status is that of failed tests.
+    """
     assert run(tmp_path, second, *words, more=more) == (status, None)

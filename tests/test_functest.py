@@ -1,4 +1,4 @@
-"""What `make cluster-functest` says of a maintenance that does not go on; that it works is in `tests/localcluster`."""
+"""The messages of `make cluster-functest`; the tests in `tests/localcluster` run it on a cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CORDONED = [{"type": "Cordoned", "status": "True"}]
 
 
 def maintenance(**status: object) -> Object:
-    """Give one with this status."""
+    """Build a NodeMaintenance with this status."""
     return {"metadata": {"name": "functest-1"}, "spec": {"nodeName": "node-1"}, "status": status}
 
 

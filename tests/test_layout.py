@@ -1,4 +1,4 @@
-"""The rooms: who may import whom, one name for each step everywhere, and no folder that holds two things."""
+"""The package structure: allowed imports, one name for each step, and a limited number of modules per package."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from functions.app import FUNCTIONS
 from tests.sources import ROOT, mirror_of, rights_of, source_of
 
 WINGS = ("maintenance", "mutex", "virtualization", "certificates", "admission", "cpu_labels")
-"""Systems of the field. A wing has a folder of its name in `functions` and, for its rules, in `kube`."""
+"""Optional components and `maintenance`. Each has a package in `functions` and, for its rules, one in `kube`."""
 RULES = {wing: f"kube/{wing}" for wing in WINGS} | {"cpu_labels": "kube/cpu"}
-"""Wing → the folder of its rules. Those of CPUs are about more than labels."""
+"""Component → the package of its rules. The rules for CPUs cover more than labels."""
 EVENTING = ("eventing", "eventing/local", "eventing/podsource", "eventing/journal", "eventing/replay")
 KUBE = ("kube", "kube/door", *RULES.values())
 MAY_IMPORT = {
@@ -36,7 +36,7 @@ MAY_IMPORT = {
         f"functions/{wing}": ("functions", f"functions/{wing}", "eventing", "kube", "kube/door", folder)
         for wing, folder in RULES.items()
     },
-    # Admission judges NodeMaintenances before they are there, by the rules that hold for them later.
+    # Admission checks NodeMaintenances before they exist, with the rules that apply to them later.
     "kube/admission": ("kube", "kube/maintenance", "kube/admission"),
     "functions/admission": (
         *("functions", "functions/admission", "eventing"),
@@ -48,22 +48,22 @@ MAY_IMPORT = {
     "console/web": ("console/web", "console/operations", *EVENTING, *KUBE),
     "console/operations": ("console/operations", *EVENTING, *KUBE),
 }
-"""Folder → folders whose modules its own may import."""
+"""Package → packages whose modules its own modules may import."""
 EXCEPTIONS = {
-    # A wing's one module that asks the API server.
+    # A component's one module that reads from the API server.
     **{f"{folder}/lookup.py": ("kube/door",) for folder in RULES.values()},
-    # A release asks who maintains the node, and so do the same rules by which a drain finds that.
+    # A release of a node depends on who maintains it, and a drain finds that with the same rules.
     "kube/mutex/lookup.py": ("kube/door", "kube/maintenance"),
     "kube/virtualization/lookup.py": (
         "kube/door",
         "kube/maintenance",
-    ),  # whose drain the launcher pods of a node concern
+    ),  # whose drain moves a node's virt-launcher pods
     "functions/admission/__main__.py": ("functions/serving",),  # the program that serves the webhook
     "functions/app.py": ("functions/serving", *(f"functions/{wing}" for wing in WINGS)),  # the list of all functions
-    "console/commands/console.py": ("console/web",),  # the command that starts the pages
-    "console/operations/inprocess.py": ("functions", "functions/serving"),  # replay in the own process, for a debugger
+    "console/commands/console.py": ("console/web",),  # the command that serves the pages
+    "console/operations/inprocess.py": ("functions", "functions/serving"),  # replay within the process, for a debugger
 }
-"""Module → what it may import beside what its folder may, and why."""
+"""Module → packages that it may import in addition to those of its package, with the reason."""
 ROOMS = ("functions", "eventing", "kube", "console", "localcluster", "bench", "chaos", "tests")
 PRODUCT = ROOMS[:4]
 MOST_MODULES = 16
@@ -73,7 +73,7 @@ HEAVY = (
     *("yaml", "requests", "urllib3", "charset_normalizer", "cryptography"),
     *("kubernetes.client.configuration", "kubernetes.aio.client.models", "pydantic", "oauthlib", "websocket"),
 )
-"""Libraries, and parts of them, that no function needs to answer an event, or not before it has started."""
+"""Libraries, and parts of them, that a function does not need, or needs only after its start."""
 
 
 def name_of(path: Path) -> str:
@@ -81,7 +81,7 @@ def name_of(path: Path) -> str:
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Dotted names of all that the module imports, within functions, too."""
+    """Yield the dotted names of all imports of the module, including those within functions."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -90,12 +90,12 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def packages(path: Path) -> set[str]:
-    """Top-level packages that the module imports."""
+    """Return the top-level packages that the module imports."""
     return {name.split(".")[0] for name in imports(path)}
 
 
 def folder_of(imported: str) -> str:
-    """The folder of ours that an imported name is from: of the module, whether it or something in it is named."""
+    """Return the package of this repository that contains the imported module or the imported name."""
     parts = imported.split(".")
     for length in range(len(parts), 0, -1):
         if ROOT.joinpath(*parts[:length]).with_suffix(".py").is_file():
@@ -105,7 +105,7 @@ def folder_of(imported: str) -> str:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_a_module_imports_only_what_its_folder_may(path: Path) -> None:
-    """Design, rooms: rules know no door, wings no other wing, pages no command, `kube` and `eventing` nobody above."""
+    """Design, packages: a module imports only the packages that `MAY_IMPORT` and `EXCEPTIONS` allow."""
     ours = {folder_of(name) for name in imports(path) if name.split(".")[0] in ROOMS}
     allowed = MAY_IMPORT[name_of(path.parent)] + EXCEPTIONS.get(name_of(path), ())
 
@@ -113,7 +113,7 @@ def test_a_module_imports_only_what_its_folder_may(path: Path) -> None:
 
 
 def test_the_arrows_are_those_of_folders_that_are_there() -> None:
-    """Every folder with modules has its arrows, and every exception is a module that needs it."""
+    """Check that every package with modules has an entry, and that every exception belongs to a module that uses it."""
     assert {name_of(path.parent) for path in MODULES} <= MAY_IMPORT.keys()
     for module, more in EXCEPTIONS.items():
         if (ROOT / module).exists():
@@ -121,12 +121,12 @@ def test_the_arrows_are_those_of_folders_that_are_there() -> None:
 
 
 def test_only_one_door_leads_to_the_kubernetes_package() -> None:
-    """Design, rooms: `kube/door/config.py` alone imports `kubernetes`."""
+    """Design, packages: only `kube/door/config.py` imports the package `kubernetes`."""
     assert [name_of(path) for path in MODULES if "kubernetes" in packages(path)] == ["kube/door/config.py"]
 
 
 def test_rules_know_no_client() -> None:
-    """Design, rooms: rules are pure; what speaks HTTP, or awaits, is no rule."""
+    """Design, packages: rules are pure functions; their modules import no HTTP client, `asyncio` or `threading`."""
     rules = [path for path in MODULES if name_of(path.parent) in ("kube", *RULES.values())]
     impure = {name_of(path) for path in rules if packages(path) & {"aiohttp", "requests", "asyncio", "threading"}}
 
@@ -134,7 +134,7 @@ def test_rules_know_no_client() -> None:
 
 
 def test_operations_know_neither_terminal_nor_page() -> None:
-    """Design, rooms: what commands and pages both do imports no click, no Flask, no rich."""
+    """Design, packages: operations that commands and pages share import neither click, Flask nor rich."""
     operations = [path for path in MODULES if name_of(path.parent) == "console/operations"]
     pages = [path for path in MODULES if name_of(path.parent) == "console/web"]
 
@@ -144,7 +144,7 @@ def test_operations_know_neither_terminal_nor_page() -> None:
 
 @pytest.mark.parametrize("room", ROOMS[:-1])
 def test_a_folder_holds_one_thing(room: str) -> None:
-    """Design, rooms: a folder with more than about 15 modules holds two things."""
+    """Design, packages: a package with more than about 15 modules has more than one purpose and must be split."""
     modules = [path for path in (ROOT / room).rglob("*.py") if path.stem != "__init__"]
     counts = Counter(name_of(path.parent) for path in modules)
 
@@ -152,7 +152,7 @@ def test_a_folder_holds_one_thing(room: str) -> None:
 
 
 def test_tests_mirror_the_rooms() -> None:
-    """Design, rooms: who looks for the tests of a folder finds them under its name."""
+    """Design, packages: the tests of a package are in a package of the same name below `tests`."""
     modules = [path for room in PRODUCT for path in (ROOT / "tests" / room).rglob("*.py")]
     folders = {path.parent.relative_to(ROOT / "tests") for path in modules}
 
@@ -161,18 +161,18 @@ def test_tests_mirror_the_rooms() -> None:
 
 @cache
 def chain() -> list[dict[str, Any]]:
-    """All that is shipped of Knative Eventing."""
+    """Return all Knative Eventing objects of the manifests."""
     files = [ROOT / "manifests/base/eventing/triggers.yaml", *ROOT.glob("manifests/components/*/eventing.yaml")]
     return [item for file in files for item in yaml.safe_load_all(file.read_text())]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_step_has_one_name_everywhere(name: str) -> None:
-    """Design, rooms: file, function, route, Trigger, ServiceAccount and test of a step share its name."""
+    """Design, packages: file, function, route, Trigger, ServiceAccount and test of a step share its name."""
     source = ast.parse(source_of(name).read_text())
     rights = list(yaml.safe_load_all(rights_of(name).read_text()))
     triggers = [item for item in chain() if item["kind"] == "Trigger"]
-    step = name.replace("-", "_")  # no object of Kubernetes is called as Python calls a function of two words
+    step = name.replace("-", "_")  # the names of Kubernetes objects have hyphens, those of Python functions underscores
 
     assert any(isinstance(node, ast.FunctionDef) and node.name == step for node in source.body)
     assert FUNCTIONS[name].step.__name__ == source_of(name).stem == step
@@ -183,33 +183,33 @@ def test_a_step_has_one_name_everywhere(name: str) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_names_what_comes_in_goes_out_and_is_touched(name: str) -> None:
-    """Design rule 7: each function's module docstring says In, Out and Touches."""
+    """Design rule 7: each step's module docstring has the sections In, Out and Touches."""
     documentation = ast.get_docstring(ast.parse(source_of(name).read_text())) or ""
 
     assert all(word in documentation for word in ("In: ", "Out: ", "Touches: "))
 
 
 def loaded(code: str, names: Iterable[str]) -> list[str]:
-    """Which of these modules are there after this code, in a process of its own."""
+    """Return those of the modules that are imported after a new process has run this code."""
     code = f"{code}; import sys; print(*[name for name in {tuple(names)!r} if name in sys.modules])"
     return subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split()
 
 
 def test_a_function_starts_without_what_only_others_need() -> None:
-    """A function that scales from zero waits for its imports: no database and no command line is among them."""
+    """Importing the functions imports neither a database nor a command line; a cold start waits for imports."""
     assert loaded("import functions.app", HEAVY) == []
 
 
 @pytest.mark.parametrize("module", ["functions.app", "eventing.local.broker"])
 def test_no_certificates_are_read_before_they_are_used(module: str) -> None:
-    """The contexts that aiohttp makes for itself are late wherever it is imported by one of these first."""
+    """Importing these modules makes aiohttp's default SSL contexts lazy."""
     code = f"import {module}, aiohttp.connector as it; print(type(it._SSL_CONTEXT_VERIFIED).__name__)"
 
     assert loaded(code, ()) == ["LateContext"]
 
 
 def test_what_only_starts_a_cluster_imports_none_of_it() -> None:
-    """`make up` waits for a supervisor, `make status` reads a file: neither speaks HTTP, nor serves a function."""
+    """`make up` and `make status` start without HTTP libraries and without the functions."""
     code = "import localcluster.__main__; from localcluster.up import down, start, status"
 
     assert loaded(code, (*HEAVY, "aiohttp", "asyncio", "flask", "localcluster.cluster")) == []

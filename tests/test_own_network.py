@@ -1,4 +1,4 @@
-"""Workers of the end-to-end tests have a loopback each, on which all of them can have the same port."""
+"""Each worker of the end-to-end tests has its own loopback interface, so that all can use the same ports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connectio
 
 @pytest.fixture
 def allowed() -> None:
-    """Skip where the system lets nobody have a network of his own."""
+    """Skip the test if the system does not permit network namespaces."""
     done = subprocess.run([sys.executable, SCRIPT, "-c", ""], capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(done.stderr)

@@ -1,4 +1,4 @@
-"""Who plays a part looks when something changes, and seldom while nothing does."""
+"""A fake controller reconciles when an object changes, and rarely otherwise."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from localcluster.cluster import LocalCluster
 from tests.player import REST, Player
 
 QUIET = 1.0
-"""Seconds in which a change would long have been seen."""
+"""Seconds within which a change would have been seen."""
 ABSENT = "/apis/nowhere.example/v1/things"
 
 
 class Counting(Player):
-    """Tells of each look, and is refused as often as a test wants it."""
+    """A controller that counts its reconciliations and raises a given number of rejections."""
 
     watched: ClassVar[Mapping[str, str]] = {NODES: "", ABSENT: ""}
 
@@ -36,7 +36,7 @@ class Counting(Player):
             raise Rejected(403, "not for you")
 
     def settle(self) -> None:
-        """Return when nothing was looked at for a while, long before it would look by itself."""
+        """Return when no reconciliation occurred for a while; fail if that takes as long as the idle interval."""
         began = time.monotonic()
         while True:
             try:
@@ -48,7 +48,7 @@ class Counting(Player):
 
 @pytest.mark.slow
 def test_a_change_is_looked_at_and_rest_is_rest(cluster: LocalCluster) -> None:
-    """Though one of the collections is not there."""
+    """Check that a change causes a reconciliation and that none follows without one; one watched kind is missing."""
     with Counting(cluster) as part:
         part.settle()
         cluster.door().patch(node_path("node-1"), {"metadata": {"annotations": {"tests/player": "seen"}}})

@@ -1,4 +1,4 @@
-"""Every requirement that is claimed is proved by a test, and docs/requirements.md says by which."""
+"""Every claimed requirement is proved by a test, and docs/requirements.md lists the tests."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.proofs import (
 
 @pytest.fixture(scope="module")
 def fresh(pytestconfig: pytest.Config) -> str:
-    """The page as it should be: of this run's tests where it has collected all of them, else of another process's.
+    """Return the up-to-date page, from this run's collected tests if it has collected all of them.
 
-    pytest cannot collect within a run.
+    Otherwise a separate process collects them, since pytest cannot collect within a run.
     """
     found = pytestconfig.stash.get(COLLECTED, None)
     if found is not None:
@@ -35,7 +35,7 @@ def fresh(pytestconfig: pytest.Config) -> str:
 
 @pytest.mark.parametrize("requirement", REQUIREMENTS)
 def test_a_claimed_requirement_is_proved_by_a_test(fresh: str, requirement: str) -> None:
-    """At least one test that pytest collects bears its mark."""
+    """Check that at least one collected test has the requirement's mark."""
     (row,) = [line for line in fresh.splitlines() if line.startswith(f"| {requirement} | ")]
 
     assert "](../tests/" in row
@@ -49,14 +49,14 @@ def test_make_test_proves_each_requirement_unless_a_reason_is_given(fresh: str, 
 
 
 def test_the_page_is_up_to_date(fresh: str) -> None:
-    """Else: `make requirements`."""
+    """docs/requirements.md is up to date; `make requirements` updates it."""
     assert PAGE.read_text() == fresh
 
 
 def test_a_run_of_a_part_does_not_pass_for_the_whole(
     pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The page is made of all tests, whichever are run."""
+    """Check that only a run of the whole test suite provides the page's content."""
     told = {"args": ["tests"], "lf": False, "ignore": None}
     cases: tuple[dict[str, object], ...] = (
         {},
@@ -88,7 +88,7 @@ def test_a_proof_stands_in_the_column_of_its_target_and_a_test_left_out_by_make_
 
 
 def test_every_requirement_has_its_row() -> None:
-    """No id is left out for want of a chapter."""
+    """Check that each id belongs to a chapter, so that the page has its row."""
     rows = page(Collection({each: [] for each in REQUIREMENTS}, {})).splitlines()
 
     listed = [row for row in rows if row.startswith("| ") and not row.startswith(("| id ", "| file "))]
@@ -97,6 +97,6 @@ def test_every_requirement_has_its_row() -> None:
 
 @pytest.mark.parametrize("ids", [(), ("NMO-999",), ("NMO-1", "nmo-2")])
 def test_an_id_that_nobody_claims_cannot_be_proved(ids: tuple[str, ...]) -> None:
-    """A typo fails where the tests are collected."""
+    """Raise an error for an unknown or missing id when the tests are collected."""
     with pytest.raises(ValueError, match="no requirement: "):
         proves(*ids)

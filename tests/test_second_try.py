@@ -1,4 +1,4 @@
-"""`.ci/run` gives a failed test one second try, and reports it. A shell script stands in for make."""
+"""`.ci/run` retries a failed test once and reports the retry; a shell script replaces make."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEST = "tests/test_a.py::test_b"
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Give a work tree with what `.ci/run` calls, and with the one test `tests/test_a.py::test_b`."""
+    """Create a work tree with the files that `.ci/run` uses and the single test `tests/test_a.py::test_b`."""
     for folder in (".ci", "path", ".venv/bin", "tests"):
         (tmp_path / folder).mkdir(parents=True)
     shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
@@ -43,7 +43,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def ci(tree: Path, cases: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """Run `.ci/run` with a make that runs the lines `cases`; return how it ended, and what it called make with."""
+    """Run `.ci/run` with a make that executes the shell cases `cases`; return the result and the make calls."""
     make = tree / "path" / "make"
     make.write_text(MAKE.format(cases=cases))
     make.chmod(0o755)
@@ -73,7 +73,10 @@ def test_a_test_that_fails_twice_ends_the_run(tree: Path) -> None:
 
 
 def test_another_test_that_fails_at_the_second_try_ends_the_run(tree: Path) -> None:
-    """Run a target of two pytest runs, of which the second one starts only if the first one passes."""
+    """`.ci/run` fails if a test fails at the second try that had not run at first.
+
+    The target has two pytest runs; the second one starts only if the first one passes.
+    """
     other = FAILS.replace("test_b", "test_c")
 
     done, calls = ci(tree, f'"test-all ARGS=--last-failed") {other} test-all) {FAILS}')
@@ -92,7 +95,7 @@ def test_a_run_that_was_killed_gets_no_second_try(tree: Path) -> None:
 
 
 def test_a_run_without_a_report_is_incomplete(tree: Path) -> None:
-    """pytest ends with status 0 if all workers were killed before the first test."""
+    """pytest exits with status 0 without a report if all workers were killed before the first test."""
     done, _ = ci(tree, "test-all) ;;")
 
     assert done.returncode == 1

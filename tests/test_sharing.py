@@ -1,4 +1,4 @@
-"""Tests run side by side, each group in one worker, but for those that want the machine for themselves."""
+"""Tests run concurrently, each group in one worker, except for tests that need the machine exclusively."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.sources import ROOT
 
 
 class Guest:
-    """Enters in a thread of its own, and stays until it is asked to leave."""
+    """A holder of the lock in its own thread, which holds it until `leave` is called."""
 
     def __init__(self, entrance: AbstractContextManager[None]) -> None:
         self.inside, self._done = threading.Event(), threading.Event()
@@ -57,7 +57,10 @@ def test_one_who_wants_to_be_alone_waits_for_those_inside_and_comes_before_those
 
 
 def test_every_test_file_has_a_group_and_every_group_a_test() -> None:
-    """A name in the table that has gone would send its tests to another worker unseen."""
+    """Check that every test file belongs to a group, every group has a test, and every path in `GROUPS` exists.
+
+    Otherwise the tests of a renamed file would silently move to another group.
+    """
     files = [str(file.relative_to(ROOT)) for file in (ROOT / "tests").rglob("test_*.py")]
     ids = [f"{file}::test{where}" for file in files for where in ("", *(f"[{engine}-a]" for engine in ENGINES))]
 
@@ -73,7 +76,7 @@ def test_the_first_group_that_names_a_file_takes_it() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_an_engine_does_end_to_end_is_one_workers(engine: str) -> None:
-    """It would be started once more for a few tests; elsewhere the same word says nothing."""
+    """Check that an engine's end-to-end tests belong to one group; elsewhere, an engine's name has no effect."""
     names = ("test_rights.py", "test_drains.py")
     (group,) = {group_of(f"tests/e2e/{name}::test_a[{words}]") for name in names for words in (engine, f"a b-{engine}")}
 

@@ -1,4 +1,4 @@
-"""What those who play parts of KubeVirt have in common: what they look at, and how they write what they saw."""
+"""The shared part of the KubeVirt simulations: the collections that they watch, and how they write to VMIs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from kube.virtualization.machines import API_VERSION, INSTANCES, MIGRATIONS
 from tests.player import Player
 
 BOOTED = "fake-virt/booted"
-"""On an instance: when its guest booted, and in which launcher. It is unbroken as long as this is the same."""
+"""On a VMI: when its guest booted, and in which virt-launcher pod. Unchanged as long as the guest runs."""
 UNABLE = "fake-virt/not-migratable"
-"""On an instance: why it cannot be migrated."""
+"""On a VMI: why it cannot be migrated."""
 FAILING = "fake-virt/failing"
 """On a node: migrations to it fail."""
 HOLDING = "fake-virt/holding"
-"""On a node: migrations to it do not end."""
+"""On a node: migrations to it do not finish."""
 MIGRATION = TARGET
-"""Label of a migration's launcher, as KubeVirt has it: the uid of the migration."""
+"""KubeVirt's label of a migration's virt-launcher pod: the uid of the migration."""
 Item = Mapping[str, Any]
-"""An object, read only."""
+"""A read-only object."""
 
 
 class Actor(Player):
-    """Plays its part for as long as its block lasts."""
+    """A fake controller of VMIs, migrations and virt-launcher pods."""
 
     watched: ClassVar[Mapping[str, str]] = {INSTANCES: "", MIGRATIONS: "", PODS: CREATED_BY, NODES: ""}
 
@@ -37,35 +37,35 @@ class Actor(Player):
         return items
 
     def _launchers(self) -> dict[str, list[Object]]:
-        """The launcher pods, by the uid of their instance."""
+        """Return the virt-launcher pods by the uid of their VMI."""
         found: dict[str, list[Object]] = {}
         for pod in self._admin.list(PODS, labels=CREATED_BY)["items"]:
             found.setdefault(pod["metadata"]["labels"][CREATED_BY], []).append(pod)
         return found
 
     def _is_marked(self, node: str, mark: str) -> bool:
-        """Whether a node has this annotation."""
+        """Return whether a node has this annotation."""
         return mark in (self._admin.get(node_path(node))["metadata"].get("annotations") or {})
 
     def _write(self, instance: Object, status: Object, **metadata: Mapping[str, str]) -> None:
-        """Write into an instance as it was seen; its status is no resource of its own."""
+        """Patch a VMI, provided that it is unchanged since it was read; its status is not a subresource."""
         seen = {"resourceVersion": instance["metadata"]["resourceVersion"], **metadata}
         path = path_of(instance, "virtualmachineinstances")
         instance.update(self._admin.patch(path, {"metadata": seen, "status": status}))
 
 
 def moment() -> str:
-    """Now, as objects have it."""
+    """Return the current time as a Kubernetes timestamp."""
     return timestamp(datetime.now(timezone.utc))
 
 
 def phase(instance: Item) -> str:
-    """Its phase, "" before the first."""
+    """Return the phase of a VMI, "" if it has none yet."""
     return str((instance.get("status") or {}).get("phase") or "")
 
 
 def running(instance: Item, home: Item) -> Object:
-    """The status of an instance whose launcher is ready (DRN-16a)."""
+    """Build the status of a VMI whose virt-launcher pod is ready (DRN-16a)."""
     return {
         "phase": "Running",
         "nodeName": home["spec"]["nodeName"],
@@ -76,12 +76,12 @@ def running(instance: Item, home: Item) -> Object:
 
 
 def interfaces(launcher: Item) -> list[Object]:
-    """The addresses of a guest, which are those of its launcher."""
+    """Return the network interfaces of a guest, with the address of its virt-launcher pod."""
     return [{"name": "default", "mac": "02:00:00:00:00:01", "ipAddress": launcher["status"].get("podIP", "")}]
 
 
 def conditions(instance: Item, *, ready: bool = True) -> list[Object]:
-    """What an instance says of itself."""
+    """Build the conditions of a VMI."""
     why = (instance["metadata"].get("annotations") or {}).get(UNABLE)
     able: Object = {"type": "LiveMigratable", "status": "False" if why else "True"}
     able |= {"reason": "DisksNotLiveMigratable", "message": why} if why else {}
@@ -89,11 +89,11 @@ def conditions(instance: Item, *, ready: bool = True) -> list[Object]:
 
 
 def pods_of(instance: Item) -> str:
-    """Path of the pods of its namespace."""
+    """Return the API path of the pods in the object's namespace."""
     return f"/api/v1/namespaces/{instance['metadata']['namespace']}/pods"
 
 
 def path_of(item: Item, plural: str) -> str:
-    """Path of a machine, an instance or a migration."""
+    """Return the API path of a VirtualMachine, a VMI or a migration."""
     metadata = item["metadata"]
     return f"/apis/{API_VERSION}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"

@@ -1,7 +1,7 @@
-"""Waits by a watch until what is on the API server is as wanted.
+"""Waits with a watch until the objects on the API server satisfy a predicate.
 
-A quiet server takes up to a tenth of a second over a list of the newest state, and a millisecond over one object, or a
-watch from a version that is known. Tests wait thousands of times; so they list where nothing is known only.
+An idle API server takes up to a tenth of a second to list the latest state. Reading one object, or starting a watch at
+a known version, takes a millisecond. Tests wait thousands of times, so they list only if no version is known.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ from kube.door.sync_client import Cluster
 from kube.paths import Object
 
 SECONDS = 120.0
-"""What is awaited comes within a second; this is for a busy machine."""
+"""Default timeout; the state usually arrives within a second, so this allows for a busy machine."""
 T = TypeVar("T")
 Predicate = Callable[[dict[str, Object]], bool]
 
 
 def between(act: Callable[[], object], wait: Callable[[], T], seconds: float) -> T:
-    """What `wait` gives, `act` being done first and whenever it raises `TimeoutError`, for so many seconds."""
+    """Call `act`, then `wait`, and repeat both while `wait` raises `TimeoutError`; return the result of `wait`.
+
+    Raises the last `TimeoutError` after `seconds`.
+    """
     deadline = time.monotonic() + seconds
     while True:
         act()
@@ -39,7 +42,7 @@ def between(act: Callable[[], object], wait: Callable[[], T], seconds: float) ->
 
 
 async def until_set(stopping: threading.Event, *works: Coroutine[Any, Any, None]) -> None:
-    """Do these works side by side, none of which ends by itself, until `stopping` is set; raises what one raised."""
+    """Run endless coroutines concurrently until `stopping` is set, or until one of them raises; raise that error."""
     tasks = [asyncio.ensure_future(work) for work in works]
     while not (stopping.is_set() or any(task.done() for task in tasks)):
         await asyncio.sleep(0.05)
@@ -52,14 +55,20 @@ async def until_set(stopping: threading.Event, *works: Coroutine[Any, Any, None]
 
 
 class Known:
-    """A collection as it was: all its objects, and the version from which to watch it, by default theirs."""
+    """A known state of a collection: its objects, and the resourceVersion at which a watch starts.
+
+    The default version is the oldest one of the objects.
+    """
 
     def __init__(self, items: Iterable[Object], version: str = "") -> None:
         self.items = {item["metadata"]["name"]: item for item in items}
         self.version = version or str(min(map(_version, self.items.values())))
 
     def take(self, kind: str, item: Object) -> bool:
-        """Take what a watch says; tells whether that is news: it begins at the version of the oldest."""
+        """Apply a watch event; return whether it is newer than the known state.
+
+        The watch starts at the version of the oldest object, so it repeats events that are already known.
+        """
         if kind == "BOOKMARK":
             return False
         name = item["metadata"]["name"]
@@ -77,7 +86,10 @@ def _version(item: Object) -> int:
 
 
 def wait_for(admin: Cluster, path: str, predicate: Callable[[Object | None], bool], seconds: float = SECONDS) -> Object:
-    """The object at `path` once it is as `predicate` wants it (None: not there), {} if gone. Raises `TimeoutError`."""
+    """Wait until the object at `path` satisfies `predicate`; return it, or {} if it does not exist.
+
+    The predicate gets None for an object that does not exist. Raises `TimeoutError`.
+    """
     collection, _, name = path.rpartition("/")
     there = _there_now(admin, path)
     if there is not None and predicate(there.get(name)):
@@ -94,7 +106,7 @@ def wait_for(admin: Cluster, path: str, predicate: Callable[[Object | None], boo
 
 
 def _there_now(admin: Cluster, path: str) -> dict[str, Object] | None:
-    """The object at `path` by its name; nothing if it is not there, None when the server does not answer."""
+    """Return the object at `path` by its name, {} if it does not exist, or None if the server is unavailable."""
     try:
         item = admin.get(path)
     except NotFound:
@@ -114,9 +126,9 @@ def until(
     labels: str = "",
     known: Known | None = None,
 ) -> dict[str, Object]:
-    """The collection at `path`, as name → object, once it is as `predicate` wants it. Raises `TimeoutError`.
+    """Wait until the collection at `path`, as name → object, satisfies `predicate`; return it.
 
-    With `known` only what comes after that is judged.
+    With `known`, only later changes are checked. Raises `TimeoutError`.
     """
     awaited = _Awaited(admin.api, path, predicate, fields, labels)
     try:
@@ -127,7 +139,7 @@ def until(
 
 
 class _Awaited:
-    """What is waited for; `seen` is the collection as it was last."""
+    """The collection that a test waits for; `seen` is its last known state."""
 
     def __init__(self, api: Api, path: str, predicate: Predicate, fields: str, labels: str) -> None:
         self._api, self._path, self._predicate = api, path, predicate
@@ -135,12 +147,15 @@ class _Awaited:
         self.seen: dict[str, Object] = {}
 
     async def met(self, known: Known | None) -> None:
-        """Return when it is so."""
+        """Return when the collection satisfies the predicate."""
         if known is None or not await self._met_after(known):
             await self._met_when_listed()
 
     async def _met_after(self, known: Known) -> bool:
-        """Whether it came to be so; False when the watch ended, or its version is forgotten."""
+        """Return whether a watch from the known version satisfied the predicate.
+
+        Return False if the watch ended or its version has expired.
+        """
         self.seen = known.items
         watch = self._api.watch(self._path, version=known.version, fields=self._fields, labels=self._labels)
         try:

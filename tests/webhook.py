@@ -1,4 +1,4 @@
-"""An admission webhook over evictions that is asked for real: it takes its time, refuses, or never answers."""
+"""A real admission webhook for evictions, which can delay, reject or never answer a request."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from tests.receiver import Answer, Received, Receiver
 
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 NOBODY = "none"
-"""The pod by which it is seen that the webhook is in force."""
+"""Name of a pod that does not exist; its reviewed eviction shows that the webhook is in force."""
 
 
 @contextmanager
 def webhook(
     cluster: LocalCluster, namespace: str, handle: Callable[[Received], Answer], seconds: int
 ) -> Iterator[Receiver]:
-    """Have evictions of a namespace's pods reviewed by `handle`, for which the API server waits so long."""
+    """Serve `handle` as the webhook for evictions in a namespace while the block runs; yield its server.
+
+    The API server waits up to `seconds` for each response.
+    """
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     pki = cluster.directory / "pki"
     tls.load_cert_chain(pki / "apiserver.crt", pki / "apiserver.key")
@@ -48,7 +51,7 @@ def webhook(
 
 
 def _await_in_force(cluster: LocalCluster, namespace: str, reviewer: Receiver) -> None:
-    """Ask for the eviction of a pod that is not there until one such request is reviewed."""
+    """Request the eviction of a pod that does not exist, until the webhook receives such a request."""
     words = ("create", "--raw", f"/api/v1/namespaces/{namespace}/pods/{NOBODY}/eviction", "-f", "-")
     metadata = {"name": NOBODY, "namespace": namespace}
     body = json.dumps({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata})
@@ -61,12 +64,12 @@ def _await_in_force(cluster: LocalCluster, namespace: str, reviewer: Receiver) -
 
 
 def is_of_nobody(request: Received) -> bool:
-    """Whether it is asked only to see that it is in force."""
+    """Return whether the request is only the check that the webhook is in force."""
     return f'"{NOBODY}"'.encode() in request.body
 
 
 def admission(request: Received, refusal: str = "") -> Answer:
-    """Admit what is asked, or refuse it with these words."""
+    """Build an AdmissionReview response that allows the request, or denies it with the message `refusal`."""
     response: Object = {"uid": json.loads(request.body)["request"]["uid"], "allowed": not refusal}
     response |= {"status": {"message": refusal}} if refusal else {}
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}

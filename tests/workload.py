@@ -1,6 +1,6 @@
-"""What tests put on a real cluster: nodes, namespaces, pods, budgets, owners, NodeMaintenances; and ways to look at it.
+"""Nodes, namespaces, pods, budgets, workloads and NodeMaintenances of a test on a real cluster, and its audit log.
 
-Whatever has to be waited for is awaited by a watch.
+All waiting uses watches.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from localcluster.cluster import LocalCluster
 from tests.waiting import SECONDS, Known, until, wait_for
 
 OURS = "system:serviceaccount:node-maintenance:"
-"""Prefix of the user names of the product's accounts."""
+"""Prefix of the user names of the product's ServiceAccounts."""
 READS = ("get", "list", "watch")
-"""Verbs that write nothing; the audit log has those of ours, too."""
+"""Read-only verbs; the audit log also contains those of the product."""
 ASKED = "selfsubjectreviews"
-"""Created by who asks under which name the API server knows him; nothing is kept."""
+"""Resource that a client creates to ask for its own user name; the API server stores nothing."""
 OVERTAKEN = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
-"""What the API server answers to a write that rests on an old reading: a stale version, or a JSON patch's `test`."""
+"""Status codes of a write based on stale data: a stale resourceVersion, or a failed `test` of a JSON patch."""
 NODES = 8
-"""So many are made together, which takes hardly longer than one; tests take them one by one."""
+"""Number of nodes that are created together, which takes hardly longer than one; tests take them one by one."""
 _numbers = itertools.count(1)
 _stocks: WeakKeyDictionary[LocalCluster, list[str]] = WeakKeyDictionary()
 _stocking = threading.Lock()
 
 
 class Workload:
-    """A namespace of its own on a real cluster, and what a test puts there."""
+    """A namespace of one test on a real cluster, and the objects that the test creates."""
 
     def __init__(self, local: LocalCluster, admin: Cluster) -> None:
         self.local = local
@@ -51,8 +51,11 @@ class Workload:
         self._nodes: list[str] = []
 
     def end(self) -> None:
-        """Delete its Deployments, whose pods are tried again whenever a node changes, and its nodes: with those of
-        hundreds of tests before it each look at all nodes would take ten times as long."""
+        """Delete this test's Deployments and nodes.
+
+        The controllers of remaining Deployments would retry their pods whenever a node changes. Listing the nodes of
+        hundreds of earlier tests would take ten times as long.
+        """
         for path in self._deployments:
             self.delete(path)
         api = self.admin.api
@@ -61,7 +64,7 @@ class Workload:
         self._nodes.clear()
 
     def add_namespace(self) -> str:
-        """Create another namespace that takes pods; returns its name."""
+        """Create another namespace, wait until it accepts pods, and return its name."""
         name = f"work-{next(_numbers)}"
         made = self.admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
         accounts, empty = f"/api/v1/namespaces/{name}/serviceaccounts", Known((), made["metadata"]["resourceVersion"])
@@ -69,7 +72,7 @@ class Workload:
         return name
 
     def node(self) -> str:
-        """Give a node that nobody else uses; returns its name."""
+        """Return the name of a node that no other test uses."""
         with _stocking:
             stock = _stocks.setdefault(self.local, [])
             if not stock:
@@ -78,16 +81,16 @@ class Workload:
             return self._nodes[-1]
 
     def read_node(self, name: str) -> Object:
-        """The node as it is now."""
+        """Read the current state of the node."""
         return self.admin.get(f"/api/v1/nodes/{name}")
 
     def pods(self, node: str, *names: str, namespace: str = "", ready: bool = True, **options: Any) -> list[Object]:
-        """Create bare pods on `node` (see `pod_on`) and return them when all are Ready, or at once without `ready`."""
+        """Create bare pods on `node` (see `pod_on`); return them when all are Ready, or at once without `ready`."""
         bodies = [pod_on(node, name, **options) for name in names]
         return self.put(namespace or self.namespace, bodies, ready=ready)
 
     def put(self, namespace: str, bodies: list[Object], *, ready: bool = True) -> list[Object]:
-        """Create these pods and return them when all are Ready, or at once without `ready`."""
+        """Create these pods; return them when all are Ready, or at once without `ready`."""
         where = f"/api/v1/namespaces/{namespace}/pods"
         created = self.admin.together(*(self.admin.api.create(where, body) for body in bodies))
         if not (ready and created):
@@ -103,7 +106,7 @@ class Workload:
     def budget(
         self, name: str, labels: Mapping[str, str], minimum: int, *, counted: int, namespace: str = ""
     ) -> Object:
-        """Create a PodDisruptionBudget with `minAvailable`; returns it when it has counted that many healthy pods."""
+        """Create a PodDisruptionBudget with `minAvailable`; return it when its status counts `counted` healthy pods."""
         where = f"/apis/policy/v1/namespaces/{namespace or self.namespace}/poddisruptionbudgets"
         spec = {"minAvailable": minimum, "selector": {"matchLabels": dict(labels)}}
         self.admin.create(where, {"metadata": {"name": name}, "spec": spec})
@@ -115,7 +118,7 @@ class Workload:
         return self.wait_for(f"{where}/{name}", is_counted)
 
     def deployment(self, name: str, node: str, replicas: int) -> list[Object]:
-        """Create a Deployment whose pods can run on `node` only; returns its pods when they are Ready."""
+        """Create a Deployment whose pods can only run on `node`; return its pods when they are Ready."""
         spec = {"replicas": replicas, **_pods_of(name, node)}
         where = f"/apis/apps/v1/namespaces/{self.namespace}/deployments"
         self.admin.create(where, {"metadata": {"name": name}, "spec": spec})
@@ -123,7 +126,7 @@ class Workload:
         return self._ready_pods_of(name, replicas)
 
     def daemonset(self, name: str, node: str) -> Object:
-        """Create a DaemonSet on `node` only; returns its pod when that is Ready."""
+        """Create a DaemonSet on `node` only; return its pod when it is Ready."""
         self.admin.create(
             f"/apis/apps/v1/namespaces/{self.namespace}/daemonsets",
             {"metadata": {"name": name}, "spec": _pods_of(name, node)},
@@ -141,7 +144,7 @@ class Workload:
     def maintenance(
         self, node: str, group: Group = MEDIK8S, *, reason: str = "test", drain: Object | None = None, **metadata: Any
     ) -> Object:
-        """Create a NodeMaintenance of `node`, with this `spec.drain` if any; returns it."""
+        """Create a NodeMaintenance of `node`, with `spec.drain` if it is given, and return it."""
         body = {
             "apiVersion": group.api_version,
             "kind": "NodeMaintenance",
@@ -151,21 +154,24 @@ class Workload:
         return self.admin.create(group.path, body)
 
     def again(self, maintenance: Object) -> Object:
-        """The NodeMaintenance as it is now."""
+        """Read the current state of the NodeMaintenance."""
         return self.admin.get(maintenance_path(maintenance))
 
     def delete(self, path: str) -> None:
-        """Ask for an object's deletion, whatever its uid."""
+        """Request the deletion of the object at `path`, whatever its uid."""
         self.admin.run(self.admin.api.request("DELETE", path))
 
     def vanish(self, maintenance: Object) -> None:
-        """Have a NodeMaintenance gone without a trace: its finalizers are taken off, and it is deleted."""
+        """Remove a NodeMaintenance without a cleanup: remove its finalizers, and delete it."""
         path = maintenance_path(maintenance)
         self.admin.patch(path, {"metadata": {"finalizers": []}})
         self.delete(path)
 
     def wait_for(self, path: str, predicate: Callable[[Object | None], bool], seconds: float = SECONDS) -> Object:
-        """Wait until the object at `path` is as `predicate` wants it (None: not there); returns it, {} if gone."""
+        """Wait until the object at `path` satisfies `predicate`; return it, or {} if it does not exist.
+
+        The predicate gets None for an object that does not exist.
+        """
         return wait_for(self.admin, path, predicate, seconds)
 
     def until(
@@ -178,9 +184,9 @@ class Workload:
         labels: str = "",
         known: Known | None = None,
     ) -> dict[str, Object]:
-        """Wait until the collection at `path`, as name → object, is as `predicate` wants it; returns it.
+        """Wait until the collection at `path`, as name → object, satisfies `predicate`; return it.
 
-        With `known` only what comes after that is judged.
+        With `known`, only later changes are checked.
         """
         return until(self.admin, path, predicate, seconds, fields=fields, labels=labels, known=known)
 
@@ -194,7 +200,7 @@ def pod_on(
     finalizers: tuple[str, ...] = (),
     empty_dir: bool = False,
 ) -> Object:
-    """A bare pod that is bound to `node` already."""
+    """Build a bare pod that is already bound to `node`."""
     spec: Object = {
         "nodeName": node,
         "containers": [{"name": "main", "image": "fake"}],
@@ -212,7 +218,7 @@ def pod_on(
 
 
 def _pods_of(app: str, node: str) -> Object:
-    """Selector and template of a workload whose pods can run on `node` only."""
+    """Build selector and template of a workload whose pods can only run on `node`."""
     return {
         "selector": {"matchLabels": {"app": app}},
         "template": {
@@ -226,16 +232,16 @@ def _pods_of(app: str, node: str) -> Object:
 
 
 class Audit:
-    """The writes that the API server has seen since this object was made, refused ones too. Threads may share it."""
+    """The writes in the API server's audit log since this object was created, including rejected ones. Thread-safe."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._end = file.read_bytes().rfind(b"\n") + 1  # a line may be half written
+        self._end = file.read_bytes().rfind(b"\n") + 1  # a line may be incomplete
         self._known: list[Object] = []
         self._reading = threading.Lock()
 
     def entries(self) -> list[Object]:
-        """All of them, in the order of their end. Each line is read once, since a log of a whole file is long."""
+        """Return all entries in the order of their completion. Each line is parsed once, since the log can be long."""
         with self._reading, self._file.open("rb") as log:
             log.seek(self._end)
             whole, newline, _ = log.read().rpartition(b"\n")
@@ -247,40 +253,40 @@ class Audit:
             return list(self._known)
 
     def writes_by(self, prefix: str = OURS) -> list[Object]:
-        """Return the writes by users whose name begins with `prefix`, without those of the install's Lease.
+        """Return the writes by users whose name begins with `prefix`, except those of the install Lease.
 
-        A function renews that Lease when its time is over, whatever the test does.
+        A function renews that Lease when its time is over, independently of the test.
         """
         entries = [entry for entry in self.entries() if entry["user"].get("username", "").startswith(prefix)]
         return [entry for entry in entries if entry["objectRef"].get("name") != install_claim.CLAIM]
 
     def kept(self) -> list[Object]:
-        """Those that were no dry run."""
+        """Return the entries that were not a dry run."""
         return [entry for entry in self.entries() if not is_dry(entry)]
 
     def evictions(self, *names: str) -> list[Object]:
-        """Evictions, of all pods or of those of these names."""
+        """Return the evictions of all pods, or of the pods with these names."""
         wanted = [entry for entry in self.entries() if entry["objectRef"].get("subresource") == "eviction"]
         return [entry for entry in wanted if not names or entry["objectRef"]["name"] in names]
 
 
 def is_dry(entry: Object) -> bool:
-    """Whether the API server kept nothing of an audit entry's write. The options of a DELETE are read in its body."""
+    """Return whether the entry is a dry run. A DELETE carries its options in the body."""
     if entry["verb"] == "delete":
         return bool((entry.get("requestObject") or {}).get("dryRun") == ["All"])
     return "dryRun=All" in entry["requestURI"]
 
 
 def audit(cluster: LocalCluster) -> Audit:
-    """The writes that `cluster` sees from now on."""
+    """Return an audit log that contains the writes from now on."""
     return Audit(cluster.audit_log)
 
 
 def written(entries: list[Object]) -> list[tuple[str, str, str]]:
-    """(verb, resource or resource/subresource, name) of audit entries.
+    """Return audit entries as (verb, resource or resource/subresource, name), without overtaken writes.
 
-    Not of what the API server refused because another had written in between: the controller manager taints a node
-    as soon as it is cordoned, and a patch that it overtook is rightly sent again.
+    The API server rejects a write if another client changed the object in between. For example, the controller manager
+    taints a node as soon as it is cordoned, and the product then repeats its patch.
     """
     taken = [entry for entry in entries if entry["responseStatus"]["code"] not in OVERTAKEN]
     return [(entry["verb"], _resource(entry["objectRef"]), entry["objectRef"].get("name", "")) for entry in taken]

@@ -1,4 +1,4 @@
-"""A cluster that the bench's instruments are tried on; nobody drains anything there."""
+"""A cluster for the tests of the benchmark's instruments, without the product's processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from localcluster.cluster import LocalCluster
 
 @pytest.fixture(scope="package")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Give a cluster of one node with our kinds."""
+    """Yield a cluster of one node with the product's CRDs."""
     with LocalCluster(tmp_path_factory.mktemp("bench"), nodes=1) as cluster:
         product.install(cluster)
         yield cluster

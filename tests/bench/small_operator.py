@@ -1,4 +1,7 @@
-"""A small operator, for the tests of the bench: one maintenance after another it cordons, evicts, awaits the pods."""
+"""A minimal operator for the tests of the benchmark; it handles one maintenance after another.
+
+For each one it cordons the node, evicts the pods and waits until they are gone.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from kube.paths import Object, pods_on
 
 
 async def serve() -> None:
-    """Serve every NodeMaintenance, without end; the first error ends it."""
+    """Handle every NodeMaintenance until an error occurs."""
     api = await Api.connect()
     async for change in follow(api, MEDIK8S.path):
         if change.kind == "ADDED":

@@ -1,4 +1,4 @@
-"""What the audit log tells of us."""
+"""The product's requests in the API server's audit log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVICT = "system:serviceaccount:node-maintenance:evict"
 
 
 def line(verb: str = "list", user: str = EVICT, stage: str = "ResponseComplete", **about: str) -> bytes:
-    """As the API server writes it."""
+    """Return an audit log line of the API server."""
     entry: dict[str, Any] = {
         "stage": stage,
         "verb": verb,
@@ -49,7 +49,10 @@ def test_what_was_not_there_is_told() -> None:
 
 
 def test_others_and_half_lines_do_not_count() -> None:
-    """The name of one of our accounts may stand in somebody else's request."""
+    """Check that requests of other users and incomplete lines are ignored.
+
+    Another user's request may contain the name of a product's account.
+    """
     strangers = line(user="admin", resource="serviceaccounts", name=EVICT)
 
     assert list(requests([line(resource="pods")[5:], strangers, line(resource="pods")])) == [
@@ -58,7 +61,7 @@ def test_others_and_half_lines_do_not_count() -> None:
 
 
 def test_a_watch_counts_once_when_it_begins() -> None:
-    """Its end is logged, too, minutes later."""
+    """Check that a watch counts once, at its start; its end is logged minutes later."""
     lines = [line("watch", stage=stage, resource="pods") for stage in ("ResponseStarted", "ResponseComplete")]
 
     assert [request.verb for request in requests(lines)] == ["watch"]
@@ -72,7 +75,7 @@ def test_requests_are_counted_by_verb_and_resource_and_watches_are_left_out() ->
 
 
 def test_each_reading_goes_on_where_the_one_before_ended(tmp_path: Path) -> None:
-    """A line that is half written is left for the next one."""
+    """Check that each read continues after the previous one, and leaves an incomplete line to the next one."""
     file = tmp_path / "audit.log"
     file.write_bytes(line(resource="secrets") + b"\n")
     log = AuditLog(file)
@@ -88,7 +91,7 @@ def test_each_reading_goes_on_where_the_one_before_ended(tmp_path: Path) -> None
 
 
 def test_the_api_server_logs_our_reads(quiet: LocalCluster) -> None:
-    """A refused one counts, too; the administrator's does not."""
+    """Check that the product's requests are logged, including rejected ones, and the administrator's are ignored."""
     log = AuditLog(quiet.audit_log)
 
     with pytest.raises(ApiError):

@@ -1,4 +1,4 @@
-"""Which cases are measured, and on which clusters."""
+"""The selection of cases, and their clusters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_each_subset_holds_the_one_before() -> None:
 
 
 def test_a_name_chooses_its_case_alone() -> None:
-    """Many names begin with it."""
+    """Check that a complete name selects only its case, although other names begin with it."""
     assert [case.name for case in chosen("10 pods", QUICK)] == ["10 pods"]
 
 
@@ -34,7 +34,7 @@ def test_a_word_that_no_case_has_is_refused_with_the_cases() -> None:
 
 
 def test_each_case_can_be_chosen_by_its_name() -> None:
-    """A comma in a name would part it."""
+    """Check that no name contains a comma, so that each case can be selected by its name."""
     assert [chosen(case.name, FULL) for case in CASES] == [(case,) for case in CASES]
 
 

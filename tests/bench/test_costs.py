@@ -1,4 +1,4 @@
-"""What counts as a cost, and how much."""
+"""The costs of a drain and how they are measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from eventing.journal.entries import Attempt
 from eventing.journal.store import Journal
 
 CHILD = "import os; print(os.getpid(), flush=True); input()"
-"""Says its id itself: before that its command line may not be there yet."""
+"""Script that prints its own pid, because its command line may not be visible before."""
 PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', {!r}, {!r}])"
 FORKING = (
     "import os, signal; held = bytearray(b'x') * (64 << 20); child = os.fork(); "
@@ -28,7 +28,7 @@ FORKING = (
 
 @pytest.mark.parametrize(("word", "family"), [("other", "delivery"), ("eventing.podsource", "podsource")])
 def test_a_process_counts_with_its_children_but_podsource_by_itself(word: str, family: str) -> None:
-    """The local delivery starts PodSource as its child."""
+    """Check that a process counts with its children, except PodSource, which the local delivery starts as a child."""
     command = [sys.executable, "-c", PARENT.format(CHILD, word)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
@@ -52,7 +52,7 @@ def test_a_process_that_has_ended_costs_nothing_more() -> None:
 
 
 def test_what_processes_share_counts_once() -> None:
-    """A worker that a server forked has all pages of the server, and few of its own."""
+    """Check that memory shared by a forked worker counts only once."""
     with subprocess.Popen([sys.executable, "-c", FORKING], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
         child = int(parent.stdout.readline())
@@ -66,7 +66,10 @@ def test_what_processes_share_counts_once() -> None:
 
 
 def test_an_event_waits_until_its_functions_first_attempt(tmp_path: Path) -> None:
-    """A retry, a replay, and what happened before do not count; nor does `record`, for which nobody waits."""
+    """Check that an event's wait ends with its function's first attempt.
+
+    Retries, replays, earlier events and `record` do not count.
+    """
     emitted = 1_800_000_000.0
     event = CloudEvent(
         {"id": "1", "source": "s", "type": "t", "time": datetime.fromtimestamp(emitted, timezone.utc)}, {}
@@ -86,7 +89,10 @@ def test_an_event_waits_until_its_functions_first_attempt(tmp_path: Path) -> Non
 
 
 def test_a_request_waits_at_the_door_from_its_post_to_the_functions_work(tmp_path: Path) -> None:
-    """What was delivered before, what needed another attempt, and what no function answered, do not count."""
+    """Check that a request's queueing time lasts from its post to the start of the function's attempt.
+
+    Earlier deliveries, deliveries with a retry, and deliveries without an attempt do not count.
+    """
     journal, log, since = tmp_path / "journal.db", tmp_path / "delivery.log", 1_800_000_000.0
     book = Journal(journal)
     begun = [("1", "evict", 1.25), ("2", "status", 2.75), ("2", "status", 3.75), ("3", "guard", -1.0)]

@@ -1,4 +1,4 @@
-"""What counts as quiet, and what a figure says of its limit."""
+"""The analysis of an idle period, and the comparison of figures with their limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_requests_of_a_tick_are_told_from_those_between_ticks() -> None:
 
 
 def test_renewals_and_watches_are_told_apart() -> None:
-    """They are no requests between ticks."""
+    """Check that Lease renewals and watches are counted separately from the requests between ticks."""
     ours = "medik8s-leases"
     requests = [
         *(asked(7.0, "patch leases", ours), asked(8.0, "watch pods"), asked(9.0, "get leases", "kube-node-lease")),
@@ -47,7 +47,10 @@ def test_renewals_and_watches_are_told_apart() -> None:
 
 
 def test_looks_for_a_kind_that_is_not_served_are_told_apart() -> None:
-    """As watches are that cannot begin; an object that is gone was asked for all the same."""
+    """Check that discovery requests for an unserved kind are counted separately, such as those of a failed watch.
+
+    A request for a deleted object counts as a normal request.
+    """
     requests = [
         asked(7.0, "get /apis/kubevirt.io/v1alpha1", is_missing=True),
         asked(8.0, "get /apis/kubevirt.io/v1alpha1"),

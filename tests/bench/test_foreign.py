@@ -1,4 +1,4 @@
-"""Somebody else who writes, beside what is measured."""
+"""Background writes by another client during a measurement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RATE = 20
 
 
 def test_configmaps_are_written_while_the_block_runs_and_are_gone_after_it(quiet: LocalCluster) -> None:
-    """All of them, in turn."""
+    """Check that all ConfigMaps are written while the block runs, and are deleted after it."""
     with writing(quiet.kubeconfig, RATE):
         maps = until(quiet.door(), MAPS_PATH, lambda found: len(written(found)) == MAPS, 30)
         assert len(written(maps)) == MAPS
@@ -30,7 +30,7 @@ def names(cluster: LocalCluster) -> list[str]:
 
 
 def test_heartbeats_are_the_leases_of_all_nodes(quiet: LocalCluster) -> None:
-    """As kubelets renew them; they go with the block."""
+    """Check that the Leases of all nodes are renewed as by kubelets while the block runs, and are deleted after it."""
     nodes = {item["metadata"]["name"] for item in quiet.door().list(NODES)["items"]}
     with writing(quiet.kubeconfig, RATE, HEARTBEATS):
         leases = until(quiet.door(), LEASES_PATH, lambda found: nodes <= set(found), 30)
@@ -51,6 +51,6 @@ def test_without_a_rate_nobody_writes(quiet: LocalCluster) -> None:
 
 
 def test_a_rate_that_is_not_kept_is_an_error(quiet: LocalCluster) -> None:
-    """What was measured meanwhile is no such case; here nobody can write that much."""
+    """Check that a rate that was not reached is an error, because the measurement does not belong to the case."""
     with pytest.raises(RuntimeError, match="1000000 a second were wanted"), writing(quiet.kubeconfig, 1_000_000):
         until(quiet.door(), MAPS_PATH, lambda found: len(written(found)) > 0, 30)

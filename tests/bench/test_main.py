@@ -1,4 +1,4 @@
-"""What a run makes of what it measures: it is added to what earlier runs have measured, and the run is judged alone."""
+"""`--add` adds measurements to the earlier results, and the exit status depends only on the new ones."""
 
 from __future__ import annotations
 

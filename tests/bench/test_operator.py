@@ -1,4 +1,4 @@
-"""What OPERATOR and OPERATOR_CRD name: a program with its arguments, and a file; what is wrong with them is said."""
+"""`OPERATOR` and `OPERATOR_CRD`: a program with arguments, a file, and the errors for invalid values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of rounds: medians, ranges, and ratios of rounds that ran next to each other; and the file that keeps them."""
+"""Statistics of rounds (medians, ranges and ratios of adjacent rounds), and the results file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rounds(way: str, *seconds: float) -> list[Round]:
 
 
 def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
-    """Not the ratio of the medians: a machine that is slow for a while slows both of a pair."""
+    """Check that a ratio is the median of each pair's ratio: a slow phase affects both rounds of a pair."""
     assert ratio(rounds("ours", 1.0, 4.0, 3.0), rounds("floor", 1.0, 2.0, 1.0)) == 2.0
 
 
@@ -86,7 +86,10 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 
 def test_what_is_measured_anew_takes_the_place_of_that_case_when_it_comes_and_not_before() -> None:
-    """A run that is ended before has erased nothing; the second round of a case does not replace the first."""
+    """Check that a new measurement replaces the earlier results of its case when it is added, and not before.
+
+    The second round of a case does not replace the first.
+    """
     old = Results({"date": "Monday"}, rounds("ours", 1.0), [Finding("local", REST.name, "w", 1.0)])
     found = old.continued({"date": "Friday"})
     assert found == replace(
@@ -122,7 +125,7 @@ def test_a_file_that_has_no_results_is_named_in_a_line(tmp_path: Path, text: str
 
 
 def test_a_file_that_cannot_be_written_is_as_it_was(tmp_path: Path) -> None:
-    """A run that a full disk ends leaves what the one before has measured."""
+    """Check that a failed write, for example because the disk is full, leaves the earlier file unchanged."""
     file, found = tmp_path / "results.json", Results({}, rounds("ours", 1.0))
     write(file, found)
 
@@ -147,7 +150,7 @@ def test_each_kind_is_kept_by_itself_and_told_in_a_line() -> None:
 
 
 def test_a_case_that_failed_has_no_rounds_and_no_findings() -> None:
-    """As one beside foreign writes that were too few: what was drained meanwhile is published as no such case."""
+    """Check that a failed case loses its rounds and findings, because they were not measured under its conditions."""
     others = [Round("knative", "10 pods", "ours", 0, 1, 1, 1), Round("local", "100 pods", "ours", 0, 1, 1, 1)]
     failure, found = Failure("local", "10 pods", "why"), Results()
     measured: list[Measurement] = [*rounds("ours", 1.0, 2.0), Finding("local", "10 pods", "w", 1.0), *others, failure]
@@ -158,7 +161,7 @@ def test_a_case_that_failed_has_no_rounds_and_no_findings() -> None:
 
 
 def test_a_failure_before_the_first_round_leaves_what_an_earlier_run_has_measured() -> None:
-    """As where no cluster comes up: nothing was measured that could take its place. An earlier failure's it takes."""
+    """Check that a failure before the first round keeps earlier runs' results, and replaces an earlier failure."""
     old = Results({"date": "Monday"}, rounds("ours", 1.0), [Finding("local", REST.name, "w", 1.0)])
     old.add(Failure("knative", "10 pods", "it rained"))
     found, again = old.continued({"date": "Friday"}), Failure("knative", "10 pods", "it rains")
@@ -171,7 +174,7 @@ def test_a_failure_before_the_first_round_leaves_what_an_earlier_run_has_measure
 
 
 def test_results_are_ordered_as_the_cases_are_whenever_each_was_measured() -> None:
-    """The rounds of a case stay in their order; one that is no longer a case comes last."""
+    """Check that results are sorted by engine and case, rounds keep their order, and unknown cases come last."""
     names = [
         ("knative", "10 pods"),
         ("local", "gone"),
@@ -187,7 +190,10 @@ def test_results_are_ordered_as_the_cases_are_whenever_each_was_measured() -> No
 
 
 def test_what_a_drain_typically_costs_is_what_a_round_cost() -> None:
-    """Not the sum of what each part typically cost: a part that one round in three has would be nobody's."""
+    """Check that the typical cost is the median of the rounds' totals, not the sum of the medians of all parts.
+
+    A part that occurs in one of three rounds would otherwise be missing.
+    """
     parts: list[dict[str, float]] = [{"get": 4.0, "list": 1.0}, {"get": 4.0, "patch": 3.0}, {"get": 4.0, "create": 2.0}]
     found = [Round("local", "10 pods", "ours", 0, 1, 1, 1, {"requests": each}) for each in parts]
 

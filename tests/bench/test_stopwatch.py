@@ -1,4 +1,4 @@
-"""What the observer sees, and what it is asked."""
+"""The observer process and the times that it reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def watching(quiet: LocalCluster) -> Iterator[Watching]:
 
 
 def test_a_node_is_seen_out_of_service_and_back(quiet: LocalCluster, watching: Watching) -> None:
-    """Back means after that moment: it was in service before, too."""
+    """Check that cordoning and uncordoning are observed, and that the latter must be after the given time."""
     door, started = quiet.door(), time.monotonic()
 
     door.patch(f"/api/v1/nodes/{NODE}", {"spec": {"unschedulable": True}})
@@ -46,7 +46,7 @@ def test_the_end_of_the_last_pod_is_seen(quiet: LocalCluster, watching: Watching
 
 
 def test_a_maintenance_made_anew_under_its_name_is_seen_anew(quiet: LocalCluster, watching: Watching) -> None:
-    """What was seen before is forgotten on both sides."""
+    """Check that a recreated maintenance of the same name is observed again after a reset."""
     work = Workload(quiet, quiet.door())
     for _ in range(2):
         watching.forget()

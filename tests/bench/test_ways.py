@@ -1,4 +1,4 @@
-"""A drain that does not end is a case that failed, not the end of the bench."""
+"""A drain that does not finish is an error of its case, not of the whole benchmark."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def watching(quiet: LocalCluster) -> Iterator[Watching]:
 def test_a_drain_that_lasts_too_long_is_given_up(
     quiet: LocalCluster, watching: Watching, monkeypatch: pytest.MonkeyPatch, way: Made, budget: int, ending: str
 ) -> None:
-    """Behind a budget that does not open, or for a pod that does not end: kubectl tries a budget in pauses of 5 s."""
+    """Check that a drain is aborted whose budget allows no eviction, or whose pod does not terminate.
+
+    kubectl retries an eviction only every 5 s, so its case has a pod that does not terminate.
+    """
     monkeypatch.setattr(ways, "PATIENCE", 1.0)
     work = Workload(quiet, quiet.door())
     pods = work.pods(NODE, APP, labels={"app": APP}, annotations={DELAY: ending})

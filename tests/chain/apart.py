@@ -1,4 +1,4 @@
-"""The product with `record` in a process of its own, as on a cluster, so that it and its database can die alone."""
+"""The product with `record` in a separate process, as on a real cluster, so that a test can stop it alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from localcluster.servers import LOOPBACK
 
 
 class Apart(Product):
-    """As `Product`; in: also where the journal is, a file or PostgreSQL."""
+    """The product with a separate process for `record`.
+
+    Args:
+        cluster: A cluster with the manifests installed.
+        directory: The directory for logs and databases.
+        journal: The journal's location: a file's path, or a PostgreSQL URL.
+    """
 
     def __init__(self, cluster: LocalCluster, directory: Path, journal: str) -> None:
         super().__init__(cluster, directory)
@@ -40,7 +46,7 @@ class Apart(Product):
         super()._bring_up()
 
     def stop(self) -> None:
-        """Stop all, `record` last."""
+        """Stop all processes, `record` last."""
         super().stop()
         self.record.stop()
 
@@ -50,7 +56,7 @@ class Apart(Product):
         await_ready("record", lambda: is_ready(self._record_url), [self.record], 30)
 
     def accepted(self) -> set[str]:
-        """Ids of all events that the delivery has accepted."""
+        """Return the ids of all events that the delivery has accepted."""
         found: set[str] = set()
         for line in self.delivery_log.read_text().splitlines():
             if '"accepted"' in line:
@@ -58,7 +64,7 @@ class Apart(Product):
         return found
 
     def _addressed(self, item: dict[str, Any]) -> dict[str, Any]:
-        """A Trigger that finds `record` where it is here."""
+        """Return the manifest; in a Trigger, replace the reference to `record` with its URL."""
         if item["kind"] == "Trigger":
             spec, record = item["spec"], {"uri": f"{self._record_url}/record"}
             if spec["subscriber"]["ref"]["name"] == "record":

@@ -1,4 +1,4 @@
-"""A cluster with the product at work on it, for as long as a folder's tests last."""
+"""A local cluster that runs the product while the tests of one package run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from localcluster.wings import foreign
 
 @contextmanager
 def at_work(folder: Path, *wings: str, nodes: int = 1) -> Iterator[tuple[LocalCluster, Product]]:
-    """Give both, with all three NodeMaintenance APIs, these opt-in wings, and what they stand on."""
+    """Yield a cluster and the product on it, with all three NodeMaintenance APIs and the given components.
+
+    Also installs the CRDs of other projects that these components need.
+    """
     with LocalCluster(folder / "servers", nodes=nodes) as cluster:
         foreign.install(cluster, wings)
         localproduct.install(cluster, v1alpha1=True, opted=wings)

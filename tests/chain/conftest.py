@@ -1,6 +1,6 @@
-"""A cluster of the chain's own: elsewhere functions are tested one by one, and nothing else may act there.
+"""Fixtures of the chain tests, which have their own cluster: other tests need one without a running product.
 
-It ends with the last test of this folder: an idle cluster takes a tenth of a core from the tests that follow.
+The cluster stops after the last test of this package, because an idle cluster uses a tenth of a core.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.chain.scene import Resting, Scene
 
 @pytest.fixture(scope="package")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """Give a cluster with all three NodeMaintenance APIs and the product at work."""
+    """Yield a cluster with all three NodeMaintenance APIs and the running product."""
     folder = tmp_path_factory.mktemp("chain")
     with at_work(folder) as (cluster, product):
         scene = Scene(cluster, product)
@@ -25,6 +25,6 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 @pytest.fixture(scope="package")
 def resting(scene: Scene) -> Iterator[Resting]:
-    """Give three maintenances that have ended, from the first test that wants them to the end of this folder."""
+    """Yield three finished maintenances, which exist from the first test that uses them until the package ends."""
     with Resting(scene) as resting:
         yield resting

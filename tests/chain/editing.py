@@ -1,4 +1,4 @@
-"""The functions from a copy of the sources in which one line was changed by hand."""
+"""Serves the functions from a copy of the sources in which one text was replaced."""
 
 from __future__ import annotations
 
@@ -17,7 +17,17 @@ from tests.chain.scene import Scene
 
 @contextmanager
 def edited(scene: Scene, folder: Path, file: str, old: str, new: str, port: int, **environment: str) -> Iterator[str]:
-    """Serve them on that port while the block runs; gives their URL."""
+    """Replace `old` with `new` in a copy of the sources, serve the functions from it, and yield their URL.
+
+    Args:
+        scene: The environment whose cluster the functions use.
+        folder: The directory for the copy.
+        file: The path of the changed file, relative to the sources.
+        old: The text to replace; it must occur exactly once.
+        new: The replacement.
+        port: The port to serve on.
+        environment: Additional environment variables of the functions.
+    """
     for room in ("functions", "eventing", "kube"):
         shutil.copytree(ROOT / room, folder / room)
     source = folder / file

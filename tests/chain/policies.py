@@ -1,4 +1,4 @@
-"""Admission policies that refuse something for a while."""
+"""Admission policies that reject requests temporarily."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 def policy(
     scene: Scene | Stage, name: str, rule: Object, expression: str, message: str, attempt: Callable[[], object]
 ) -> Iterator[None]:
-    """Have requests of `rule` for which `expression` is false refused with `message` while the block runs.
+    """Apply a ValidatingAdmissionPolicy while the block runs; enter the block once `attempt` is rejected.
 
-    It is in force once `attempt` is refused.
+    The policy rejects requests that match `rule` and for which the CEL `expression` is false.
     """
     spec = {
         "matchConstraints": {"resourceRules": [rule]},
@@ -38,7 +38,7 @@ def policy(
 
 
 def is_refused(attempt: Callable[[], object]) -> bool:
-    """Whether the API server refuses that; it forgets a policy some time after its deletion."""
+    """Return whether the API server rejects the attempt; a deleted policy stays in force for some time."""
     try:
         attempt()
     except Rejected:

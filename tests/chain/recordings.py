@@ -1,4 +1,4 @@
-"""What the journal holds of a maintenance, once it is whole, and the commands that read it."""
+"""Reads the journal's events of one object once they are complete, and runs the commands that read the journal."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.chain.scene import Scene
 
 
 def recording(scene: Scene, uid: str) -> list[Entry]:
-    """The events of a maintenance, once all that the Triggers called for, and what came of it, is recorded."""
-    scene.await_delivered()  # nothing of it is still on its way from a source
+    """Return a maintenance's recorded events once all its events are delivered and recorded."""
+    scene.await_delivered()  # no event of this maintenance is undelivered any more
     return whole_recording(scene.admin, scene.journal, uid)
 
 
 def whole_recording(admin: Cluster, journal: str, uid: str) -> list[Entry]:
-    """The same, of any object that events are about, once they are delivered."""
+    """Return an object's events once the journal has each Trigger's attempt and all replies about the object."""
     targets = Targets(Wanted(in_process=True), admin)
     found: list[Entry] = []
 
@@ -40,12 +40,12 @@ def whole_recording(admin: Cluster, journal: str, uid: str) -> list[Entry]:
 
 
 def about(uid: str, attempt: Attempt) -> set[str]:
-    """The ids of those replies that are about an object, and none of the others."""
+    """Return the ids of the attempt's replies that concern the object."""
     return {str(reply["id"]) for reply in attempt.replies if uid in map(reply.get, SUBJECTS.values())}
 
 
 def run(scene: Scene, *words: str) -> Result:
-    """Run `kubectl maintenance` on the scene's cluster and journal."""
+    """Run `kubectl maintenance` on the environment's cluster and journal."""
     where = ("--kubeconfig", str(scene.cluster.kubeconfig))
     found = ("--journal", scene.journal) if "--journal" not in words else ()
     return CliRunner().invoke(commands, [*where, *words, *found], prog_name="kubectl maintenance")

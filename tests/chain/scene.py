@@ -1,4 +1,4 @@
-"""What the chain's tests stand on: nodes, pods, budgets and maintenances made, watched and read back."""
+"""The environment of the chain tests: creates, watches and reads nodes, pods, budgets and maintenances."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ LEFT = "SELECT count(*) FROM delivery"
 
 
 def finished(item: Object) -> bool:
-    """Phase is Succeeded."""
+    """Return whether the phase is Succeeded."""
     return m.phase(item) == "Succeeded"
 
 
 class Scene:
-    """One cluster with the product at work on it."""
+    """One cluster with the running product."""
 
     def __init__(self, cluster: LocalCluster, product: Product, journal: str = "") -> None:
         self.cluster, self.product = cluster, product
@@ -48,19 +48,23 @@ class Scene:
         self._audit = audit(cluster)
 
     def node(self, name: str = "") -> str:
-        """Make a node and wait until it is Ready; returns its name."""
+        """Create a node and wait until it is Ready; return its name."""
         name = name or f"chain-{next(NUMBERS)}"
         self.cluster.add_named(name)
         return name
 
     def namespace(self) -> str:
-        """Make a namespace with its service account; returns its name."""
+        """Create a namespace and wait for its service account; return its name."""
         return self.work.add_namespace()
 
     def pods(
         self, node: str, count: int, *, namespace: str = "", labels: Object | None = None, **more: Any
     ) -> list[Object]:
-        """Make bare pods on the node and wait until all are Ready; `delete` and `ready` are kwok's delays."""
+        """Create bare pods on the node and return them once all are Ready.
+
+        `delete` and `ready` are the delays of kwok's stages, `grace` is the termination grace period in seconds.
+        Without `ready_awaited` the function returns at once.
+        """
         namespace = namespace or self.namespace()
         delays = {
             f"pod-{stage}.stage.kwok.x-k8s.io/delay": more[stage] for stage in ("delete", "ready") if stage in more
@@ -82,9 +86,10 @@ class Scene:
         bound: bool = False,
         **delays: str,
     ) -> None:
-        """Make the Deployment `web`, all replicas Ready on this node; `delete` and `ready` as in `pods`.
+        """Create the Deployment `web` and wait until all replicas are available.
 
-        Its pods run where `allow` says: on this node only, for now; if `bound`, their template names it.
+        `delays` are those of kwok's stages `delete` and `ready`. The pods are scheduled on the nodes given to `allow`,
+        at first on this node only. If `bound`, the pod template sets `nodeName`.
         """
         self.allow(namespace, node)
         labels = {"app": "web"}
@@ -105,11 +110,11 @@ class Scene:
         self.until(where, "web", lambda item: (item.get("status") or {}).get("availableReplicas") == replicas)
 
     def allow(self, namespace: str, node: str) -> None:
-        """Let the namespace's Deployment run on this node, too."""
+        """Allow the namespace's Deployment to run on this node as well."""
         self.admin.patch(node_path(node), {"metadata": {"labels": {"pool": namespace}}})
 
     def maintain_with_pods(self, node: str, count: int) -> str:
-        """Put pods on the node and drain it; returns the path of its finished maintenance."""
+        """Create pods on the node and drain it; return the path of its finished maintenance."""
         self.pods(node, count)
         path = self.maintain(node)
         self.reaches(path)
@@ -117,14 +122,14 @@ class Scene:
 
     @contextmanager
     def aside(self, work: Callable[[], None]) -> Iterator[None]:
-        """Do `work` in a thread while the block runs, and wait for its end."""
+        """Run `work` in a thread while the block runs, then join the thread."""
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
         yield
         thread.join(timeout=30)
 
     def budget(self, namespace: str, labels: Object, *, name: str = "budget", allowed: int, **spec: Any) -> Object:
-        """Make a disruption budget and wait until it allows that many disruptions."""
+        """Create a PodDisruptionBudget and return it once it allows `allowed` disruptions."""
         path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
         body = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}}
         self.admin.create(path, {**body, "spec": {"selector": {"matchLabels": labels}, **spec}})
@@ -139,7 +144,7 @@ class Scene:
         reason: str = "test",
         drain: Object | None = None,
     ) -> str:
-        """Create a NodeMaintenance; returns its path."""
+        """Create a NodeMaintenance and return its path."""
         name = name or f"m-{next(NUMBERS)}"
         body = {"apiVersion": group, "kind": "NodeMaintenance", "metadata": {"name": name}}
         spec: Object = {"nodeName": node, "reason": reason, **({"drain": drain} if drain else {})}
@@ -147,7 +152,7 @@ class Scene:
         return f"{GROUPS[group].path}/{name}"
 
     def history(self, path: str, done: Callable[[Object], bool], seconds: float = 30.0) -> list[Object]:
-        """Each state of the object at `path` as it came, up to the one that is `done`."""
+        """Return the successive states of the object at `path`, up to the first that is `done`."""
         states: list[Object] = []
 
         def take(item: Object | None) -> bool:
@@ -160,21 +165,21 @@ class Scene:
         return states
 
     def until(self, collection: str, name: str, done: Callable[[Object], bool], seconds: float = 30.0) -> Object:
-        """The first state of the object that is `done`."""
+        """Return the first state of the object that is `done`."""
         return self.history(f"{collection}/{name}", done, seconds)[-1]
 
     def reaches(self, path: str, done: Callable[[Object], bool] = finished, seconds: float = 30.0) -> Object:
-        """The first state of the object at `path` that is `done`."""
+        """Return the first state of the object at `path` that is `done`."""
         return self.history(path, done, seconds)[-1]
 
     def gone(self, path: str, seconds: float = 30.0) -> float:
-        """Wait until the object at `path` is gone; returns the seconds that took."""
+        """Wait until the object at `path` is deleted; return the elapsed seconds."""
         started = time.monotonic()
         self.work.wait_for(path, lambda item: item is None, seconds)
         return time.monotonic() - started
 
     def tick(self) -> None:
-        """Send a tick now; return when the delivery has nothing left of it and of what was under way before."""
+        """Send a tick now; return when the delivery has no event left, neither of this tick nor of earlier ones."""
         self._post_tick()
         self.await_delivered()
 
@@ -182,19 +187,20 @@ class Scene:
         assert post(tick(), self.product.broker_url).status_code == HTTPStatus.ACCEPTED
 
     def by_ticks(self, wait: Callable[[], T], seconds: float = 60.0) -> T:
-        """What `wait` gives, between ticks that are sent whenever it raises `TimeoutError`, for so many seconds.
+        """Return what `wait` returns; send a tick at first and whenever `wait` raises `TimeoutError`.
 
-        For what the next tick does, whenever that comes: by themselves they come every 15 s.
+        Raises the `TimeoutError` after `seconds`. Use it to wait for the work of a tick: PingSource sends one only
+        every 15 s.
         """
         return between(self._post_tick, wait, seconds)
 
     def await_delivered(self) -> None:
-        """Wait until the delivery has nothing left."""
+        """Wait until the delivery has no event left."""
         with closing(sqlite3.connect(f"file:{self.product.database}?mode=ro", uri=True)) as outbox:
             await_ready("an empty outbox", lambda: outbox.execute(LEFT).fetchone() == (0,), self.product.servers)
 
     def give_back(self, nodes: Collection[str]) -> None:
-        """Delete the maintenances of these nodes, all at once; return when they are gone."""
+        """Delete the maintenances of these nodes, and wait until all are deleted."""
         found = [m.path(item) for item in self.admin.list(MEDIK8S.path)["items"] if m.node_name(item) in nodes]
         for path in found:
             self.delete(path)
@@ -202,34 +208,34 @@ class Scene:
             self.gone(path)
 
     def delete(self, path: str) -> None:
-        """Request the deletion of a maintenance, and do not wait for it."""
+        """Request the deletion of a maintenance without waiting for it."""
         self.work.delete(path)
 
     def spec(self, node: str) -> Object:
-        """The node's spec."""
+        """Return the node's spec."""
         spec: Object = self.admin.get(node_path(node))["spec"]
         return spec
 
     def pods_on(self, node: str) -> list[Object]:
-        """The pods on the node now."""
+        """Return the pods that are on the node now."""
         items: list[Object] = self.admin.list("/api/v1/pods", fields=f"spec.nodeName={node}")["items"]
         return items
 
     def audit(self) -> list[Object]:
-        """The API server's audit log: every write of anybody, in order."""
+        """Return the API server's audit log: all writes by all users, in order."""
         return self._audit.entries()
 
     def our_writes(self) -> list[Object]:
-        """The writes of the product's accounts."""
+        """Return the writes by the product's service accounts."""
         return self._audit.writes_by()
 
     def evictions(self, pods: list[Object]) -> list[Object]:
-        """The eviction requests for these pods, whose names nobody else has."""
+        """Return the eviction requests for these pods, whose names are unique in the cluster."""
         return self._audit.evictions(*(pod["metadata"]["name"] for pod in pods)) if pods else []
 
 
 class Resting:
-    """Three finished maintenances of a scene, and what became of them since; entered once what they caused is over."""
+    """Three finished maintenances and the writes since; the block starts once their events are processed."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -254,15 +260,15 @@ class Resting:
             self._scene.gone(path)
 
     def await_ticks(self, times: int) -> None:
-        """Wait until so many ticks have come by themselves, or were sent."""
+        """Wait until the delivery has accepted this number of ticks, sent by PingSource or by a test."""
         self._flow.await_type(TICK, 30.0 * times, times=times)
 
     def versions(self) -> list[str]:
-        """Their resource versions now."""
+        """Return the current resourceVersions of the maintenances."""
         return [self._scene.admin.get(path)["metadata"]["resourceVersion"] for path in self._paths]
 
     def writes(self) -> list[Object]:
-        """What we have written to them, to their nodes and to the nodes' leases."""
+        """Return the product's writes to the maintenances, to their nodes and to the nodes' leases."""
         names = {*self._nodes, *map(lease_name, self._nodes), *(path.rsplit("/", 1)[1] for path in self._paths)}
         written = self._scene.our_writes()[self._before :]
         return [entry for entry in written if entry["objectRef"].get("name") in names]

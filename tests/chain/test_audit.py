@@ -1,4 +1,4 @@
-"""What the API server saw of us, in its own audit log."""
+"""Tests of the product's requests, as the API server's audit log shows them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tests.chain.test_not_ready import WRITTEN
 from tests.proofs import proves
 from tests.workload import OURS, audit
 
-pytestmark = pytest.mark.usefixtures("resting")  # the first file of its group: they rest until the last
+# This module runs first in its group, so that the fixture's maintenances are idle as long as possible.
+pytestmark = pytest.mark.usefixtures("resting")
 
 
 @proves("NMO-5", "C32")
@@ -23,7 +24,7 @@ def test_nothing_is_evicted_before_cordon_and_taint(scene: Scene) -> None:
     scene.reaches(path)
 
     writes = [entry for entry in scene.our_writes() if entry["objectRef"].get("name") == node]
-    granted = [entry for entry in writes if entry["responseStatus"]["code"] < 300]  # stale ones are redone
+    granted = [entry for entry in writes if entry["responseStatus"]["code"] < 300]  # conflicting writes are repeated
     prepared = [entry["stageTimestamp"] for entry in granted if entry["objectRef"]["resource"] == "nodes"]
     evicted = [entry["requestReceivedTimestamp"] for entry in scene.evictions(pods)]
 
@@ -36,7 +37,7 @@ def test_nothing_is_evicted_before_cordon_and_taint(scene: Scene) -> None:
 
 @proves("NMO-6")
 def test_pods_leave_by_eviction_with_their_uid_and_no_other_way(scene: Scene) -> None:
-    """NMO-6, 9: every eviction names the pod's uid as precondition; we never delete a pod ourselves."""
+    """NMO-6, 9: every eviction has the pod's uid as a precondition, and the product never deletes a pod itself."""
     node = scene.node()
     pods = scene.pods(node, 5)
     path = scene.maintain(node)
@@ -54,8 +55,10 @@ def test_pods_leave_by_eviction_with_their_uid_and_no_other_way(scene: Scene) ->
 
 @proves("C10")
 def test_a_maintenance_powers_no_node_off(scene: Scene) -> None:
-    """C10: from its creation to its end the same Node stays Ready; we write cordon, taints and labels of nodes, and
-    otherwise only what a drain takes."""
+    """C10: the product writes no more than a drain needs, and the Node stays the same object and Ready.
+
+    Of the Node, the product writes `unschedulable`, the taints and the labels.
+    """
     node = scene.node()
     scene.pods(node, 2)
     before, seen = scene.admin.get(node_path(node)), audit(scene.cluster)

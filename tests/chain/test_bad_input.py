@@ -1,4 +1,4 @@
-"""Objects, nodes and pods that are not as one would wish."""
+"""Tests with invalid NodeMaintenances, unknown and deleted nodes, and pods that cannot leave."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.abreast
 @pytest.mark.slow
 @proves("NMO-19")
 def test_an_unknown_node_is_said_and_found_when_it_comes(scene: Scene) -> None:
-    """NMO-19: Failed with the reason, no write elsewhere; the node comes later and is maintained by the next tick."""
+    """NMO-19: a maintenance of an unknown node fails with the reason; a tick begins it once the node exists."""
     path = scene.maintain("chain-not-yet")
     status = scene.reaches(path, lambda item: bool((item.get("status") or {}).get("phase")))["status"]
     assert (status["phase"], status["lastError"]) == ("Failed", 'nodes "chain-not-yet" not found')
@@ -42,7 +42,7 @@ def test_an_unknown_node_is_said_and_found_when_it_comes(scene: Scene) -> None:
     ],
 )
 def test_a_node_name_that_is_none_is_refused_at_the_door(scene: Scene, spec: Object, said: str) -> None:
-    """NMO-2, NMO-18: the schema refuses it and names the field, with no webhook in sight."""
+    """NMO-2, NMO-18: the CRD's schema rejects an invalid node name and names the field, without the webhook."""
     head = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": "bad"}}
 
     with pytest.raises(LocalClusterError) as refused:
@@ -53,7 +53,7 @@ def test_a_node_name_that_is_none_is_refused_at_the_door(scene: Scene, spec: Obj
 
 @proves("NMO-18", "NMO-21")
 def test_the_node_name_cannot_be_changed(scene: Scene) -> None:
-    """NMO-21: a patch of spec.nodeName is refused; the reason may change at any time."""
+    """NMO-21: the API server rejects a change of `spec.nodeName`, while `spec.reason` may change at any time."""
     node = scene.node()
     path = scene.maintain(node)
     scene.reaches(path)
@@ -69,7 +69,7 @@ def test_the_node_name_cannot_be_changed(scene: Scene) -> None:
 
 @proves("NMO-20")
 def test_a_deleted_node_ends_its_maintenance(scene: Scene) -> None:
-    """NMO-20, NMO-14: the node goes, and its NodeMaintenance with it."""
+    """NMO-20, NMO-14: deleting a node also deletes its NodeMaintenance."""
     node = scene.node()
     path = scene.maintain(node)
     scene.reaches(path)
@@ -80,7 +80,7 @@ def test_a_deleted_node_ends_its_maintenance(scene: Scene) -> None:
 
 
 def test_a_pod_that_a_finalizer_holds_is_said(scene: Scene) -> None:
-    """NMO-12, OSV-15: a pod stuck terminating stays pending and is named with what holds it, until it is let go."""
+    """NMO-12, OSV-15: a terminating pod is reported as blocked until its finalizer is removed."""
     node = scene.node()
     (pod,) = scene.pods(node, 1, finalizers=["example.com/hold"], grace=1)
     path = scene.maintain(node)
@@ -100,7 +100,7 @@ def test_a_pod_that_a_finalizer_holds_is_said(scene: Scene) -> None:
 
 
 def test_a_namespace_that_is_being_deleted_does_not_stop_the_drain(scene: Scene) -> None:
-    """NMO-6: evictions are forbidden in a terminating namespace; its pods go with it, and the rest is drained."""
+    """NMO-6: pods of a terminating namespace, where evictions are forbidden, do not stop the drain of other pods."""
     node, leaving = scene.node(), scene.namespace()
     scene.pods(node, 5, namespace=leaving, delete="1s")
     scene.pods(node, 3)

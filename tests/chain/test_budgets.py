@@ -1,4 +1,4 @@
-"""Drains that disruption budgets hold back."""
+"""Tests of drains that PodDisruptionBudgets delay."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from tests.proofs import proves
 
 @proves("NMO-6", "NMO-10", "NMO-12", "NMO-13", "C21")
 def test_a_budget_of_one_lets_pods_go_one_by_one(scene: Scene) -> None:
-    """NMO-10, 12, 13: progress never goes back, pendingPods shrinks, the budget is named, lastError ends cleared; C21:
-    evictionPods stays the number at the start."""
+    """NMO-10, 12, 13, C21: a budget of one disruption serializes the drain.
+
+    Progress never decreases, `pendingPods` only shrinks, and `evictionPods` keeps its initial value. The status reports
+    the budget, and `lastError` is removed in the end.
+    """
     node, other, namespace = scene.node(), scene.node(), scene.namespace()
     scene.deployment(namespace, node, 5, ready="300ms")
     scene.allow(namespace, other)
@@ -46,7 +49,7 @@ def test_a_budget_of_one_lets_pods_go_one_by_one(scene: Scene) -> None:
 
 @pytest.fixture
 def forbidden(scene: Scene) -> list[Object]:
-    """Give three pods of one node that their budget lets none go of; they are made beside other tests."""
+    """Return three pods on one node whose budget allows no disruption."""
     namespace = scene.namespace()
     pods = scene.pods(scene.node(), 3, namespace=namespace, labels={"app": "x"})
     scene.budget(namespace, {"app": "x"}, allowed=0, minAvailable=3)
@@ -55,7 +58,10 @@ def forbidden(scene: Scene) -> list[Object]:
 
 @proves("X-6")
 def test_an_eviction_follows_the_deletion_of_the_budget_that_forbade_it(scene: Scene, forbidden: list[Object]) -> None:
-    """NMO-13, X-6: a budget that allows none is said; within 0.5 s of its deletion the next eviction goes out."""
+    """NMO-13, X-6: the first eviction follows within 0.5 s of the deletion of the budget that forbade it.
+
+    Before that, the status reports the budget, and no eviction is requested.
+    """
     pods, node, namespace = forbidden, forbidden[0]["spec"]["nodeName"], forbidden[0]["metadata"]["namespace"]
     path = scene.maintain(node)
     status = scene.reaches(path, lambda item: len((item.get("status") or {}).get("blockedPods") or []) == 3)["status"]
@@ -77,7 +83,7 @@ def test_an_eviction_follows_the_deletion_of_the_budget_that_forbade_it(scene: S
 
 
 def test_a_pod_behind_two_budgets_is_said_and_the_others_go(scene: Scene) -> None:
-    """NMO-6: the API refuses to evict a pod behind two budgets; it is blocked, the rest goes."""
+    """NMO-6: a pod that two budgets cover is reported as blocked, while the other pods are evicted."""
     node, namespace = scene.node(), scene.namespace()
     scene.pods(node, 1, namespace=namespace, labels={"app": "x", "twice": "yes"})
     scene.pods(node, 3, namespace=namespace, labels={"app": "y"})
@@ -102,7 +108,7 @@ def _is_deletion(entry: Object, namespace: str) -> bool:
 
 
 def _status_written(item: Object) -> str:
-    """When the API server says that the status was last written."""
+    """Return the time of the last status write in `metadata.managedFields`."""
     times = [entry["time"] for entry in item["metadata"]["managedFields"] if entry.get("subresource") == "status"]
     return str(max(times))
 

@@ -1,4 +1,4 @@
-"""What a drain asks of the API server: so many requests and no more."""
+"""Tests of the number of API requests that a drain costs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.chain.scene import Scene
 pytestmark = pytest.mark.slow
 
 ROUNDS = 3
-"""A tick may fall into one of them."""
+"""Number of drains; a tick may add requests to one of them, so the test uses the median."""
 PODS, REQUESTS = 10, 42
-"""Thirty for a node and 1.2 for each pod, watches and the Events behind the end aside."""
+"""Thirty requests for the node and 1.2 for each pod, without watches and the Events recorded after the end."""
 
 
 def test_a_drain_of_ten_pods_costs_so_many_requests_and_no_more(scene: Scene) -> None:
-    """X-3: from the creation to Succeeded; the pods are evicted one by one, all else is read and written once."""
+    """X-3: a drain of ten pods, from its creation to Succeeded, costs at most `REQUESTS` requests."""
     node, rounds = scene.node(), []
     for _ in range(ROUNDS):
         scene.pods(node, PODS)

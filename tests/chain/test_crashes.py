@@ -1,4 +1,4 @@
-"""Parts of the product that are down, or die, while there is work."""
+"""Tests with processes of the product that are stopped or killed during maintenances."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ pytestmark = pytest.mark.slow
 RESYNC = 15.0
 """Seconds between two ticks of the PingSource."""
 SLACK = 5.0
-"""Seconds for the maintenance itself."""
+"""Maximum seconds for the maintenance itself."""
 MANY = 50
 UNHEARD = 504
-"""What the audit log has for a request whose sender was killed before the answer; the eviction may have happened."""
+"""Status code in the audit log if the client was killed before the response; the pod may have been evicted."""
 
 
 @pytest.fixture(autouse=True)
 def _whole_again(scene: Scene) -> Iterator[None]:
-    """Leave the product running whatever a test did to it."""
+    """Start the stopped processes of the product after each test."""
     yield
     for server, start in (
         (scene.product.functions, scene.product.start_functions),
@@ -38,7 +38,7 @@ def _whole_again(scene: Scene) -> Iterator[None]:
 
 @proves("X-3")
 def test_a_maintenance_created_while_all_sources_are_down_is_found(scene: Scene) -> None:
-    """X-3: delivery and sources were down when the object came; started, they complete it within one resync period."""
+    """X-3: a maintenance that was created while delivery and sources were down succeeds within one resync period."""
     node = scene.node()
     scene.pods(node, 3)
     scene.product.kill_delivery()
@@ -55,7 +55,7 @@ def test_a_maintenance_created_while_all_sources_are_down_is_found(scene: Scene)
 
 @proves("X-5", "NMO-15")
 def test_a_maintenance_deleted_while_all_is_down_waits_for_us(scene: Scene) -> None:
-    """X-5, NMO-15: the object stays, with its deletion time, until we are back; then the node is restored."""
+    """X-5, NMO-15: a maintenance that was deleted while the product was down remains until its node is restored."""
     node = scene.node()
     path = scene.maintain(node)
     scene.reaches(path)
@@ -84,7 +84,7 @@ def test_a_maintenance_deleted_while_all_is_down_waits_for_us(scene: Scene) -> N
 def test_a_kill_in_the_middle_of_a_drain_costs_time_only(
     scene: Scene, kill: Callable[[Product], None], start: Callable[[Product], None]
 ) -> None:
-    """X-2, X-3, design rule 4: killed with -9 amid 50 pods and started again, all go, each evicted once."""
+    """X-2, X-3, design rule 4: after a SIGKILL during a drain, the drain completes and evicts each pod once."""
     node = scene.node()
     pods = scene.pods(node, MANY, delete="2s")
     path = scene.maintain(node)
@@ -107,12 +107,12 @@ def test_a_kill_in_the_middle_of_a_drain_costs_time_only(
 
 
 def _uid(eviction: Object) -> str:
-    """The pod that an eviction in the audit log names."""
+    """Return the uid of the pod that the eviction in the audit log names."""
     return str(eviction["requestObject"]["deleteOptions"]["preconditions"]["uid"])
 
 
 def wait_for_terminating(scene: Scene, pods: list[Object], count: int) -> None:
-    """Return when so many of the pods are being deleted."""
+    """Wait until `count` of the pods are terminating."""
     namespace = pods[0]["metadata"]["namespace"]
     going: set[str] = set()
     for change in scene.cluster.watch(f"/api/v1/namespaces/{namespace}/pods", seconds=30):

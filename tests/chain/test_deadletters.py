@@ -1,4 +1,4 @@
-"""What a function did not take is listed with the reason, and can be delivered once more, to that function alone."""
+"""Tests of dead letters: they are listed with their reason, and redriven only to the function that rejected them."""
 
 from __future__ import annotations
 
@@ -28,20 +28,23 @@ def letters(scene: Scene, **query: object) -> list[Entry]:
 
 
 def listed(scene: Scene, *words: str) -> dict[str, dict[str, object]]:
-    """The dead letters that the command shows, by event."""
+    """Return the dead letters that the command lists, by event id."""
     found = run(scene, "deadletters", "-o", "json", *words)
     assert found.exit_code == 0, found.output
     return {letter["event"]: letter for letter in json.loads(found.stdout)["deadLetters"]}
 
 
 def functions(scene: Scene) -> tuple[str, str]:
-    """Where they are; the delivery of this machine has no Trigger with an address."""
+    """Return the option with the functions' URL, which the local delivery has in no Trigger."""
     return "--functions", scene.product.functions_url
 
 
 @pytest.fixture
 def refused(scene: Scene, tmp_path: Path) -> Iterator[tuple[str, Entry]]:
-    """Give a maintenance that `taint`, broken by hand, refused to go on with, and the letter. It is whole again."""
+    """Yield a maintenance whose event `taint` rejected, and that dead letter.
+
+    A copy of `taint` that was changed by hand rejected it; the unchanged functions run again.
+    """
     port = urlsplit(scene.product.functions_url).port or 0
     environment = {
         "JOURNAL": str(scene.product.journal),
@@ -68,7 +71,7 @@ def refused(scene: Scene, tmp_path: Path) -> Iterator[tuple[str, Entry]]:
 def test_a_dead_letter_is_redriven_to_its_function_and_the_chain_goes_on(
     scene: Scene, refused: tuple[str, Entry]
 ) -> None:
-    """X-6: listed with its reason; redriven, only the function that refused it runs, and the drain is finished."""
+    """X-6: redriving a listed dead letter calls only the function that rejected it, and the drain then succeeds."""
     path, letter = refused
     key = letter.event.get_id()
     before = listed(scene)[key]
@@ -92,12 +95,12 @@ def test_a_dead_letter_is_redriven_to_its_function_and_the_chain_goes_on(
 
 
 def _caused(book: Journal, key: str) -> list[str]:
-    """Types of the events that answer this one."""
+    """Return the types of the events that were emitted in reply to this one."""
     return [entry.event.get_type() for entry in book.select() if entry.cause == key]
 
 
 def test_what_is_refused_again_stays_open(scene: Scene) -> None:
-    """X-6: exit 1, with the reason; all can be redriven at once."""
+    """X-6: an event that is rejected again stays an open dead letter, and the command exits with 1 and the reason."""
     event = CloudEvent(
         {"id": "poison", "source": "/test", "type": events.NODE_CORDONED, "datacontenttype": "application/json"}, {}
     )
@@ -113,7 +116,7 @@ def test_what_is_refused_again_stays_open(scene: Scene) -> None:
 
 @pytest.mark.slow
 def test_an_answer_that_gets_nowhere_leaves_it_open(scene: Scene) -> None:
-    """X-6: without its answer at the broker the chain has not gone on: it can be redriven again."""
+    """X-6: a dead letter stays open if the reply of its redrive could not be published, and can be redriven again."""
     node = scene.node()
     path = scene.maintain_with_pods(node, 1)
     uid = scene.admin.get(path)["metadata"]["uid"]
@@ -150,7 +153,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("words", "said"), WRONG.values(), ids=WRONG)
 def test_a_wrong_redrive_is_one_line_and_exit_2(scene: Scene, words: list[str], said: str) -> None:
-    """X-6: the line names what to do."""
+    """X-6: an invalid `redrive` command exits with 2 and one line that contains the remedy."""
     found = run(scene, "redrive", *words)
 
     assert found.exit_code == 2

@@ -1,4 +1,7 @@
-"""Drains of pods that an eviction does not move: no haste, a status that says why, and nobody waits (design rule 9)."""
+"""Tests of the eviction backoff (design rule 9) for pods that return or whose eviction is refused.
+
+The product evicts such pods rarely, and the status gives the reason.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def resting(reason: str, count: int) -> Callable[[Object], bool]:
-    """Nothing is left but so many pods that are blocked for that reason until a time that is named."""
+    """Return a predicate: `count` pods are pending, and all are blocked for `reason` with a `retryAfter`."""
 
     def holds(item: Object) -> bool:
         status = item.get("status") or {}
@@ -29,9 +32,9 @@ def resting(reason: str, count: int) -> Callable[[Object], bool]:
 
 
 def test_pods_that_return_are_left_alone_and_nobody_waits_for_them(scene: Scene) -> None:
-    """Five replicas tolerate every taint and are back at once; three bare pods go, and ticks bring no haste.
+    """Recreated pods that tolerate every taint are in backoff: three bare pods leave, and ticks evict no pod again.
 
-    When the toleration is taken off, the drain ends by itself.
+    The drain completes once the toleration is removed.
     """
     node, other, namespace = scene.node(), scene.node(), scene.namespace()
     scene.deployment(namespace, node, 5, tolerations=[{"operator": "Exists"}])
@@ -45,7 +48,8 @@ def test_pods_that_return_are_left_alone_and_nobody_waits_for_them(scene: Scene)
     assert all(message.startswith("tolerates every taint; ReplicaSet web-") for message in messages)
     assert "tolerates every taint" in status["lastError"]
     evictions = _evictions_in(scene, namespace)
-    assert len(evictions) <= 3 + 2 * 5  # all of them once, and again those that were there before the object was read
+    # One eviction for each pod, and one more for each replacement that existed before its owner was read.
+    assert len(evictions) <= 3 + 2 * 5
     for _ in range(3):
         scene.tick()
     assert _evictions_in(scene, namespace) == evictions
@@ -59,7 +63,10 @@ def test_pods_that_return_are_left_alone_and_nobody_waits_for_them(scene: Scene)
 
 @proves("X-6")
 def test_pods_that_name_the_node_are_left_alone(scene: Scene) -> None:
-    """Rule 9: their template passes the scheduler by, and so the taints: no storm, and the status says why."""
+    """Rule 9: pods whose template sets `nodeName` are in backoff, and the status gives the reason.
+
+    Such a template bypasses the scheduler and so the taints.
+    """
     node, other, namespace = scene.node(), scene.node(), scene.namespace()
     scene.deployment(namespace, node, 5, bound=True)
     path = scene.maintain(node)
@@ -69,7 +76,8 @@ def test_pods_that_name_the_node_are_left_alone(scene: Scene) -> None:
     messages = {entry["message"] for entry in status["blockedPods"]}
     assert all(message.startswith("came although the node is closed, or while it was open; ") for message in messages)
     evictions = _evictions_in(scene, namespace)
-    # For two seconds, three as Kubernetes counts them, they may be what the scheduler had in its hands: 0.4 s a round.
+    # The scheduler may still bind pods for two seconds after the cordon, three with timestamps in whole seconds.
+    # In this time a round of evictions takes 0.4 s.
     assert len(evictions) <= 10 * 5
     for _ in range(3):
         scene.tick()
@@ -84,7 +92,10 @@ def test_pods_that_name_the_node_are_left_alone(scene: Scene) -> None:
 
 @proves("X-6")
 def test_a_pod_that_a_policy_refuses_is_tried_ever_more_seldom(scene: Scene) -> None:
-    """X-6: the others go; it is blocked with the policy's words, and no tick tries it again before its time."""
+    """X-6: a pod that a policy rejects is reported with the policy's message, and ticks respect its backoff.
+
+    The other pods are evicted.
+    """
     node, namespace = scene.node(), scene.namespace()
     scene.pods(node, 3, namespace=namespace)
     (refused,) = scene.pods(node, 1, namespace=namespace)
@@ -99,14 +110,14 @@ def test_a_pod_that_a_policy_refuses_is_tried_ever_more_seldom(scene: Scene) -> 
         for _ in range(3):
             scene.tick()
         assert len(scene.evictions([refused])) == tried
-        assert tried - rehearsed <= 3  # as long as the others were on their way
+        assert tried - rehearsed <= 3  # retried only as long as other evictions succeeded
     scene.delete(path)
     scene.gone(path)
 
 
 @contextmanager
 def policy_against(scene: Scene, pod: Object) -> Iterator[None]:
-    """Have an admission policy refuse the pod's eviction while the block runs."""
+    """Let an admission policy reject the pod's eviction while the block runs."""
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/eviction"]}
     expression = f"object.metadata.name != '{name}' || object.metadata.namespace != '{namespace}'"
@@ -120,6 +131,6 @@ def policy_against(scene: Scene, pod: Object) -> Iterator[None]:
 
 
 def _evictions_in(scene: Scene, namespace: str) -> list[str]:
-    """Names of pods whose eviction was requested in this namespace."""
+    """Return the names of the pods in this namespace whose eviction was requested."""
     requests = (entry["objectRef"] for entry in scene.audit() if entry["objectRef"].get("subresource") == "eviction")
     return [found["name"] for found in requests if found["namespace"] == namespace]

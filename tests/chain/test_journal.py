@@ -1,4 +1,4 @@
-"""The journal of a real drain."""
+"""Tests of the journal after a real drain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.machine import is_below
 
 
 def test_a_drain_is_recorded_with_every_run(scene: Scene) -> None:
-    """X-6: each event of a maintenance has the runs of the functions that took it, and what each answered."""
+    """X-6: the journal has each event of a maintenance with the function calls that handled it and their replies."""
     path = scene.maintain_with_pods(scene.node(), 3)
     uid = scene.admin.get(path)["metadata"]["uid"]
     steps = {
@@ -52,7 +52,7 @@ def test_a_drain_is_recorded_with_every_run(scene: Scene) -> None:
 
 @pytest.fixture
 def large(scene: Scene) -> str:
-    """Give the name of a maintenance that has drained 100 pods and is gone."""
+    """Return the name of a maintenance that drained 100 pods and was deleted."""
     path = scene.maintain_with_pods(scene.node(), 100)
     scene.delete(path)
     scene.gone(path)
@@ -61,7 +61,7 @@ def large(scene: Scene) -> str:
 
 @pytest.mark.slow
 def test_the_tree_of_a_large_drain_is_there_at_once(scene: Scene, large: str) -> None:
-    """A drain of 100 pods: `events -o tree` in under 0.3 s, as a command without the interpreter's start."""
+    """`events -o tree` prints a drain of 100 pods in under 0.3 s, without the interpreter's start."""
     line = ["events", "--journal", str(scene.product.journal), "--maintenance", large, "-o", "tree"]
 
     took = []

@@ -1,4 +1,4 @@
-"""One maintenance from its creation to its end, for each of the three API groups."""
+"""Tests of one maintenance from its creation to its deletion, for each of the three API groups."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SAMPLES = {
     KUBEVIRT.api_version: ("maintenance-example", "node-1.example.com", "Node maintenance"),
     KUBEVIRT_ALPHA.api_version: ("nodemaintenance-xyz", "node03", "Test node maintenance"),
 }
-"""Names as in the documents of the three projects."""
+"""API version → name, node and reason, as in the documentation of the three projects."""
 
 
 @proves("X-7", "NMO-4", "NMO-14", "NMO-15", "KNM-1", "C8", "C19")
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_sample_drains_its_node_and_gives_it_back(scene: Scene, group: str) -> None:
-    """X-7, C2, C3, NMO-3, 4, 6, 10, 14, 15, KNM-1, 4, DRN-12, 13, OSV-5, 11: all do alike."""
+    """X-7, C2, C3, NMO-3, 4, 6, 10, 14, 15, KNM-1, 4, DRN-12, 13, OSV-5, 11: each group drains and restores."""
     name, wanted, reason = SAMPLES[group]
     node = scene.node(wanted)
     foreign = {"key": "example.com/mine", "value": "yes", "effect": "NoSchedule"}
@@ -58,7 +58,7 @@ def test_a_sample_drains_its_node_and_gives_it_back(scene: Scene, group: str) ->
 
 
 def test_the_conditions_can_be_waited_for(scene: Scene) -> None:
-    """NMO-10: `kubectl wait --for=condition=Drained` returns when nothing is left to evict."""
+    """NMO-10: `kubectl wait --for=condition=Drained` returns when no pod is left to evict."""
     node = scene.node()
     scene.pods(node, 2, delete="300ms")
     path = scene.maintain(node)
@@ -72,7 +72,7 @@ def test_the_conditions_can_be_waited_for(scene: Scene) -> None:
 
 @proves("NMO-10")
 def test_a_node_without_pods_succeeds_at_once(scene: Scene) -> None:
-    """NMO-10: a node with nothing to evict is done with evictionPods 0 and drainProgress 100."""
+    """NMO-10: a node without pods to evict succeeds with `evictionPods` 0 and `drainProgress` 100."""
     path = scene.maintain(scene.node())
 
     status = scene.reaches(path, seconds=10)["status"]
@@ -84,7 +84,7 @@ def test_a_node_without_pods_succeeds_at_once(scene: Scene) -> None:
 
 @proves("NMO-6", "OSV-6", "C8")
 def test_pods_do_not_come_back_when_the_node_does(scene: Scene) -> None:
-    """OSV-6, NMO-6: a Deployment's pods live on elsewhere and stay there after the maintenance."""
+    """OSV-6, NMO-6: a Deployment's pods move to another node and stay there after the maintenance."""
     node, other = scene.node(), scene.node()
     namespace = scene.namespace()
     scene.deployment(namespace, node, 4)
@@ -102,7 +102,7 @@ def test_pods_do_not_come_back_when_the_node_does(scene: Scene) -> None:
 
 @proves("DRN-6")
 def test_a_manual_cordon_is_nobody_elses_business(scene: Scene) -> None:
-    """DRN-6: a node cordoned by hand, with no NodeMaintenance, stays as it is while Node events and ticks pass."""
+    """DRN-6: the product does not write to a node that was cordoned by hand and has no NodeMaintenance."""
     node = scene.node()
     scene.cluster.kubectl("cordon", node)
     path = scene.maintain(scene.node())
@@ -118,7 +118,7 @@ def test_a_manual_cordon_is_nobody_elses_business(scene: Scene) -> None:
 
 @proves("X-7", "NMO-22")
 def test_two_maintenances_of_one_node_hold_it_until_both_are_gone(scene: Scene) -> None:
-    """NMO-22, X-7: the second is Failed and says why; the node is given back when the last one is deleted."""
+    """NMO-22, X-7: a second maintenance of a node fails, succeeds the first, and restores the node at its deletion."""
     node = scene.node()
     first = scene.maintain(node)
     scene.reaches(first)
@@ -146,7 +146,7 @@ def test_two_maintenances_of_one_node_hold_it_until_both_are_gone(scene: Scene) 
 
 @proves("NMO-22")
 def test_deleting_the_refused_second_leaves_the_node_in_maintenance(scene: Scene) -> None:
-    """NMO-22: the refused maintenance never held the node, and its deletion does not uncordon it."""
+    """NMO-22: deleting a second maintenance, which never held the node, does not uncordon the node."""
     node = scene.node()
     first = scene.maintain(node)
     scene.reaches(first)
@@ -163,7 +163,7 @@ def test_deleting_the_refused_second_leaves_the_node_in_maintenance(scene: Scene
 
 @proves("NMO-15")
 def test_a_deletion_in_the_middle_of_a_drain_stops_it(scene: Scene) -> None:
-    """NMO-15: deleted while pods are blocked: no eviction follows, the node is given back."""
+    """NMO-15: deleting a maintenance whose pods are blocked restores the node and evicts no pod."""
     node, namespace = scene.node(), scene.namespace()
     pods = scene.pods(node, 3, namespace=namespace, labels={"app": "x"})
     scene.budget(namespace, {"app": "x"}, allowed=0, minAvailable=3)

@@ -1,4 +1,4 @@
-"""A node whose kubelet falls silent while it is in maintenance: powering it off is the administrator's business."""
+"""Tests of a node that becomes NotReady during its maintenance; powering it off is left to the administrator."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.proofs import proves
 from tests.workload import audit
 
 NEVER = "1h"
-"""How long the pods take to end: nobody is there to end them."""
+"""Duration of the pods' termination; longer than the test, as if the kubelet were down."""
 WRITTEN = {"nodes", "pods", "nodemaintenances", "leases", "events"}
-"""What a maintenance writes at all. Machines and their power are none of it."""
+"""The resources that a maintenance writes; nothing that concerns machines or their power."""
 
 
 @proves("OSV-15", "C9")
 def test_on_a_node_that_is_not_ready_a_maintenance_keeps_its_state_and_waits(scene: Scene) -> None:
-    """Pods marked Terminating stay in pendingPods, no power is touched, and it ends when the pods are gone."""
+    """Terminating pods of a NotReady node stay in `pendingPods`; their deletion completes the maintenance."""
     node = scene.node()
     pods = scene.pods(node, 3, delete=NEVER)
     seen = audit(scene.cluster)
@@ -33,14 +33,14 @@ def test_on_a_node_that_is_not_ready_a_maintenance_keeps_its_state_and_waits(sce
 
     with Flow(scene.product.delivery_log) as flow:
         fall_silent(scene, node)
-        flow.await_type(RESOURCE_UPDATED, 120, times=2)  # the product has heard of it
+        flow.await_type(RESOURCE_UPDATED, 120, times=2)  # the product has received the Node's update
 
     assert " NotReady,SchedulingDisabled " in scene.cluster.kubectl("get", "node", node).stdout
     assert state(scene.admin.get(path)) == waiting_for(pods)
     assert len(scene.pods_on(node)) == 3
     assert "medik8s.io/drain" in {taint["key"] for taint in scene.spec(node)["taints"]}
 
-    for pod in pods:  # as an administrator does who knows that the machine is off
+    for pod in pods:  # as an administrator does after powering the machine off
         where = ("-n", pod["metadata"]["namespace"], pod["metadata"]["name"])
         scene.cluster.kubectl("delete", "pod", *where, "--force", "--grace-period=0")
     done = scene.reaches(path)
@@ -53,7 +53,7 @@ def test_on_a_node_that_is_not_ready_a_maintenance_keeps_its_state_and_waits(sce
 
 
 def fall_silent(scene: Scene, node: str) -> None:
-    """Take the node from the fake kubelet and say that it is not ready; return when the cluster acts on that."""
+    """Remove the node from kwok and set it NotReady; return when the controller manager has tainted it."""
     scene.cluster.kubectl("annotate", "node", node, "kwok.x-k8s.io/node-")
     conditions = [{"type": "Ready", "status": "False", "reason": "KubeletNotReady", "message": "for a test"}]
     patch = json.dumps({"status": {"conditions": conditions}})
@@ -66,11 +66,11 @@ def taints(node: Object) -> set[str]:
 
 
 def state(item: Object) -> tuple[str, int, list[str]]:
-    """Phase, progress and pending pods of a maintenance."""
+    """Return the maintenance's phase, progress and pending pods."""
     status = item.get("status") or {}
     return status.get("phase", ""), status.get("drainProgress", 0), sorted(status.get("pendingPods", []))
 
 
 def waiting_for(pods: list[Object]) -> tuple[str, int, list[str]]:
-    """The state in which all these pods are still to go."""
+    """Return the state in which all these pods are pending."""
     return "Running", 0, sorted(pod["metadata"]["name"] for pod in pods)

@@ -1,4 +1,4 @@
-"""What docs/observability.md says can be seen of a real drain is what can be seen."""
+"""Tests that a real drain produces the metrics and log messages of docs/observability.md."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ ROW = re.compile(r"^\| `(nodemaintenance_\w+)` \|([a-z, ]*)\|", re.MULTILINE)
 OF_BUCKETS = {"le"}
 PODSOURCE = "nodemaintenance_podsource_"
 ADMISSION = ("nodemaintenance_admission_", "nodemaintenance_serving_certificate_")
-"""They have pages of their own, and tests of them."""
+"""Prefixes of metrics that other processes serve and other tests check."""
 
 
 def documented(page: str) -> dict[str, set[str]]:
-    """Metric → labels, by the tables."""
+    """Return metric → labels, from the page's tables."""
     return {name: set(filter(None, labels.replace(" ", "").split(","))) for name, labels in ROW.findall(page)}
 
 
 def offered(url: str) -> dict[str, set[str]]:
-    """Metric → labels, by /metrics; a counter is documented with its `_total`."""
+    """Return metric → labels, from /metrics; a counter's name ends with `_total`, as in the page."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"{url}/metrics", timeout=10) as answer:
         text = answer.read().decode()
@@ -46,14 +46,15 @@ def offered(url: str) -> dict[str, set[str]]:
 
 
 def test_the_tables_name_every_metric_and_its_labels(scene: Scene) -> None:
-    """After a drain that a budget holds up for a tick: nothing else is offered, and all of it."""
+    """After a drain that a budget blocks, the product serves exactly the metrics that the page lists."""
     node, namespace = scene.node(), scene.namespace()
     scene.pods(node, 1, namespace=namespace, labels={"app": "one"})
     scene.budget(namespace, {"app": "one"}, name="strict", allowed=0, minAvailable=1)
     path = scene.maintain(node)
     scene.reaches(path, lambda item: bool((item.get("status") or {}).get("blockedPods")))
     scene.tick()
-    post(tick(), scene.product.function_url("renew-certificates"))  # no source of a local product calls it
+    # No source of the local product calls this function.
+    post(tick(), scene.product.function_url("renew-certificates"))
 
     functions, delivery = offered(scene.product.functions_url), offered(scene.product.broker_url)
     written = documented(PAGE)
@@ -75,7 +76,7 @@ RECONCILER = {"reconciler group", "reconciler kind", "name", "namespace", "nodeN
 
 
 def daemonset(scene: Scene, namespace: str, node: str) -> None:
-    """Have a DaemonSet's pod on the node."""
+    """Create a DaemonSet with a pod on the node, and wait until it is ready."""
     labels = {"app": "agent"}
     pod = {"nodeSelector": {"kubernetes.io/hostname": node}, "containers": [{"name": "main", "image": "fake"}]}
     template = {"metadata": {"labels": labels}, "spec": pod}
@@ -86,7 +87,7 @@ def daemonset(scene: Scene, namespace: str, node: str) -> None:
 
 
 def logged(scene: Scene, name: str) -> list[Object]:
-    """The functions' log lines about a maintenance; every line of the log is one JSON object."""
+    """Return the functions' log lines about a maintenance; each line is one JSON object."""
     lines = [json.loads(line) for line in scene.product.functions_log.read_text().splitlines()]
     return [line for line in lines if line.get("Request.Name") == name]
 
@@ -94,7 +95,7 @@ def logged(scene: Scene, name: str) -> list[Object]:
 @proves("NMO-7", "NMO-17", "NMO-17a", "KNM-5", "DRN-13", "C5", "C31")
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=["medik8s", "kubevirt"])
 def test_an_operator_finds_the_lines_that_he_greps_for(scene: Scene, group: Group) -> None:
-    """NMO-17, KNM-5, C31: a real drain and its end log each message in the words of both documents, once an action."""
+    """NMO-17, KNM-5, C31: a drain and its end log each documented message once per action."""
     node, namespace = scene.node(), scene.namespace()
     daemonset(scene, namespace, node)
     (pod,) = (item["metadata"]["name"] for item in scene.pods(node, 1, namespace=namespace))
@@ -103,7 +104,7 @@ def test_an_operator_finds_the_lines_that_he_greps_for(scene: Scene, group: Grou
     scene.reaches(path)
     scene.delete(path)
     scene.gone(path)
-    scene.tick()  # `restore`, which lets the object go, has answered
+    scene.tick()  # wait until `restore`, which removes the finalizer, has finished
 
     lines = logged(scene, name)
     said = [line["msg"] for line in lines]
@@ -144,5 +145,5 @@ def test_an_operator_finds_the_lines_that_he_greps_for(scene: Scene, group: Grou
 
 
 def test_the_page_lists_the_messages_of_the_documents() -> None:
-    """NMO-17, KNM-5."""
+    """NMO-17, KNM-5: the page lists all 14 messages of the two projects' documentation."""
     assert len(MESSAGE.findall(PAGE)) == 14

@@ -1,4 +1,4 @@
-"""Two PodSources at once, as during a rollout or with two replicas: they do no harm, and either is enough."""
+"""Tests of two concurrent PodSources, as during a rollout or with two replicas: neither disturbs the other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PODS, ALLOWED = 12, 4
 
 @pytest.fixture
 def second(scene: Scene, tmp_path: Path) -> Iterator[Server]:
-    """Give a PodSource beside the one that the delivery has started, ready."""
+    """Yield a ready PodSource that runs next to the delivery's own."""
     port = free_port()
     identity = scene.cluster.kubeconfig_for(access.service_account("podsource"))
     own = {"KUBECONFIG": str(identity), "PORT": str(port), "SIGNING_KEY": access.signing_key(scene.cluster.directory)}
@@ -44,7 +44,7 @@ def second(scene: Scene, tmp_path: Path) -> Iterator[Server]:
 
 @contextmanager
 def silent(scene: Scene) -> Iterator[None]:
-    """Have the delivery's own PodSource stand still, as on a node that hangs."""
+    """Suspend the delivery's own PodSource while the block runs, as on a node that hangs."""
     found = [pid for pid in tree(scene.product.delivery.pid) if b"eventing.podsource" in _words(pid)]
     assert len(found) == 1
     os.kill(found[0], signal.SIGSTOP)
@@ -59,7 +59,7 @@ def _words(pid: int) -> bytes:
 
 
 def drained(scene: Scene) -> Counter[str]:
-    """Drain pods behind a budget; gives how many events of each type that took."""
+    """Drain pods behind a budget; return the number of events of each type."""
     node, other, namespace = scene.node(), scene.node(), scene.namespace()
     scene.deployment(namespace, node, PODS, ready="200ms")
     scene.allow(namespace, other)
@@ -77,7 +77,7 @@ def drained(scene: Scene) -> Counter[str]:
 
 @proves("X-2")
 def test_two_tell_the_same_and_nothing_is_done_twice(scene: Scene, second: Server) -> None:
-    """X-2: each pod is evicted once, and the hints are at most twice as many as those of one."""
+    """X-2: with two PodSources each pod is evicted once, and at most twice as many hints are sent as with one."""
     one = 10 + 3 * PODS
 
     told = drained(scene)
@@ -90,7 +90,7 @@ def test_two_tell_the_same_and_nothing_is_done_twice(scene: Scene, second: Serve
 
 @proves("X-3")
 def test_one_takes_over(scene: Scene, second: Server) -> None:
-    """X-3: the drain does not wait for a tick when the other has been standing still all the while."""
+    """X-3: while one PodSource is suspended, the other sends the hints that the drain needs before a tick."""
     with silent(scene):
         told = drained(scene)
 

@@ -1,4 +1,4 @@
-"""What the README shows is so."""
+"""Tests that the README's commands and statements are true."""
 
 from __future__ import annotations
 
@@ -19,54 +19,55 @@ from tests.chain.scene import Scene
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 SESSION = ("Try it yourself", "Read the status", "See what happened", "Replay an event")
-"""The sections whose commands follow one another, from `make up` on."""
+"""The sections whose commands the tests run in sequence, beginning with `make up`."""
 NOT_COPIED = (".git", ".venv", ".cluster", "build", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis")
 MARK = "----- "
 
 
 def commands(heading: str) -> list[str]:
-    """The `$` lines in the section under that heading."""
+    """Return the commands (lines with `$`) in the section with this heading."""
     section = README.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
     return re.findall(r"^\$ (.+?)(?:\s+# .*)?$", section, re.MULTILINE)
 
 
 @pytest.mark.parametrize("target", re.findall(r"`?\$? ?make (?:-s )?([a-z0-9-]+)", README))
 def test_a_make_target_of_the_readme_exists(target: str) -> None:
-    """Each `make` target that the README names is one of the Makefile's."""
+    """Check that each `make` target of the README exists in the Makefile."""
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Give a copy of the project as a stranger has it, known to git; what `make up` starts in it ends with the test."""
+    """Yield a copy of the project as after a clone, tracked by git; stop its local cluster afterwards."""
     build.servers()
     copy = tmp_path_factory.mktemp("readme") / "node maintenance"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*NOT_COPIED))
     (copy / ".venv").symlink_to(ROOT / ".venv")
     (copy / ".git" / "info").mkdir(parents=True)
     subprocess.run(["git", "init", "--quiet"], cwd=copy, check=True)
-    (copy / ".git" / "info" / "exclude").write_text(".venv\n")  # here it is no folder, so .gitignore misses it
+    # Here .venv is a symlink, which the pattern in .gitignore does not match.
+    (copy / ".git" / "info" / "exclude").write_text(".venv\n")
     subprocess.run(["git", "add", "--all"], cwd=copy, check=True)
     yield copy
     shell(copy, "make down")
 
 
 def shell(folder: Path, script: str, typed: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a script in a plain shell: no profile, nothing in the environment but HOME and PATH; `typed` is its input."""
+    """Run a script in a shell without profile, with only HOME and PATH in the environment; `typed` is its input."""
     environment = {name: os.environ[name] for name in ("HOME", "PATH")}
     words = ["bash", "--noprofile", "--norc", "-ec", script]
     return subprocess.run(words, cwd=folder, env=environment, input=typed, capture_output=True, text=True, timeout=200)
 
 
 def git_status(folder: Path) -> str:
-    """What git says of the folder."""
+    """Return the output of `git status` for the directory."""
     return subprocess.run(
         ["git", "status", "--porcelain"], cwd=folder, check=True, capture_output=True, text=True
     ).stdout
 
 
 def session(folder: Path, shown: Sequence[str]) -> dict[str, str]:
-    """Run these commands one after the other in one plain shell; what each printed. Fails at the first that fails."""
+    """Run the commands in one shell and return what each printed; fail at the first command that fails."""
     script = "\n".join(f"echo {shlex.quote(MARK + command)}\n{command}" for command in shown)
     done = shell(folder, script, "continue\n")
     parts = [part.partition("\n") for part in done.stdout.split(MARK)[1:]]
@@ -77,7 +78,10 @@ def session(folder: Path, shown: Sequence[str]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def printed(folder: Path) -> dict[str, str]:
-    """Give what each command of the README printed, all of them run in order as a reader does, and git's word on it."""
+    """Return what each command of the README printed; the fixture runs all of them in order.
+
+    The fixture also asserts that the commands leave `git status` unchanged.
+    """
     before = git_status(folder)
     printed = session(folder, [command for heading in SESSION for command in commands(heading)])
     assert git_status(folder) == before
@@ -85,7 +89,7 @@ def printed(folder: Path) -> dict[str, str]:
 
 
 def test_without_a_cluster_there_is_nothing_to_evaluate(folder: Path) -> None:
-    """X-6: one plain error, and nothing on stdout that a shell would run."""
+    """X-6: without a local cluster, `make env` prints one error and writes no output that a shell could evaluate."""
     made = shell(folder, "make -s env")
     called = shell(folder, ".venv/bin/python -m localcluster.up env")
 
@@ -98,7 +102,7 @@ def test_without_a_cluster_there_is_nothing_to_evaluate(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_readmes_session_works_as_shown(printed: dict[str, str]) -> None:
-    """OSV-1: the commands of "Try it yourself", one after the other, leave no trace in the folder."""
+    """OSV-1: the commands of "Try it yourself" work in sequence."""
     start, evaluate, *_, stop = (printed[command] for command in commands("Try it yourself"))
 
     assert "the product is at work" in start
@@ -109,7 +113,7 @@ def test_the_readmes_session_works_as_shown(printed: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_the_readmes_drain_is_blocked(printed: dict[str, str]) -> None:
-    """NMO-8: each pod is named, with the budget that keeps it."""
+    """NMO-8: the status in the README's session shows the budget that blocks the drain."""
     *_, status = (printed[command] for command in commands("Read the status"))
 
     assert "budget web needs 12 healthy pods and has 12" in " ".join(status.split())
@@ -117,7 +121,7 @@ def test_the_readmes_drain_is_blocked(printed: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_the_readmes_events_are_shown(printed: dict[str, str]) -> None:
-    """X-6: the commands that show, export and import."""
+    """X-6: the README's commands show, export and import events."""
     tree, _, _, _, taken = (printed[command] for command in commands("See what happened"))
 
     assert "node-2" in tree
@@ -127,7 +131,7 @@ def test_the_readmes_events_are_shown(printed: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_the_readmes_replays_work_as_shown(printed: dict[str, str]) -> None:
-    """X-2: the replays amid a drain, which is still there, and of its dead letters, which there are none of."""
+    """X-2: the README's replays during a drain find no difference, and `redrive` finds no dead letter."""
     whole, part, one, _, drained, stop, listed, redriven = (printed[command] for command in commands("Replay an event"))
 
     assert " 0 different; a dry run: no write was kept" in whole
@@ -151,7 +155,7 @@ def test_the_readmes_object_is_taken(scene: Scene) -> None:
 
 
 def test_the_readmes_install_is_whole(folder: Path, scene: Scene) -> None:
-    """NMO-24: the overlay of docs/install.md renders; it holds the CRDs, the rights and the flow, and the image."""
+    """NMO-24: the overlay of docs/install.md renders the CRDs, the RBAC, the Triggers and sources, and the image."""
     deploy, functest, _ = commands("Install on a cluster")
     script, *_ = re.findall(r"(mkdir -p mine .*?\nEND\n)", (ROOT / "docs" / "install.md").read_text(), re.DOTALL)
     assert shell(folder, script).returncode == 0
@@ -167,7 +171,7 @@ def test_the_readmes_install_is_whole(folder: Path, scene: Scene) -> None:
 
 @pytest.mark.parametrize("row", re.findall(r"^\| (`[a-z]+/` .*) \|$", README, re.MULTILINE))
 def test_a_room_of_the_readme_is_there(row: str) -> None:
-    """The folders in the README's table exist, and so do those inside them."""
+    """Check that the directories and subdirectories in the README's table exist."""
     room, *inside = re.findall(r"`([a-z]+/)`", row)
 
     assert (ROOT / room).is_dir()
@@ -176,7 +180,7 @@ def test_a_room_of_the_readme_is_there(row: str) -> None:
 
 @pytest.mark.parametrize("field", re.findall(r"`([A-Za-z]+)`", README.split("## Read the status")[1].split("\n## ")[0]))
 def test_a_status_word_of_the_readme_is_known(field: str) -> None:
-    """Fields, phases and conditions in the README's table are those of the CRD and the status rules."""
+    """Check that each word in the README's status table is in the CRD or in the code that computes the status."""
     known = (ROOT / "manifests/base/crds/nodemaintenance.medik8s.io.yaml").read_text()
     rules = "".join(path.read_text() for path in sorted((ROOT / "kube" / "maintenance").glob("*.py")))
 

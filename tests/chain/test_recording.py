@@ -1,4 +1,4 @@
-"""Recording is off the critical path: slow, killed or without its database, it delays no step and loses no event."""
+"""Tests that a slow, killed or broken `record` delays no step and loses no event."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.slow
 
 PODS, DRAINS = 50, 3
 PATIENCE = 60.0
-"""Seconds until all is recorded after the repair: the pauses of the Trigger's retries, and the next tick."""
+"""Maximum seconds until all is recorded after the repair: the backoff of the Trigger's retries, and the next tick."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A scene whose `record` is alone, and how that, or what it needs, dies and comes back."""
+    """An environment with a separate `record`, and functions that break and repair it or its database."""
 
     scene: Scene
     product: Apart
@@ -39,7 +39,7 @@ class Recorded:
 
 @pytest.fixture(scope="module")
 def vacant(scene: Scene) -> Iterator[Scene]:
-    """Give the scene while its product is stopped."""
+    """Yield the environment while its product is stopped."""
     scene.product.stop()
     yield scene
     scene.product.start()
@@ -49,7 +49,7 @@ def vacant(scene: Scene) -> Iterator[Scene]:
 def recorded(
     request: pytest.FixtureRequest, vacant: Scene, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Recorded]:
-    """Put the product with `record` apart in the place of the other; what dies is its process, or its database."""
+    """Yield a product with a separate `record` in place of the stopped one; `record` or its database can be killed."""
     folder = tmp_path_factory.mktemp("apart")
     if request.param == "record":
         yield from _with(vacant, folder, str(folder / "apart.db"), None)
@@ -68,7 +68,7 @@ def _with(scene: Scene, folder: Path, journal: str, server: PostgreSQL | None) -
 
 
 def test_a_kill_during_a_drain_stops_nothing_and_loses_nothing(recorded: Recorded) -> None:
-    """X-2, X-3: killed with -9 amid 50 pods: the drain ends without it; back, it knows every event and every run."""
+    """X-2, X-3: a drain completes while `record` is down, and its repair records every event and call."""
     scene, product = recorded.scene, recorded.product
     node = scene.node()
     pods = scene.pods(node, PODS, delete="1s")
@@ -102,7 +102,7 @@ def _without_run(book: Journal, uid: str) -> list[str]:
 
 @pytest.fixture
 def furnished(recorded: Recorded) -> Iterator[list[str]]:
-    """Give nodes with ten pods each; their maintenances end after the test, beside others."""
+    """Yield nodes with ten pods each; delete their maintenances afterwards."""
     scene = recorded.scene
     nodes = [scene.node() for _ in range(2 * DRAINS)]
     for node in nodes:
@@ -113,9 +113,10 @@ def furnished(recorded: Recorded) -> Iterator[list[str]]:
 
 @pytest.mark.alone
 def test_a_drain_is_as_fast_when_nothing_can_be_recorded(recorded: Recorded, furnished: list[str]) -> None:
-    """KNM-6: ten pods, with `record` at work and with it stopped, so that it takes requests and never answers.
+    """KNM-6: a drain of ten pods is as fast while `record` is suspended and accepts requests without responding.
 
-    No step waits for it: one that did would do so in each of the drains, so the quickest of each kind are compared.
+    A step that waits for `record` would do so in every drain. The test therefore compares the fastest drains of each
+    kind.
     """
     scene, record = recorded.scene, recorded.product.record
     with_it, without = [], []
@@ -130,7 +131,7 @@ def test_a_drain_is_as_fast_when_nothing_can_be_recorded(recorded: Recorded, fur
 
 
 def _drain(scene: Scene, node: str) -> float:
-    """Seconds from creation to Succeeded."""
+    """Return the seconds from the maintenance's creation to Succeeded."""
     started = time.monotonic()
     scene.reaches(scene.maintain(node))
     return time.monotonic() - started

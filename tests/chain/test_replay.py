@@ -1,4 +1,4 @@
-"""What was recorded can be posted again: nothing that is as it should be changes, and each answer is as it was."""
+"""Tests of replays: they change nothing that is in its desired state, and the functions reply as recorded."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def replay(scene: Scene, uid: str, *words: str) -> Result:
 
 
 def drain(scene: Scene) -> tuple[str, str, list[str]]:
-    """Drain a node with a budget in the way for a while; returns the maintenance's path and uid, and its pods."""
+    """Drain a node whose pods have a budget; return the maintenance's path and uid, and the pods' names."""
     node, other, namespace = scene.node(), scene.node(), scene.namespace()
     scene.deployment(namespace, node, 3)
     scene.budget(namespace, {"app": "web"}, allowed=1, minAvailable=2)
@@ -58,7 +58,7 @@ def drain(scene: Scene) -> tuple[str, str, list[str]]:
 @pytest.mark.slow
 @proves("X-2")
 def test_a_whole_cycle_delivered_again_after_its_end_changes_nothing(scene: Scene) -> None:
-    """X-2: all events of a maintain-and-delete cycle, twice, in random order, after the object is gone: no write."""
+    """X-2: all events of a deleted maintenance, delivered twice more in random order, cause no write."""
     node = scene.node()
     path = scene.maintain_with_pods(node, 4)
     uid = scene.admin.get(path)["metadata"]["uid"]
@@ -66,7 +66,7 @@ def test_a_whole_cycle_delivered_again_after_its_end_changes_nothing(scene: Scen
         scene.delete(path)
         scene.gone(path)
         flow.await_type(events.NODE_RESTORED, 10)
-    scene.tick()  # what the cycle caused is recorded and over
+    scene.tick()  # wait until the events of the cycle are processed and recorded
     with closing(Journal(scene.journal)) as book:
         cycle = [entry.event for entry in book.select() if uid in str(entry.event.get_data())]
     kinds = {event.get_type() for event in cycle}
@@ -81,7 +81,7 @@ def test_a_whole_cycle_delivered_again_after_its_end_changes_nothing(scene: Scen
         for name in FUNCTIONS:
             assert post(event, f"{scene.product.functions_url}/{name}").status_code in (200, 204)
         assert post(event, scene.product.broker_url).status_code == 202
-    scene.tick()  # and what they caused is over, too
+    scene.tick()  # wait until the events that they caused are processed, too
 
     assert scene.our_writes()[before:] == []
     assert scene.evictions(fresh) == []
@@ -91,7 +91,7 @@ def test_a_whole_cycle_delivered_again_after_its_end_changes_nothing(scene: Scen
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory, postgresql: PostgreSQL) -> Iterator[Scene]:
-    """Give another cluster, whose product keeps its journal in PostgreSQL."""
+    """Yield another cluster, whose product keeps its journal in PostgreSQL."""
     folder, url = tmp_path_factory.mktemp("elsewhere"), postgresql.database()
     with LocalCluster(folder / "servers", nodes=1) as cluster:
         localproduct.install(cluster)
@@ -105,14 +105,14 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory, postgresql: PostgreSQL) 
 
 @pytest.fixture(params=["scene", "elsewhere"], ids=["SQLite", "PostgreSQL"])
 def on_either(request: pytest.FixtureRequest) -> Scene:
-    """Give one scene after the other."""
+    """Return each of the two environments in turn."""
     scene: Scene = request.getfixturevalue(request.param)
     return scene
 
 
 @pytest.mark.slow
 def test_a_dry_replay_of_a_finished_maintenance_finds_no_difference(on_either: Scene) -> None:
-    """X-2: every event to every function, while it is Succeeded and after it was deleted: dry writes only, exit 0."""
+    """X-2: a dry replay of a succeeded maintenance finds no difference, neither before nor after its deletion."""
     scene = on_either
     path, uid, pods = drain(scene)
     kinds = {entry.event.get_type() for entry in recording(scene, uid)}
@@ -136,16 +136,16 @@ def test_a_dry_replay_of_a_finished_maintenance_finds_no_difference(on_either: S
     assert " 0 different" in finished.stdout
     assert " 0 different" in deleted.stdout
     assert all(is_dry(entry) for entry in scene.our_writes()[before:])
-    assert ours == []  # all was as it should be: not even a dry write was needed
+    assert ours == []  # the desired state was reached, so that even a dry-run write was not needed
 
 
 @pytest.mark.slow
 def test_dry_writes_are_dry(scene: Scene) -> None:
-    """X-2: of a maintenance that would have to be done again, the writes are dry, and the answers as they were."""
+    """X-2: a dry replay for a node that was uncordoned since makes dry-run writes, with the recorded replies."""
     path, uid, _ = drain(scene)
     node = scene.admin.get(path)["spec"]["nodeName"]
     recording(scene, uid)
-    scene.product.delivery.kill()  # or guard would make it good
+    scene.product.delivery.kill()  # otherwise guard would cordon the node again
     try:
         scene.cluster.kubectl("uncordon", node)
         scene.cluster.kubectl("taint", "node", node, "medik8s.io/drain-")
@@ -168,7 +168,10 @@ def test_dry_writes_are_dry(scene: Scene) -> None:
 
 @pytest.mark.slow
 def test_a_budget_that_opened_explains_what_a_blocked_drain_answers_now(scene: Scene) -> None:
-    """X-2: it is named, and no other pod; the last line tells a dry run from the replay that evicts."""
+    """X-2: the replay explains its different replies by the budget that now allows an eviction, and names no pod.
+
+    The last line distinguishes a dry run from a replay that evicts.
+    """
     node, namespace = scene.node(), scene.namespace()
     scene.deployment(namespace, node, 3)
     scene.budget(namespace, {"app": "web"}, allowed=0, minAvailable=3)
@@ -177,7 +180,7 @@ def test_a_budget_that_opened_explains_what_a_blocked_drain_answers_now(scene: S
     found = recording(scene, scene.admin.get(path)["metadata"]["uid"])
     (event, *_) = [entry.event.get_id() for entry in found if entry.event.get_type() == events.NODE_TAINTED]
     words = ("--id", event, "--function", "evict", "--functions", scene.product.functions_url)
-    scene.product.delivery.kill()  # or the drain would go on
+    scene.product.delivery.kill()  # otherwise the drain would continue
     try:
         budget = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/budget"
         scene.admin.patch(budget, {"spec": {"minAvailable": 2}})
@@ -197,7 +200,7 @@ def test_a_budget_that_opened_explains_what_a_blocked_drain_answers_now(scene: S
 
 
 def test_a_real_replay_of_a_finished_maintenance_changes_nothing(scene: Scene) -> None:
-    """X-2: no write, no event: what replayed functions answer never gets to the broker."""
+    """X-2: a replay of a succeeded maintenance writes nothing, and its replies are not published."""
     path, uid, _ = drain(scene)
     scene.tick()
     known = {entry.event.get_id() for entry in recording(scene, uid)}
@@ -205,7 +208,7 @@ def test_a_real_replay_of_a_finished_maintenance_changes_nothing(scene: Scene) -
 
     done = replay(scene, uid, "--yes")
 
-    scene.tick()  # a chain that began would be over
+    scene.tick()  # wait for the events that a published reply would cause
     assert done.exit_code == 0, done.output
     assert scene.our_writes()[before:] == []
     assert {entry.event.get_id() for entry in recording(scene, uid)} == known
@@ -242,7 +245,10 @@ EDITS = {
 def test_a_recording_is_replayed_on_another_cluster(
     scene: Scene, elsewhere: Scene, drained: str, tmp_path: Path
 ) -> None:
-    """X-2: exported, imported and shown; a dry replay says plainly what is not there, and finds no difference."""
+    """X-2: a recording from another cluster can be imported, shown and replayed without a difference.
+
+    The replay lists the objects that do not exist on this cluster.
+    """
     entries = recording(scene, drained)
     lines = run(scene, "events", "--maintenance", drained, "-o", "jsonl").stdout
     (tmp_path / "recording.jsonl").write_text(lines)
@@ -265,12 +271,12 @@ def test_a_recording_is_replayed_on_another_cluster(
     assert " 0 different" in found.stdout
     assert "not recorded" not in found.stdout
     written = [write for write in elsewhere.our_writes()[before:] if write["objectRef"].get("name") != CLAIM]
-    assert written == []  # but for the claim of the install, at its first tick
+    assert written == []  # except for the install's lease, written at the first tick
 
 
 @pytest.fixture(scope="module")
 def drained(scene: Scene) -> Iterator[str]:
-    """Give the uid of a finished maintenance, whole in the journal, whose drain no tick began a second time."""
+    """Yield the uid of a finished, completely recorded maintenance whose drain no tick began a second time."""
     for _ in range(5):
         path, uid, _ = drain(scene)
         steps = Counter(entry.event.get_type() for entry in recording(scene, uid))
@@ -288,7 +294,7 @@ def drained(scene: Scene) -> Iterator[str]:
 def test_a_changed_function_is_found(
     scene: Scene, drained: str, tmp_path: Path, file: str, old: str, new: str, kind: str, diff: list[str]
 ) -> None:
-    """X-2: a recording is a regression test: exit 1, and the diff names event, function and field."""
+    """X-2: a replay against changed functions exits with 1, and its diff names event, function and field."""
     changed = next(entry for entry in recording(scene, drained) if entry.event.get_type() == kind)
 
     with edited(scene, tmp_path, file, old, new, free_port()) as url:
@@ -304,7 +310,7 @@ def test_a_changed_function_is_found(
 
 
 def test_part_of_a_maintenance_can_be_replayed(scene: Scene, drained: str) -> None:
-    """X-2: from one step to another, and to one function."""
+    """X-2: a replay can be limited to events from one step until another, and to one function."""
     found = replay(scene, drained, DRY, "--from", "node.cordoned", "--until", "node.tainted", "-o", "json")
     alone = replay(scene, drained, DRY, "--function", "taint", "--from", "node.cordoned", "--until", "node.cordoned")
 
@@ -318,7 +324,7 @@ def test_part_of_a_maintenance_can_be_replayed(scene: Scene, drained: str) -> No
 
 
 def test_one_event_runs_in_this_process(scene: Scene, drained: str) -> None:
-    """X-2: with the caller's own rights, and no function's server."""
+    """X-2: an event can be replayed in the command's own process, with the user's rights and without a server."""
     (begun,) = [entry for entry in recording(scene, drained) if entry.event.get_type() == events.MAINTENANCE_BEGUN]
 
     found = run(scene, "replay", "--id", begun.event.get_id(), "--in-process", DRY)
@@ -329,7 +335,7 @@ def test_one_event_runs_in_this_process(scene: Scene, drained: str) -> None:
 
 @pytest.mark.slow
 def test_pdb_stops_inside_the_function(scene: Scene, drained: str) -> None:
-    """X-2: at its first line, the recorded event in hand, for as long as a person thinks: a function has 1.6 s."""
+    """X-2: `--pdb` stops at the function's first line, and the function's 1.6 s deadline does not apply meanwhile."""
     (cordoned,) = [entry for entry in recording(scene, drained) if entry.event.get_type() == events.NODE_CORDONED]
     script = f"from console.cli import main; import sys; sys.argv[1:] = {_words(scene, cordoned)!r}; main()"
     session = "p 'the event is', event.get_id()\nimport time; time.sleep(2)\nwhere\ncontinue\n"
@@ -374,7 +380,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("words", "said"), WRONG.values(), ids=WRONG)
 def test_a_wrong_replay_is_one_line_and_exit_2(scene: Scene, words: list[str], said: str) -> None:
-    """X-6: 1 is for a difference, 2 for what keeps us from finding one."""
+    """X-6: an invalid `replay` command exits with 2 and one line; exit status 1 means that there was a difference."""
     found = run(scene, "replay", *words)
 
     assert found.exit_code == 2
@@ -397,7 +403,7 @@ ASTRAY = {
 def test_a_replay_that_leads_nowhere_is_one_line_and_exit_2(
     scene: Scene, drained: str, words: list[str], said: str
 ) -> None:
-    """X-6: the line names what to do."""
+    """X-6: a replay that cannot run as asked exits with 2 and one line that contains the remedy."""
     found = replay(scene, drained, *words)
 
     assert found.exit_code == 2
@@ -409,7 +415,10 @@ def test_a_replay_that_leads_nowhere_is_one_line_and_exit_2(
 def test_events_that_call_nobody_are_one_line_and_exit_2(
     scene: Scene, drained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool
 ) -> None:
-    """X-6: no answer at all is not the same as no difference. `make env` names the Triggers of the wings at work."""
+    """X-6: a replay for whose events no Trigger calls a function exits with 2, since that is not "no difference".
+
+    `make env` sets `TRIGGERS` to the manifests of the installed components.
+    """
     trigger = {"metadata": {"name": "record-on-everything"}, "spec": {"broker": "default"}}
     file = tmp_path / "triggers.yaml"
     file.write_text(json.dumps({"apiVersion": "eventing.knative.dev/v1", "kind": "Trigger", **trigger}))

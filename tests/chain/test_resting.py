@@ -1,4 +1,4 @@
-"""What is done stays done: maintenances that have ended rest beside other tests, tick after tick."""
+"""Test that ticks write nothing to finished maintenances while other tests run."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from tests.chain.scene import Resting, Scene
 from tests.proofs import proves
 
 TICKS = 5
-"""They come every 15 s."""
+"""Number of ticks to wait for; PingSource sends one every 15 s."""
 
 
 @proves("X-3", "NMO-12")
 def test_what_is_drained_rests(scene: Scene, resting: Resting) -> None:
-    """X-3, NMO-12: three finished maintenances, and a minute of resync ticks without a single write of ours to them."""
+    """X-3, NMO-12: the product does not write to three finished maintenances during a minute of ticks."""
     resting.await_ticks(TICKS)
 
     assert resting.writes() == []

@@ -1,4 +1,4 @@
-"""What the real scheduler makes of a node in maintenance."""
+"""Test of the real scheduler with a node in maintenance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.proofs import proves
 
 @proves("NMO-3", "OSV-5")
 def test_a_pod_for_a_node_in_maintenance_waits_until_the_maintenance_is_over(scene: Scene) -> None:
-    """A pod that only this node could take is Unschedulable, and runs there once the maintenance is deleted."""
+    """Pods that fit only the node in maintenance are Unschedulable, and run there after the maintenance."""
     node, namespace = scene.node(), scene.namespace()
     pods = f"/api/v1/namespaces/{namespace}/pods"
     path = scene.maintain(node)
@@ -34,13 +34,13 @@ def test_a_pod_for_a_node_in_maintenance_waits_until_the_maintenance_is_over(sce
 
 
 def pod_for(node: str) -> Object:
-    """A pod that the scheduler has to place, and that fits this node alone."""
+    """Build a pod without `nodeName` that fits only this node."""
     spec = {"nodeSelector": {"kubernetes.io/hostname": node}, "containers": [{"name": "main", "image": "fake"}]}
     return {"metadata": {"name": "new"}, "spec": spec}
 
 
 def condition(pod: Object) -> Object:
-    """What the scheduler says of a pod; empty while it says nothing."""
+    """Return the pod's condition PodScheduled, {} if the scheduler has not written it."""
     found = (pod.get("status") or {}).get("conditions") or []
     return next((each for each in found if each["type"] == "PodScheduled"), {})
 

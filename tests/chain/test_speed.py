@@ -1,4 +1,4 @@
-"""How fast it is, measured in the same run as what it is compared with."""
+"""Tests of latency and of the duration of a drain, relative to `kubectl drain` in the same run."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tests.machine import is_below
 pytestmark = pytest.mark.slow
 
 DRAINS, ROUNDS = 7, 3
-"""So few notice what has become slow; `make bench` measures how fast it is."""
+"""Enough drains to detect a regression; `make bench` measures precisely."""
 
 
 @pytest.fixture
 def furnished(scene: Scene) -> Iterator[dict[str, list[Object]]]:
-    """Give nodes with three pods each; their maintenances end after the test, beside others."""
+    """Yield nodes with three pods each; delete their maintenances afterwards."""
     nodes = {scene.node(): scene.namespace() for _ in range(DRAINS)}
     yield {node: scene.pods(node, 3, namespace=namespace, delete="100ms") for node, namespace in nodes.items()}
     scene.give_back(nodes)
 
 
 def test_the_last_pods_end_is_told_at_once(scene: Scene, furnished: dict[str, list[Object]]) -> None:
-    """NMO-10: the median of the times from the last pod's end to `phase: Succeeded` is under 200 ms."""
+    """NMO-10: `phase: Succeeded` follows the deletion of the last pod within a median of 200 ms."""
     lags = [_lag(scene, node, pods) for node, pods in furnished.items()]
 
     print(f"last pod gone to Succeeded over {DRAINS} drains: median {statistics.median(lags) * 1000:.0f} ms")
@@ -35,7 +35,7 @@ def test_the_last_pods_end_is_told_at_once(scene: Scene, furnished: dict[str, li
 
 
 def test_ten_pods_are_drained_faster_than_by_kubectl(scene: Scene) -> None:
-    """KNM-6, OSV-1: 10 pods without budget: from creation to Succeeded in under 0.6 of what `kubectl drain` takes."""
+    """KNM-6, OSV-1: draining ten pods without a budget takes under 0.6 of the time that `kubectl drain` takes."""
     ours_node, theirs_node = scene.node(), scene.node()
     ratios = []
     for _ in range(ROUNDS):
@@ -57,7 +57,7 @@ def test_ten_pods_are_drained_faster_than_by_kubectl(scene: Scene) -> None:
 
 
 def _lag(scene: Scene, node: str, pods: list[Object]) -> float:
-    """Seconds from the end of the node's last pod to Succeeded, both as a watcher sees them."""
+    """Return the seconds between the watch events for the last pod's deletion and for Succeeded."""
     namespace = pods[0]["metadata"]["namespace"]
     ended: list[float] = []
 

@@ -1,4 +1,4 @@
-"""What people, controllers and missing rights do to a maintenance: whatever it is, a tick brings it back on its way."""
+"""Tests of maintenances that users, other controllers or missing permissions disturb: the next ticks repair them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.proofs import proves
 
 GROUPS_OF_PAIRS = (MEDIK8S.api_version, KUBEVIRT.api_version)
 UNDER_WAY = 7.0
-"""Seconds after a write of the status in which a tick takes a maintenance for under way."""
+"""Seconds after a status write during which a tick leaves a maintenance alone, since it is in progress."""
 
 
 def is_open(node: Object | None) -> bool:
-    """Schedulable and without anything of ours."""
+    """Return whether the node is schedulable and has neither the product's label nor a drain taint."""
     assert node is not None
     spec, labels = node["spec"], node["metadata"]["labels"]
     keys = {taint["key"] for taint in spec.get("taints") or []}
@@ -34,7 +34,7 @@ def is_open(node: Object | None) -> bool:
 
 
 def blocked(item: Object) -> bool:
-    """Its pods wait for a budget."""
+    """Return whether a pod of the maintenance is blocked."""
     return bool((item.get("status") or {}).get("blockedPods"))
 
 
@@ -43,13 +43,13 @@ def has_phase(item: Object) -> bool:
 
 
 def ours(scene: Scene, item: Object) -> Counter[str]:
-    """How many events of each type of our own there were about a maintenance."""
+    """Return event type → number of the product's events about a maintenance."""
     types = (entry.event.get_type() for entry in recording(scene, item["metadata"]["uid"]))
     return Counter(kind for kind in types if kind in events.MEANINGS)
 
 
 def replace(scene: Scene, path: str) -> None:
-    """What `kubectl replace -f` does with the user's own file."""
+    """Replace the maintenance as `kubectl replace -f` does with the user's file."""
     item = scene.admin.get(path)
     body = {key: item[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": {"name": item["metadata"]["name"]}}
     scene.cluster.kubectl("replace", "-f", "-", input=json.dumps(body))
@@ -58,7 +58,7 @@ def replace(scene: Scene, path: str) -> None:
 @pytest.mark.slow
 @proves("X-7", "NMO-14")
 def test_pairs_deleted_with_one_command_give_their_nodes_back(scene: Scene) -> None:
-    """X-7: of each pair one began, and the other waits for it: deleted first, last or while it takes over, all go."""
+    """X-7: deleting two maintenances per node with one command restores every node, in any order of the deletions."""
     nodes = [scene.node() for _ in range(4)]
     first = [scene.maintain(node) for node in nodes]
     for path in first:
@@ -73,14 +73,14 @@ def test_pairs_deleted_with_one_command_give_their_nodes_back(scene: Scene) -> N
 
     for node in nodes:
         scene.until("/api/v1/nodes", node, is_open, seconds=2)
-    assert len(scene.our_writes()) - before <= 25 * len(nodes)  # some heirs have begun by then
+    assert len(scene.our_writes()) - before <= 25 * len(nodes)  # some successors have begun before their deletion
 
 
 @pytest.mark.slow
 @pytest.mark.abreast
 @proves("X-6", "X-3")
 def test_a_right_that_is_given_later_is_enough(scene: Scene) -> None:
-    """X-6, X-3: begin had taken the lease, and was refused then: said in the status; later the next tick begins it."""
+    """X-6, X-3: a maintenance whose begin was forbidden reports the reason; a tick begins it once it is permitted."""
     node = scene.node()
     scene.pods(node, 2)
     with policy_against_our_writes(scene, name := f"refused-{node}"):
@@ -98,7 +98,7 @@ def test_a_right_that_is_given_later_is_enough(scene: Scene) -> None:
 
 @contextmanager
 def policy_against_our_writes(scene: Scene, name: str) -> Iterator[None]:
-    """Refuse, while the block runs, what our accounts write of the maintenance of this name, its status excepted."""
+    """Reject updates of the maintenance with this name while the block runs, except those of its status."""
     rule = {
         "apiGroups": [MEDIK8S.api_version.split("/")[0]],
         "apiVersions": ["*"],
@@ -123,7 +123,7 @@ def policy_against_our_writes(scene: Scene, name: str) -> Iterator[None]:
 @pytest.mark.abreast
 @proves("NMO-11", "X-3")
 def test_a_maintenance_replaced_amid_its_drain_goes_on(scene: Scene) -> None:
-    """X-3, NMO-11: `kubectl replace` took finalizer, owner and counts: they come back, and the drain goes on."""
+    """X-3, NMO-11: a tick restores finalizer, owner and counts after `kubectl replace`, and the drain continues."""
     node, namespace = scene.node(), scene.namespace()
     scene.pods(node, 3, namespace=namespace, labels={"app": "x"})
     scene.budget(namespace, {"app": "x"}, allowed=1, minAvailable=2)
@@ -150,7 +150,7 @@ def test_a_maintenance_replaced_amid_its_drain_goes_on(scene: Scene) -> None:
 @pytest.mark.slow
 @proves("X-5", "X-3")
 def test_one_replaced_and_deleted_at_once_leaves_nothing_behind(scene: Scene) -> None:
-    """X-5, X-3: without its finalizer it is gone before anybody heard of it: one tick gives node and lease back."""
+    """X-5, X-3: one tick restores the node and the lease of a maintenance that was deleted without its finalizer."""
     node = scene.node()
     path = scene.maintain(node)
     scene.reaches(path)
@@ -166,7 +166,7 @@ def test_one_replaced_and_deleted_at_once_leaves_nothing_behind(scene: Scene) ->
 
 
 def test_a_node_uncordoned_by_hand_is_cordoned_again(scene: Scene) -> None:
-    """Design, guard: somebody uncordons a node under maintenance; it is cordoned again and an Event on it says so."""
+    """Design, guard: a node that was uncordoned by hand is cordoned again, and an Event on the node records it."""
     node = scene.node()
     path = scene.maintain(node)
     scene.reaches(path)
@@ -182,7 +182,7 @@ def test_a_node_uncordoned_by_hand_is_cordoned_again(scene: Scene) -> None:
 @pytest.mark.slow
 @pytest.mark.abreast
 def test_a_controller_that_takes_the_label_off_is_no_endless_quarrel(scene: Scene) -> None:
-    """Rule 9: it does so at once whenever the label comes back: a few writes of ours, and then a pause."""
+    """Rule 9: if another controller keeps removing the product's label, the product stops after a few writes."""
     node = scene.node()
     path = scene.maintain(node)
     item = scene.reaches(path)
@@ -192,7 +192,7 @@ def test_a_controller_that_takes_the_label_off_is_no_endless_quarrel(scene: Scen
     with scene.aside(lambda: strip(scene, node, stripped, done)):
         before = len(scene.our_writes())
         for _ in range(2):
-            scene.tick()  # returns when there is nothing left to deliver: in a quarrel there always is
+            scene.tick()  # `tick` returns once no event is left, which flapping alone would prevent
         writes = [entry for entry in scene.our_writes()[before:] if entry["objectRef"].get("name") == node]
         done.set()
         scene.until("/api/v1/nodes", node, lambda found: in_maintenance(found, MEDIK8S.drain_taint), seconds=20)
@@ -205,7 +205,7 @@ def test_a_controller_that_takes_the_label_off_is_no_endless_quarrel(scene: Scen
 
 
 def strip(scene: Scene, node: str, stripped: list[str], done: threading.Event) -> None:
-    """Take our label off the node whenever it is there, until `done`."""
+    """Remove the product's label from the node whenever it is set, until `done`."""
     for change in scene.cluster.watch(NODES, fields=f"metadata.name={node}", seconds=30):
         if done.is_set():
             return

@@ -1,4 +1,4 @@
-"""Spans of a real drain, as an OTLP collector gets them."""
+"""Tests of the spans that an OTLP collector receives during a real drain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Collector:
-    """Takes spans by OTLP over HTTP, in protobuf, and keeps them."""
+    """OTLP collector that stores the spans that it receives over HTTP in protobuf."""
 
     def __init__(self) -> None:
         self.services: set[str] = set()
@@ -42,7 +42,7 @@ class Collector:
         return Answer(200)
 
     def until(self, done: Callable[[list[Span]], bool]) -> list[Span]:
-        """The spans, once they are as `done` wants them."""
+        """Wait until `done` returns true for the spans, and return them."""
         self._receiver.wait(lambda: done(list(self._spans)))
         return list(self._spans)
 
@@ -56,9 +56,9 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(scope="module")
 def traced(scene: Scene, collector: Collector) -> Iterator[Scene]:
-    """The cluster with the functions told where spans go."""
+    """Yield the environment whose functions send spans to the collector."""
     functions, before = scene.product.functions, dict(scene.product.functions.env)
-    # the delay: milliseconds between two batches
+    # the delay between two batches, in milliseconds
     functions.env |= {ENDPOINTS[0]: collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
     functions.stop()
     scene.product.start_functions()
@@ -77,7 +77,7 @@ def about(span: Span) -> str:
 
 
 def test_a_drain_is_one_trace_whose_spans_follow_from_each_other(traced: Scene, collector: Collector) -> None:
-    """From begin to the last status: the trace's id is the maintenance's uid, and every parent is a span of it."""
+    """Drains produce one trace: its id is the maintenance's uid, and each span's parent belongs to it."""
     node = traced.node()
     traced.pods(node, 3, delete="500ms")
     path = traced.maintain(node)
@@ -101,7 +101,7 @@ def test_a_drain_is_one_trace_whose_spans_follow_from_each_other(traced: Scene, 
     assert {("cordon", "begin"), ("taint", "cordon"), ("evict", "taint"), ("status", "evict")} <= steps
     assert {(span.name, about(span)) for span in spans if by_id.get(span.parent_span_id) in roots} > {
         ("cordon", events.MAINTENANCE_BEGUN)
-    }  # pods.gone too, which a watch brought about
+    }  # and `pods.gone`, which the PodSource sent
     for span in spans:
         said = attributes(span)
         assert (said["k8s.node.name"], said["nodemaintenance.maintenance"]) == (node, uid)
@@ -115,7 +115,7 @@ def test_a_drain_is_one_trace_whose_spans_follow_from_each_other(traced: Scene, 
 
 
 def test_a_collector_that_is_away_costs_no_time(traced: Scene, collector: Collector) -> None:
-    """Spans are told beside the work, and lost when nobody takes them."""
+    """Drains take the usual time without a collector; spans are sent in the background and dropped on failure."""
     collector.close()
     node = traced.node()
     traced.pods(node, 1)
@@ -127,7 +127,7 @@ def test_a_collector_that_is_away_costs_no_time(traced: Scene, collector: Collec
 
 
 def refused(span: Span) -> bool:
-    """The step asked for another attempt: somebody wrote in between, or the machine was slow."""
+    """Return whether the step asked for a retry, because of a conflict or a slow machine."""
     return attributes(span)["http.response.status_code"] == 503
 
 
@@ -147,7 +147,7 @@ def test_without_a_collector_the_library_is_not_even_imported() -> None:
 
 
 def test_a_collector_without_the_library_is_one_line_at_the_start() -> None:
-    """The remedy is in it."""
+    """Exit with one line that contains the remedy if a collector is set without the OpenTelemetry library."""
     code = (
         "import importlib.util as u; find = u.find_spec;"
         "u.find_spec = lambda name, *more: None if name.startswith('opentelemetry') else find(name, *more);"

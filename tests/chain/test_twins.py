@@ -1,4 +1,4 @@
-"""Twin nodes with the same pods: one is drained by the real `kubectl drain`, the other by us."""
+"""Tests with two nodes with the same pods: the real `kubectl drain` drains one, the product the other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STAYING = {"DaemonSet", "mirror"}
 @proves("KNM-6", "OSV-1", "NMO-7", "NMO-8", "NMO-9", "NMO-11")
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_maintenance_leaves_the_pods_that_kubectl_drain_leaves(scene: Scene, group: str) -> None:
-    """The same kinds of pods are left on both nodes, each the very pod that was there, and both are cordoned."""
+    """Maintenances leave the same kinds of pods as `kubectl drain`, none of them recreated, and cordon the node."""
     twin, node = furnished(scene), furnished(scene)
     before, there = kinds_on(scene, node), kinds_on(scene, twin)
 
@@ -56,7 +56,7 @@ def test_a_maintenance_leaves_the_pods_that_kubectl_drain_leaves(scene: Scene, g
 @pytest.mark.slow
 @proves("OSV-1", "OSV-10", "DRN-1", "C11")
 def test_our_command_leaves_the_pods_that_kubectl_drain_leaves(scene: Scene) -> None:
-    """With the flags as the documents spell them; the node is in the same state as after kubectl's."""
+    """`kubectl maintenance drain` with the documented flags leaves the node in the same state as `kubectl drain`."""
     twin, node = furnished(scene), furnished(scene)
 
     scene.cluster.kubectl("drain", twin, *FLAGS)
@@ -84,7 +84,7 @@ def test_our_command_leaves_the_pods_that_kubectl_drain_leaves(scene: Scene) -> 
 def test_a_maintenance_with_flags_leaves_the_pods_that_kubectl_drain_leaves(
     scene: Scene, flags: tuple[str, ...], drain: Object
 ) -> None:
-    """DRN-1a: kubectl's flags on one node, `spec.drain` on the other."""
+    """DRN-1a: `spec.drain` leaves the same pods on a node as the equivalent flags of `kubectl drain`."""
     twin, node = furnished(scene), furnished(scene)
 
     scene.cluster.kubectl("drain", twin, *flags)
@@ -108,9 +108,9 @@ REFUSING = {
 @proves("DRN-1a")
 @pytest.mark.parametrize("flag", REFUSING)
 def test_a_maintenance_blocks_the_pods_for_which_kubectl_drain_refuses(scene: Scene, flag: str) -> None:
-    """DRN-1a: kubectl refuses the drain for the pods that are blocked here, and the others go here.
+    """DRN-1a: a maintenance blocks the pods for which `kubectl drain` refuses to run, and evicts the others.
 
-    Rules 2 and 8: while they are refused no tick makes a write of ours; the first after a change of the spec drains on.
+    Rules 2 and 8: while these pods are blocked, ticks write nothing. After a change of the spec, the drain continues.
     """
     spelled, kinds = REFUSING[flag]
     twin, node = furnished(scene), furnished(scene)
@@ -145,7 +145,7 @@ def environment(scene: Scene) -> dict[str, str]:
 
 
 def furnished(scene: Scene) -> str:
-    """A node with a pod of each kind that a drain tells apart; returns its name when all are as they should be."""
+    """Create a node with a pod of each kind that a drain distinguishes; return its name once the pods are ready."""
     node, namespace = scene.node(), scene.namespace()
     pods = f"/api/v1/namespaces/{namespace}/pods"
     for body in bare_pods(node):
@@ -161,7 +161,7 @@ def furnished(scene: Scene) -> str:
 
 
 def bare_pods(node: str) -> list[Object]:
-    """Pods without a controller, labelled with what they are."""
+    """Build pods without a controller; the label `kind` has the pod's kind."""
     options: dict[str, Object] = {
         "bare": {},
         "succeeded": {},
@@ -173,7 +173,7 @@ def bare_pods(node: str) -> list[Object]:
 
 
 def spec_of(kind: str, node: str) -> Object:
-    """What a controller's object says, for one pod that fits this node alone and does not end by itself."""
+    """Build the spec of a controller with one pod that fits only this node and does not complete by itself."""
     labels = {"kind": kind}
     pod: Object = {"nodeSelector": {"kubernetes.io/hostname": node}, "containers": [{"name": "main", "image": "fake"}]}
     metadata: Object = {"labels": labels, "annotations": {"pod-complete.stage.kwok.x-k8s.io/delay": "1h"}}
@@ -187,5 +187,5 @@ def spec_of(kind: str, node: str) -> Object:
 
 
 def kinds_on(scene: Scene, node: str) -> dict[str, str]:
-    """Uid → kind of the pods on the node."""
+    """Return uid → kind of the pods on the node."""
     return {pod["metadata"]["uid"]: pod["metadata"]["labels"]["kind"] for pod in scene.pods_on(node)}

@@ -1,4 +1,4 @@
-"""Drains beside an admission webhook that takes its time over evictions, or never answers in time (design rule 9)."""
+"""Tests of drains while an admission webhook reviews evictions slowly or never responds in time (design rule 9)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.webhook import admission, is_of_nobody, webhook
 pytestmark = pytest.mark.slow
 
 SLOW = 3.0
-"""Seconds: longer than a function waits."""
+"""Seconds; longer than a function's deadline for an eviction."""
 
 
 def granted(scene: Scene, pods: list[Object]) -> list[Object]:
-    """The evictions of these pods that were granted."""
+    """Return the granted evictions of these pods."""
     return [entry for entry in scene.evictions(pods) if entry["responseStatus"]["code"] < 300]
 
 
 @proves("X-6")
 def test_a_slow_webhook_costs_time_only_and_only_where_it_is_asked(scene: Scene) -> None:
-    """X-6: each of its pods is asked for once or twice and evicted once; the others are gone before the first."""
+    """X-6: a slow webhook delays only the pods that it reviews; each is requested at most twice and evicted once."""
     node, slow = scene.node(), scene.namespace()
     reviewed = scene.pods(node, 3, namespace=slow)
     others = scene.pods(node, 5)
@@ -51,7 +51,10 @@ def test_a_slow_webhook_costs_time_only_and_only_where_it_is_asked(scene: Scene)
 @pytest.mark.abreast
 @proves("X-6")
 def test_a_webhook_that_does_not_answer_in_time_is_named_and_not_stormed(scene: Scene) -> None:
-    """X-6: its pods are blocked with the API server's words; the rest goes; when it is well again the drain ends."""
+    """X-6: a webhook that times out is reported for its pods, without frequent retries, and the other pods are evicted.
+
+    The drain completes once the webhook responds again.
+    """
     node, hung = scene.node(), scene.namespace()
     stuck = scene.pods(node, 2, namespace=hung)
     scene.pods(node, 3)
@@ -77,7 +80,7 @@ def test_a_webhook_that_does_not_answer_in_time_is_named_and_not_stormed(scene: 
 @pytest.mark.abreast
 @proves("X-6")
 def test_a_refusal_that_comes_after_the_look_is_told(scene: Scene) -> None:
-    """X-6: an eviction goes on behind the look that sent it; what it ends with is in the status all the same."""
+    """X-6: the status also reports an eviction's refusal that arrives after the pass that requested the eviction."""
     node, strict = scene.node(), scene.namespace()
     refused = scene.pods(node, 2, namespace=strict)
     scene.pods(node, 3)
@@ -101,7 +104,7 @@ def test_a_refusal_that_comes_after_the_look_is_told(scene: Scene) -> None:
 
 
 def _blocked_and_in_no_haste(scene: Scene, path: str, pods: list[Object]) -> Object:
-    """The status that says of these pods until when they are blocked; ticks do not ask for them before that."""
+    """Return the status with these pods blocked until `retryAfter`; assert that ticks do not retry before that."""
     status: Object = scene.reaches(path, lambda item: len(_told(item)) == len(pods))["status"]
     tried = len(scene.evictions(pods))
     for _ in range(3):
@@ -111,7 +114,7 @@ def _blocked_and_in_no_haste(scene: Scene, path: str, pods: list[Object]) -> Obj
 
 
 def _told(item: Object) -> list[Object]:
-    """The pods that are blocked until a time that is named."""
+    """Return the blocked pods that have a `retryAfter`."""
     return [entry for entry in (item.get("status") or {}).get("blockedPods") or [] if "retryAfter" in entry]
 
 

@@ -1,4 +1,4 @@
-"""Twenty seconds of it: `make chaos` is longer, and of many seeds."""
+"""Short fault injection runs of about twenty seconds; `make chaos` runs longer and with many seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.proofs import proves
 
 @pytest.mark.e2e
 def test_twenty_seconds_of_mischief_violate_nothing(tmp_path: Path) -> None:
-    """Crashes, faulty answers and careless users, and all is as the objects say soon afterwards."""
+    """Check that crashes, faulty responses and user errors violate no invariant, and that the final state is right."""
     found = run("local", 1, 20, tmp_path, nodes=4, pods=24)
 
     assert found.is_good, (found.violations, found.left, found.ended, found.failed)
@@ -24,7 +24,7 @@ def test_twenty_seconds_of_mischief_violate_nothing(tmp_path: Path) -> None:
 @pytest.mark.e2e
 @proves("MUT-42", "MUT-44", "MUT-49")
 def test_an_upgrade_amid_mischief_violates_nothing(tmp_path: Path) -> None:
-    """One node at a time, each Job once, and the pools as they were, whatever is killed, lost and doubled."""
+    """Check that an upgrade during faults releases one node at a time, creates each Job once and restores the pools."""
     said: list[str] = []
     found = upgrades.run("local", 1, 15, tmp_path, 4, said.append)
 

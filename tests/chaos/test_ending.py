@@ -1,4 +1,4 @@
-"""The judge of the last state finds whatever is too many or missing."""
+"""The check of the final state finds everything that is left over or missing."""
 
 from __future__ import annotations
 

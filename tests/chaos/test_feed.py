@@ -1,4 +1,4 @@
-"""The observer of a run sees all of it, or says that it did not."""
+"""The observer of a run sees every change, or reports the gap."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def test_an_observer_that_has_failed_does_not_pass_for_one_that_saw_nothing(
 
 
 def test_a_gap_lasts_from_the_first_watch_that_broke_until_the_list() -> None:
-    """Attempts between bring nothing; what the list tells belongs to the gap, though it may tell nothing new."""
+    """Check that a gap lasts from the first broken watch to the next complete list.
+
+    Failed attempts to watch in between do not change that. A list belongs to the gap, even if it contains nothing new.
+    """
     taken: list[Observation] = []
     sight = Sight(MAINTENANCES, taken.append)
     sight.see(Sighting(0.0, MAINTENANCES, {"metadata": {"resourceVersion": "7"}}))
@@ -41,7 +44,7 @@ def test_a_gap_lasts_from_the_first_watch_that_broke_until_the_list() -> None:
 
 @pytest.mark.parametrize("seen", [[], [Sighting(0.0, MAINTENANCES, {"metadata": {"resourceVersion": "7"}})]])
 def test_a_gap_does_not_begin_before_the_last_list(seen: list[Sighting]) -> None:
-    """Also where that list has told nothing, as of a collection that is empty."""
+    """Check that a gap starts after the previous list at the earliest, even if that list was empty."""
     taken: list[Observation] = []
     sight = Sight(MAINTENANCES, taken.append)
     for sighting in seen:

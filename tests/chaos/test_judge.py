@@ -1,4 +1,4 @@
-"""The judge finds each violation in what was observed, and none in what is as it should be."""
+"""The invariant checker finds each violation in the observations, and reports none in correct ones."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_violation_is_found(said: str, seen: Sequence[Observation]) -> None:
 
 
 def test_one_in_a_hundred_may_be_granted_twice() -> None:
-    """The server's answer to the first request may have been lost."""
+    """Check that one in a hundred evictions may be granted twice, since the first response may have been lost."""
     pods = [f"p-{number}" for number in range(100)]
     granted = [one for uid in pods for one in (pod(0, 2, uid), eviction(2, uid), pod(2, 5, uid, ending=True))]
 
@@ -159,7 +159,7 @@ def test_one_in_a_hundred_may_be_granted_twice() -> None:
 
 
 def test_what_happened_a_moment_ago_is_not_judged_yet() -> None:
-    """What belongs to it may come by another watch."""
+    """Check that recent observations are not checked yet, because related ones may arrive from another watch."""
     watcher = Watcher()
     for one in (*BEGINNING, eviction(2), pod(2, 5, ending=True)):
         watcher.take(one)

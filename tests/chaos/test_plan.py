@@ -1,4 +1,4 @@
-"""The seed is the plan, and what is planned can be done."""
+"""The seed determines the plan, and each planned action is possible."""
 
 from __future__ import annotations
 
@@ -88,7 +88,10 @@ def test_the_workload_has_the_pods_that_were_asked_for(pods: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_amid_an_upgrade_processes_and_network_misbehave_and_nobody_else(seed: int) -> None:
-    """The API server stays: what watches the upgrade must miss nothing."""
+    """Check that an upgrade plan contains only process crashes and network faults.
+
+    The API server keeps running, because the observer of the upgrade must not miss anything.
+    """
     found = upgrade_actions(seed, 300, PROCESSES)
 
     assert found == upgrade_actions(seed, 300, PROCESSES)

@@ -1,4 +1,4 @@
-"""The report says whether a run was good, and all that was not."""
+"""The report states whether a run passed, and lists every problem."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ def test_a_report_names_the_wing_and_counts_pods_where_pods_are_evicted() -> Non
 
 
 def test_a_process_of_ours_that_ended_by_itself_is_named_though_it_runs_again() -> None:
-    """What mischief ended, or never ended, has no end in its record; what is not ours may end without RabbitMQ."""
+    """Check that a product's process that exited unexpectedly is reported although it was restarted.
+
+    Injected kills are not in the records. Other programs may exit while RabbitMQ is down.
+    """
     crashed = Record("functions", 1, "log", restarts=2, ended="killed by SIGSEGV")
     others = [Record("delivery", 2, "log"), Record("ingress", 3, "log", restarts=9, ended="exit status 1")]
 

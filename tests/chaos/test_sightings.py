@@ -1,4 +1,4 @@
-"""Evictions are read from an audit log, also from one whose server was killed amid a line."""
+"""Evictions are parsed from an audit log, even if the API server was killed while it wrote a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What mischief ends is back: a server when its turn has come, a child by what started it."""
+"""A killed process is restarted: a server when it may start, a child process by its parent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Start = Callable[..., Server]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Give what starts a server of some words, which ends with the test."""
+    """Yield a function that starts a server with a command; the server stops with the test."""
     with ExitStack() as ending:
 
         def start(*words: str) -> Server:
@@ -50,7 +50,7 @@ def test_a_server_is_killed_and_started_again(start: Start) -> None:
 
 
 def test_a_server_waits_for_its_turn(start: Start) -> None:
-    """As Knative's controllers do until the dispatcher has its port."""
+    """Check that a restart waits for `may_restart`, as Knative's controllers wait for the dispatcher's port."""
     server, alive = start("sleep", "600"), list[bool]()
 
     def turn() -> bool:
@@ -65,7 +65,7 @@ def test_a_server_waits_for_its_turn(start: Start) -> None:
 
 
 def test_the_end_of_a_crash_is_what_a_log_says(start: Start) -> None:
-    """The next of the same lane may be one that has to come first."""
+    """Check that a crash is complete when the log has the given line, so that dependent programs crash later."""
     server = start("sh", "-c", "sleep 0.2; echo serving; exec sleep 600")
     await_ready("the server", lambda: lines(server) == ["serving"], [server])
 
@@ -89,5 +89,5 @@ def test_a_child_is_killed_and_its_parent_lives(start: Start) -> None:
 
 
 def lines(server: Server) -> list[str]:
-    """What it has said."""
+    """Return the lines of the server's log."""
     return server.log.read_text().splitlines()

@@ -1,4 +1,4 @@
-"""The judge of an upgrade finds two nodes at once, a Job too many or missing, and whatever is not as it was."""
+"""The check of an upgrade finds concurrent releases, missing or repeated Jobs, and everything that was not restored."""
 
 from __future__ import annotations
 

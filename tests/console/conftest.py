@@ -1,4 +1,4 @@
-"""The commands on a real cluster, and nodes of their own that nothing else is scheduled to."""
+"""Fixtures: the command line on a real cluster, and nodes to which no other pods are scheduled."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def served(installed: LocalCluster) -> LocalCluster:
-    """Give the cluster once it answers for our kinds: a moment after a CRD is Established it still says 429.
+    """Return the cluster after it serves our API groups.
 
-    kubectl asks again by itself.
+    The API server responds with 429 for a moment after a CRD is Established; kubectl retries such requests.
     """
     for group in (MEDIK8S, KUBEVIRT):
         installed.kubectl("get", f"nodemaintenances.{group.api_version.split('/')[0]}")
@@ -40,7 +40,7 @@ def served(installed: LocalCluster) -> LocalCluster:
 
 @pytest.fixture
 def run(served: LocalCluster) -> Run:
-    """Run one command line against the cluster, as the administrator or as `user`."""
+    """Return a function that runs one command line against the cluster, as the administrator or as `user`."""
 
     def runs(*words: str, user: str = "admin") -> Result:
         kubeconfig = ["--kubeconfig", str(served.kubeconfig_for(user))]
@@ -51,7 +51,10 @@ def run(served: LocalCluster) -> Run:
 
 @pytest.fixture
 def new_node(installed: LocalCluster) -> Iterator[Nodes]:
-    """Make Ready nodes whose taint keeps the pods of other tests out; they go with all that `workloads` put there."""
+    """Yield a function that creates Ready nodes with a taint that keeps other tests' pods out.
+
+    After the test, the fixture deletes the nodes and the objects that `workloads` created for them.
+    """
     names: list[str] = []
 
     def make() -> str:
@@ -76,13 +79,13 @@ def new_node(installed: LocalCluster) -> Iterator[Nodes]:
 
 @pytest.fixture
 def node(new_node: Nodes) -> str:
-    """One such node."""
+    """Return the name of a new node from `new_node`."""
     return new_node()
 
 
 @pytest.fixture
 def plugin(served: LocalCluster, tmp_path: Path) -> dict[str, str]:
-    """Environment in which `kubectl maintenance` finds the script that installing the project would write."""
+    """Return an environment in which kubectl finds the `kubectl-maintenance` script of an installed project."""
     script = tmp_path / "kubectl-maintenance"
     script.write_text(f"#!{sys.executable}\nfrom console.cli import main\n\nmain()\n")
     script.chmod(0o755)

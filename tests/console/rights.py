@@ -1,4 +1,4 @@
-"""Rights given to somebody for a test, and whether the API server knows of them yet."""
+"""Helpers that grant permissions for a test and check whether the API server enforces them yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from localcluster.processes import await_ready
 
 
 def allow(admin: Cluster, name: str, rules: Iterable[str], subject: dict[str, str], user: str) -> None:
-    """Give a subject these rights in the whole cluster; returns when the API server knows, asked as `user`."""
+    """Grant a subject these cluster-wide permissions, and wait until the API server allows them to `user`."""
     split = [rule.split() for rule in rules]
     role = [{"apiGroups": ["*"], "resources": [resource], "verbs": [verb]} for verb, resource in split]
     rbac, about = "rbac.authorization.k8s.io", {"metadata": {"name": name}}
@@ -23,7 +23,7 @@ def allow(admin: Cluster, name: str, rules: Iterable[str], subject: dict[str, st
 
 
 def may(admin: Cluster, user: str, verb: str, resource: str) -> bool:
-    """Whether a user has this right in the whole cluster, in every API group."""
+    """Return whether a user has this cluster-wide permission in every API group."""
     kind, _, part = resource.partition("/")
     asked = {"verb": verb, "group": "*", "resource": kind, **({"subresource": part} if part else {})}
     reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"

@@ -1,4 +1,4 @@
-"""The list of commands, and that each imports only what it needs: a person waits for the first line."""
+"""Tests of the list of commands, and of lazy imports: each command imports only what it needs, to start fast."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from tests.sources import ROOT
 CLIENT = ("aiohttp", "asyncio", "kubernetes.aio.client.rest")
 LIBRARIES = ("flask", "rich", "requests", "sqlalchemy", "yaml", "cloudevents", "pydantic", "oauthlib", "websocket")
 PLAIN = ("start", "stop", "drain", "uncordon", "must-gather", "events", "redrive")
-"""Commands that write lines, or draw only while they wait."""
+"""Commands that print plain lines, or draw tables only while they wait."""
 
 
 def loaded(code: str, *names: str) -> list[str]:
-    """Which of these modules are there after this code, in a process of its own."""
+    """Return which of these modules are imported after this code ran in a new process."""
     words = [sys.executable, "-c", f"{code}\nimport sys\nprint(*[name for name in {names!r} if name in sys.modules])"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()[-1].split()
 
 
 def helped(*names: str) -> str:
-    """The code that asks these commands for their help, one after another."""
+    """Return code that prints the help of these commands."""
     calls = [f"commands([{name!r}, '--help'], standalone_mode=False)" for name in names]
     return "\n".join(["from console.cli import commands", *calls])
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_list_says_what_the_commands_say(name: str) -> None:
-    """The list imports none of them, and so has their first sentences written down."""
+    """Check that the list of commands has the first sentence of each command's help.
+
+    The list repeats the sentences because it does not import the commands.
+    """
     context = click.Context(commands)
     command = commands.get_command(context, name)
 
@@ -42,7 +45,7 @@ def test_the_list_says_what_the_commands_say(name: str) -> None:
 
 
 def test_help_imports_no_command() -> None:
-    """What is not called costs nothing."""
+    """Check that the general help imports no command and no large library."""
     modules = [f"console.commands.{name.replace('-', '')}" for name in COMMANDS]
     code = "from console.cli import commands\ncommands(['--help'], standalone_mode=False)"
 
@@ -50,23 +53,26 @@ def test_help_imports_no_command() -> None:
 
 
 def test_a_command_imports_no_other() -> None:
-    """Nor what only others need."""
+    """Check that a command does not import other commands and their libraries."""
     assert loaded(helped("console"), *CLIENT, *LIBRARIES) == []
     assert loaded(helped("uncordon"), "console.commands.drain", *LIBRARIES) == []
 
 
 def test_what_reads_the_journal_alone_imports_no_client() -> None:
-    """It never asks the API server, or only when it has found something to redrive."""
+    """Check that commands that only read the journal import no API client.
+
+    They never call the API server, or do so only after they have found a dead letter to redrive.
+    """
     assert loaded(helped("events", "deadletters", "redrive"), *CLIENT, "requests", "sqlalchemy") == []
 
 
 def test_what_writes_lines_imports_no_drawing() -> None:
-    """Tables and bars are for those that show some; nor is a synchronous client there, or the models of a typed one."""
+    """Check that commands that print plain lines do not import the table library or other large libraries."""
     assert loaded(helped(*PLAIN), *(name for name in LIBRARIES if name != "cloudevents")) == []
 
 
 def test_a_name_that_is_none_is_refused_with_a_proposal() -> None:
-    """The list knows the names without the commands."""
+    """Check that an unknown command is refused with a suggestion, without importing the commands."""
     words = [sys.executable, "-m", "console.cli", "stat"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
 

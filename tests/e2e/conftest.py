@@ -1,4 +1,4 @@
-"""One cluster of twenty nodes on each real engine, with the product at work on it."""
+"""Fixtures with a cluster of twenty nodes and the running product, one for each real engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENGINES = ("knative", "rabbitmq")
 
 @pytest.fixture(scope="session", params=ENGINES)
 def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Give the product on a real engine, all of it ready; `knative+wings` is another cluster, with all wings."""
+    """Yield the ready product on a real engine; a parameter with `+wings` selects a cluster with all components."""
     name, *more = request.param.split("+")
     wings = KNOWN if more else DEFAULT
     engine = deliveries.named(name)
@@ -30,7 +30,7 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         keeper = work.enter_context(Keeper())
         assert isinstance(product, EngineProduct)
         if name == "rabbitmq":
-            keeper.keep(product.servers)  # away from RabbitMQ for some seconds, ingress and dispatchers end
+            keeper.keep(product.servers)  # after some seconds without RabbitMQ, ingress and dispatchers exit
         stage = Stage(cluster, product)
         yield stage
         stage.close()
@@ -38,7 +38,7 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(autouse=True)
 def _figures_are_noted(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Note how long the functions' requests took, before another test kills their processes."""
+    """Record the durations of the functions' requests, before another test kills the functions."""
     on_stage = "stage" in request.fixturenames
     yield
     if on_stage:
@@ -47,7 +47,7 @@ def _figures_are_noted(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def whole_again(stage: Stage) -> Iterator[None]:
-    """Leave all parts running, and no maintenance, whatever a test did."""
+    """Start all stopped processes and delete all maintenances after the test."""
     yield
     for server in stage.local.servers:
         server.start()

@@ -1,4 +1,4 @@
-"""How long the functions' requests took in all tests on one engine, also of processes that were killed since."""
+"""Durations of the functions' requests in all tests on one engine, including those of killed processes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from localcluster.engine import EngineProduct
 
 LIMITS = ("0.1", "0.5", "1.0", "2.0", "5.0", "10.0", "+Inf")
-"""Seconds; buckets of `nodemaintenance_function_seconds`."""
+"""Upper bounds in seconds of the buckets of `nodemaintenance_function_seconds`."""
 
 
 class Histogram:
-    """The last figures of every process that was ever asked."""
+    """The last metrics of every function process that was read."""
 
     def __init__(self, product: EngineProduct) -> None:
         self._product = product
         self._seen: dict[tuple[str, float], Mapping[str, int]] = {}
 
     def note(self, *names: str) -> None:
-        """Ask these functions, all if none is named, for their figures; do so before a process is killed."""
+        """Read the metrics of these functions, by default of all; call this before a process is killed."""
         for name in names or self._product.functions:
             text = requests.get(f"{self._product.function_url(name)}metrics", timeout=10).text
             families = {family.name: family for family in text_string_to_metric_families(text)}
@@ -30,16 +30,16 @@ class Histogram:
             self._seen[name, started] = _buckets(families["nodemaintenance_function_seconds"])
 
     def requests(self, name: str = "") -> int:
-        """How many requests a function had, all of them if none is named."""
+        """Return the number of requests to a function, by default to all."""
         return sum(counts["+Inf"] for each, counts in self._sums().items() if name in ("", each))
 
     def over(self, limit: str) -> dict[str, int]:
-        """Function → how many of its requests took longer than `limit` seconds; those with none are left out."""
+        """Return function → number of its requests that took longer than `limit` seconds, without zeros."""
         slow = {name: counts["+Inf"] - counts[limit] for name, counts in self._sums().items()}
         return {name: count for name, count in slow.items() if count}
 
     def __str__(self) -> str:
-        """One line for each function."""
+        """Return one line for each function."""
         return "\n".join(
             f"{name:8} {counts['+Inf']:6d} requests; "
             + ", ".join(f"{counts[limit]:6d} within {limit} s" for limit in LIMITS[:-1])

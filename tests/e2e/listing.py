@@ -1,4 +1,4 @@
-"""What the API server says that whoever has a function's token may do, as `kubectl auth can-i --list` shows it."""
+"""Compares a function account's permissions on the API server (`kubectl auth can-i --list`) with its docstring."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from tests.manifests.touches import NAMESPACES, OURS, allowed, documented, reach
 
 
 def assert_as_documented(stage: Stage, function: str) -> None:
-    """In each namespace it is what the function says that it touches, beside what every account may."""
+    """Assert that in each namespace the account may do exactly what the function's `Touches:` lines list.
+
+    Permissions that every account has are ignored.
+    """
     with closing(_door(stage, function)) as own, closing(_door(stage, "default")) as everybody:
         for namespace in NAMESPACES:
             more = own.run(allowed(own.api, namespace)) - everybody.run(allowed(everybody.api, namespace))
@@ -19,5 +22,5 @@ def assert_as_documented(stage: Stage, function: str) -> None:
 
 
 def _door(stage: Stage, account: str) -> Cluster:
-    """The API server as whoever has the account's token meets it."""
+    """Return an API client with the account's token."""
     return Cluster(str(kubeconfig(stage.local, OURS, account)))

@@ -1,4 +1,4 @@
-"""Stands between the broker and the functions and does what a network and a broker may do: repeat, reorder, refuse."""
+"""A proxy between the broker and the functions that injects faults: duplicated, reordered, lost and rejected events."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.receiver import Answer, Received
 
 Way = Callable[[Received], Answer]
 LATE = 0.5
-"""Seconds by which an event is late at most."""
+"""Maximum seconds by which an event is delayed."""
 ATTEMPTS = 10
 KEPT = ("content-type", "traceparent")
-"""What belongs to an event beside its ce- headers."""
+"""The headers that belong to an event, besides its ce- headers."""
 
 
 class Mischief:
-    """Forwards an event to the function that the path names."""
+    """A proxy that forwards each event to the function that the path names, with the current fault."""
 
     def __init__(self, product: Running) -> None:
         self._product = product
@@ -36,29 +36,29 @@ class Mischief:
         self.way: Way = self.once
 
     def __call__(self, request: Received) -> Answer:
-        """Answer in the way of the moment."""
+        """Handle the request with the current fault."""
         with self._lock:
             self._heard[request.path.strip("/")].add(request.id)
         return self.way(request)
 
     def heard(self, function: str) -> set[str]:
-        """Ids of the events that the broker has brought for a function, whether it took them or not."""
+        """Return the ids of the events that the broker sent to a function, including rejected ones."""
         with self._lock:
             return set(self._heard[function])
 
     def forget(self) -> None:
-        """Count from now on."""
+        """Reset the recorded events and calls."""
         with self._lock:
             self._heard.clear()
             self._doubled.clear()
         self.calls.clear()
 
     def behave(self) -> None:
-        """From now on all is as it should be."""
+        """Stop injecting faults."""
         self.way = self.once
 
     def once(self, request: Received) -> Answer:
-        """As it should be."""
+        """Forward the request without a fault."""
         name, headers = request.path.strip("/"), _event(request.headers)
         self.calls[name] += 1
         try:
@@ -68,10 +68,10 @@ class Mischief:
         return Answer(answer.status_code, _event(answer.headers), answer.content)
 
     def twice(self, request: Received) -> Answer:
-        """Two calls at the same moment, and the broker gets both answers, whether they are one event or two.
+        """Call the function twice concurrently, and send both replies to the broker.
 
-        So a function has each event once more often than the broker brought it: about one more at every step of the
-        chain, for some duplicates have nothing to answer. Were duplicates doubled again, the fifth step would have 32.
+        The function thus receives each event one time more than the broker sent it. Events that were already duplicated
+        are not duplicated again, otherwise the fifth step of the chain would receive 32 events.
         """
         event = (request.path, request.headers["ce-source"], request.id)
         with self._lock:
@@ -88,17 +88,17 @@ class Mischief:
         return answer
 
     def late(self, request: Received) -> Answer:
-        """Taken now, delivered some time later: what comes after it may overtake it."""
+        """Accept the event now and deliver it later, so that a later event may overtake it."""
         wait = random.uniform(0, LATE)
         threading.Thread(target=self._answer_later, args=(request, wait), daemon=True).start()
         return Answer(204)
 
     def never(self, request: Received) -> Answer:
-        """Taken, and forgotten."""
+        """Accept the event and drop it."""
         return Answer(204)
 
     def without(self, name: str) -> Way:
-        """One function is not available."""
+        """Return a handler that rejects the events for one function."""
 
         def handle(request: Received) -> Answer:
             if request.path.strip("/") == name:
@@ -108,7 +108,7 @@ class Mischief:
         return handle
 
     def _answer_later(self, request: Received, wait: float) -> None:
-        """Deliver until it is taken, and hand on the answer as the broker would."""
+        """Deliver the event until the function accepts it, and send its reply to the broker."""
         time.sleep(wait)
         for _ in range(ATTEMPTS):
             answer = self.once(request)
@@ -119,11 +119,11 @@ class Mischief:
             self.post(answer)
 
     def post(self, answer: Answer) -> None:
-        """Send a function's answer to the broker."""
+        """Send a function's reply to the broker."""
         self._session().post(self._product.broker_url, answer.body, headers=dict(answer.headers), timeout=30)
 
     def _session(self) -> requests.Session:
-        """One for each thread; a proxy from the environment is for the world outside."""
+        """Return the session of the current thread; it ignores the proxy settings in the environment."""
         if not hasattr(self._local, "session"):
             self._local.session = requests.Session()
             self._local.session.trust_env = False
@@ -133,6 +133,6 @@ class Mischief:
 
 
 def _event(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that belong to the event."""
+    """Return the headers that belong to the event."""
     lowered = {name.lower(): value for name, value in headers.items()}
     return {name: value for name, value in lowered.items() if name.startswith("ce-") or name in KEPT}

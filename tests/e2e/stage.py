@@ -1,4 +1,4 @@
-"""What the end-to-end tests stand on: a cluster with the product on a real engine, and drains of many nodes at once."""
+"""The environment of the end-to-end tests: a cluster with the product on a real engine, and drains of many nodes."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tests.e2e.histogram import Histogram
 from tests.workload import Audit, Workload, audit, pod_on
 
 WITH_WINGS = ["knative+wings", "rabbitmq+wings"]
-"""Parameters of the fixture `stage`: clusters with all wings, the opt-in ones, too."""
+"""Parameters of the fixture `stage` for clusters with all components, also those that are off by default."""
 NODES = 20
 PODS = 10
-"""On each node."""
+"""Pods on each node."""
 FEWER = 10
-"""Nodes amid whose drains something breaks: they show what twenty do, in half the time. `make chaos` has twenty."""
+"""Nodes that are drained during an injected fault; `make chaos` drains twenty, which takes twice as long."""
 DELAY = "pod-delete.stage.kwok.x-k8s.io/delay"
 UNHEARD = 504
-"""What the audit log has for a request whose sender was killed before the answer; the eviction may have happened."""
+"""Status code in the audit log if the client was killed before the response; the pod may have been evicted."""
 NUMBERS = itertools.count(1)
 PATIENCE = 150.0
-"""Seconds that anything may take before a test gives up; how long it took is judged apart."""
+"""Timeout of every wait; limits on durations are checked separately."""
 REPAIRED = 45.0
-"""Seconds from the repair of a fault until all is as it should be."""
+"""Maximum seconds from the repair of a fault until the drains are complete."""
 
 
 class Stage:
-    """One cluster with the product on it."""
+    """One cluster with the running product."""
 
     def __init__(self, local: LocalCluster, product: EngineProduct) -> None:
         self.local, self.product = local, product
@@ -45,11 +45,11 @@ class Stage:
         self.fewer = self.nodes[:FEWER]
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the API client."""
         self.admin.close()
 
     def clear(self) -> None:
-        """Take away the maintenances that a failed test left, and wait until the product gave their nodes back."""
+        """Delete the maintenances that a failed test left, and wait until the product has restored their nodes."""
         left = [item for group in GROUPS.values() for item in self.admin.list(group.path)["items"]]
         for item in left:
             self.admin.run(self.admin.api.request("DELETE", m.path(item)))
@@ -59,12 +59,15 @@ class Stage:
             time.sleep(0.2)
 
     def drains(self, going: str = "5s", nodes: Iterable[str] = ()) -> Drains:
-        """Fill nodes, all if none is named, with pods that take so long to end."""
+        """Create pods on the nodes, by default on all, and return the drains of these nodes.
+
+        `going` is the duration of the pods' termination.
+        """
         return Drains(self, list(nodes) or self.nodes, going)
 
 
 class Drains:
-    """Full nodes, then their maintenances, made at once; and what has to be true of them at the end."""
+    """Nodes with pods, their maintenances, and the checks that must hold at the end."""
 
     def __init__(self, stage: Stage, nodes: list[str], going: str) -> None:
         self.admin, self.nodes = stage.admin, nodes
@@ -78,20 +81,20 @@ class Drains:
         self.audit: Audit = audit(stage.local)
 
     def begin(self, nodes: Iterable[str] = (), group: Group = MEDIK8S) -> None:
-        """Create the maintenances of these nodes, all if none is named, at once."""
+        """Create the maintenances of these nodes, by default of all, concurrently."""
         self.started = time.monotonic()
         bodies = [_maintenance(node, group) for node in nodes or self.nodes]
         self.maintenances += self.admin.together(*(self.admin.api.create(group.path, body) for body in bodies))
 
     def await_going(self, count: int) -> None:
-        """Wait until so many pods are being deleted, or are gone."""
+        """Wait until `count` pods are terminating or deleted."""
         all_pods = len(self.pods)
         self.work.until(
             self._where, lambda pods: sum(map(is_terminating, pods.values())) + all_pods - len(pods) >= count, 30
         )
 
     def await_succeeded(self, seconds: float = PATIENCE) -> float:
-        """Wait until all maintenances are Succeeded; returns the seconds since they were begun."""
+        """Wait until all maintenances are Succeeded; return the seconds since their creation."""
         for group in {m.group(item) for item in self.maintenances}:
             names = {item["metadata"]["name"] for item in self.maintenances if m.group(item) is group}
             self.work.until(
@@ -102,21 +105,21 @@ class Drains:
         return time.monotonic() - self.started
 
     def end(self, seconds: float = PATIENCE) -> None:
-        """Delete all maintenances and wait until they are gone and their nodes are as they were."""
+        """Delete all maintenances, and wait until they are deleted and their nodes are restored."""
         for item in self.maintenances:
             self.request_end(item)
         self.await_gone(seconds)
 
     def live(self) -> list[Object]:
-        """The maintenances as they are now."""
+        """Return the maintenances in their current state."""
         return [self.work.again(item) for item in self.maintenances]
 
     def request_end(self, maintenance: Object) -> None:
-        """Ask for the deletion of one maintenance."""
+        """Request the deletion of one maintenance."""
         self.work.delete(m.path(maintenance))
 
     def await_gone(self, seconds: float = PATIENCE) -> None:
-        """Wait until none of the maintenances is there, and see that their nodes are as they were."""
+        """Wait until all maintenances are deleted, and assert that their nodes are restored."""
         for group in {m.group(item) for item in self.maintenances}:
             names = {item["metadata"]["name"] for item in self.maintenances if m.group(item) is group}
             self.work.until(group.path, lambda items, names=names: not names & set(items), seconds)  # type: ignore[misc]
@@ -127,9 +130,9 @@ class Drains:
         self.maintenances.clear()
 
     def check(self, *, log_is_whole: bool = True) -> None:
-        """Every pod was evicted exactly once by its uid, and none was left when its node was said to be drained.
+        """Assert that each pod was evicted exactly once by its uid, and deleted before its node was reported drained.
 
-        An API server that is killed may have granted an eviction and not logged it yet: then `log_is_whole` is False.
+        Set `log_is_whole` to False if the API server was killed: it may have granted an eviction without logging it.
         """
         asked = [(_uid(entry), entry["responseStatus"]["code"]) for entry in self.audit.evictions()]
         granted = Counter(uid for uid, code in asked if code < 300)
@@ -143,7 +146,10 @@ class Drains:
             assert ended.get(pod["metadata"]["name"], "") < succeeded[pod["spec"]["nodeName"]]
 
     def _logged_claims(self, seconds: float = 5.0) -> dict[str, str]:
-        """The claims, once there is one for each node: a watch may show a write before the log does."""
+        """Return the result of `_claims` once it has every node.
+
+        A watch may show a write before the audit log does.
+        """
         wanted = {m.node_name(item) for item in self.maintenances}
         deadline = time.monotonic() + seconds
         while not wanted <= (claims := self._claims()).keys():
@@ -152,7 +158,7 @@ class Drains:
         return claims
 
     def _claims(self) -> dict[str, str]:
-        """Node → when it was first said to be drained."""
+        """Return node → the time of the first status write with the phase Succeeded."""
         node_of = {item["metadata"]["name"]: m.node_name(item) for item in self.maintenances}
         claims: dict[str, str] = {}
         for entry in self.audit.writes_by():
@@ -164,7 +170,7 @@ class Drains:
         return claims
 
     def _ends(self) -> dict[str, str]:
-        """Pod → when the kubelet let it go."""
+        """Return pod → the time at which kwok deleted it."""
         ends: dict[str, str] = {}
         for entry in self.audit.writes_by("kwok"):
             reference = entry["objectRef"]
@@ -175,7 +181,7 @@ class Drains:
 
 
 def _uid(eviction: Object) -> str:
-    """The pod that an eviction in the audit log names."""
+    """Return the uid of the pod that the eviction in the audit log names."""
     return str(eviction["requestObject"]["deleteOptions"]["preconditions"]["uid"])
 
 

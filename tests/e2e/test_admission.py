@@ -1,7 +1,7 @@
-"""Knative's own admission webhooks, Eventing's and Serving's, judge everything that we ship.
+"""Tests that Knative's admission webhooks (Eventing and Serving) accept all shipped manifests.
 
-Its controllers are there, too, so that what they write into our objects is. Out of scope: the webhooks of the RabbitMQ
-and Kafka Brokers, of whose kinds the API server knows the CRDs alone.
+Knative's controllers run as well, so that their changes to the objects are included. The webhooks of the RabbitMQ and
+Kafka Brokers do not run; for their kinds the API server has only the CRDs.
 """
 
 from __future__ import annotations
@@ -35,16 +35,19 @@ pytestmark = pytest.mark.e2e
 STEPS = ("crds/nodemaintenance_crd", "namespace", "service_account", "role", "role_binding", "operator")
 CLASS = "eventing.knative.dev/broker.class"
 LOOSE = ("journal", "postgresql", "console", "proxied", "impersonating", "deleting", "virtualization", "cpu-labels")
-"""Components that are in no overlay; they go with `plain`."""
+"""The components that are in no overlay; the tests combine them with `plain`."""
 ELSEWHERE = ("monitoring", "senders", "cert-manager")
-"""The kinds of the Prometheus operator, whose CRDs tests/manifests/test_monitoring.py brings; an EventPolicy, which the
-webhook refuses where authentication-oidc is off: tests/e2e/test_senders.py applies it where that is on; and the kinds
-of cert-manager, which nobody judges here."""
+"""The components that these tests skip.
+
+- monitoring: the Prometheus operator's kinds, whose CRDs tests/manifests/test_monitoring.py installs
+- senders: an EventPolicy, which the webhook rejects without authentication-oidc; tests/e2e/test_senders.py has it
+- cert-manager: kinds without a webhook here
+"""
 
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Give a cluster with Knative's controllers and admission webhooks at work, on which no event flows."""
+    """Yield a cluster that runs Knative's controllers and admission webhooks, without events."""
     folder = tmp_path_factory.mktemp("admission")
     with LocalCluster(folder / "servers", nodes=1, flags=install.APISERVER_FLAGS) as cluster:
         control = ControlPlane(cluster, folder / "control", (install.EVENTING, install.SERVING))
@@ -56,14 +59,14 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def cleared(judged: LocalCluster) -> Iterator[LocalCluster]:
-    """Give that cluster, and take away what the next install has under the same name and may not change."""
+    """Yield the cluster; afterwards delete the objects that the next install contains with other immutable fields."""
     yield judged
     judged.kubectl("delete", "broker,sinkbinding", "--all", "--all-namespaces", "--cascade=foreground")
 
 
 @pytest.fixture
 def loose(tmp_path: Path) -> Path:
-    """Give an overlay of one's own: Deployments, in memory, and the components that no overlay has."""
+    """Return an overlay like a user's: Deployments, in memory, and the components that are in no overlay."""
     shipped = Path(*[".."] * (len(tmp_path.parts) - 1)) / MANIFESTS.relative_to("/")
     parts = ("plain", "inmemory", *LOOSE)
     content = {
@@ -78,7 +81,10 @@ def loose(tmp_path: Path) -> Path:
 
 @proves("DRN-14")
 def test_the_stepwise_files_are_accepted(cleared: LocalCluster) -> None:
-    """DRN-14. First of all: its files create, and what another install left is in their way."""
+    """DRN-14: the files of the stepwise install can be created.
+
+    This test runs first: objects of an earlier install would make `kubectl create` fail.
+    """
     for step in STEPS:
         cleared.kubectl("create", "-f", ROOT / "deploy" / f"{step}.yaml")
 
@@ -86,19 +92,22 @@ def test_the_stepwise_files_are_accepted(cleared: LocalCluster) -> None:
 @proves("NMO-24")
 @pytest.mark.parametrize("name", ["base", *INSTALLS])
 def test_an_install_is_accepted_and_a_second_apply_changes_nothing(cleared: LocalCluster, name: str) -> None:
-    """NMO-24: but for what a SinkBinding completes, which kubectl sends again and which stays as it is."""
+    """NMO-24: Knative accepts each install, and a second `kubectl apply` changes nothing.
+
+    Deployments that a SinkBinding completes are sent again, without a change.
+    """
     _apply_twice(cleared, MANIFESTS / "base" if name == "base" else MANIFESTS / "overlays" / name)
 
 
 def test_what_no_overlay_has_is_accepted(cleared: LocalCluster, loose: Path) -> None:
-    """The components that are there to be added, and the oldest API group."""
+    """Webhooks accept the components that are in no overlay, and the oldest API group."""
     _apply_twice(cleared, loose)
     _apply_twice(cleared, MANIFESTS / "v1alpha1")
     cleared.kubectl("delete", "-k", MANIFESTS / "v1alpha1")
 
 
 def test_every_component_is_judged() -> None:
-    """What no overlay has and nobody named above would be judged by nobody."""
+    """Check that every component is either in an overlay or listed in this module."""
     files = [file for room in ("overlays", "components") for file in (MANIFESTS / room).glob("*/kustomization.yaml")]
     folders = [file.parent / each for file in files for each in yaml.safe_load(file.read_text()).get("components", [])]
     used = {folder.resolve().relative_to(MANIFESTS / "components").parts[0] for folder in folders}
@@ -108,9 +117,9 @@ def test_every_component_is_judged() -> None:
 
 
 def test_a_wrong_knative_service_is_refused_by_serving(judged: LocalCluster) -> None:
-    """What its CRD lets pass, its webhook does not: ours with a time limit beyond that of the cluster."""
+    """Serving's webhook rejects a `timeoutSeconds` above the cluster's limit, which the CRD accepts."""
     service = of_kind(overlay("knative"), "Service")[0]
-    del service["spec"]["template"]["spec"]["serviceAccountName"]  # it looks for the account, too
+    del service["spec"]["template"]["spec"]["serviceAccountName"]  # otherwise the webhook also looks up the account
     assert _refusal(judged, service) == ""
 
     service["spec"]["template"]["spec"]["timeoutSeconds"] = 9999
@@ -121,7 +130,7 @@ def test_a_wrong_knative_service_is_refused_by_serving(judged: LocalCluster) -> 
 
 
 def test_a_wrong_trigger_is_refused_by_eventing(judged: LocalCluster) -> None:
-    """A filter by an attribute that no CloudEvent may have."""
+    """Eventing's webhook rejects a filter attribute whose name CloudEvents does not allow."""
     trigger = of_kind(overlay("knative"), "Trigger")[0]
     assert _refusal(judged, trigger) == ""
 
@@ -131,7 +140,7 @@ def test_a_wrong_trigger_is_refused_by_eventing(judged: LocalCluster) -> None:
 
 
 def _refusal(cluster: LocalCluster, item: Manifest) -> str:
-    """What the API server says against an object in a dry run; "" if it takes it."""
+    """Return the API server's error for the object in a dry run, "" if it accepts the object."""
     body = json.dumps({**item, "metadata": {**item["metadata"], "namespace": "default"}})
     done = cluster.kubectl("create", "--dry-run=server", "-f", "-", input=body, check=False)
     assert done.returncode == 0 or done.stderr
@@ -139,7 +148,7 @@ def _refusal(cluster: LocalCluster, item: Manifest) -> str:
 
 
 def _apply_twice(cluster: LocalCluster, folder: Path) -> None:
-    """Apply a folder as its reader would, wait until Knative did its part, apply again: no wanted state is another."""
+    """Apply a directory twice, and assert that the second time changes no desired state."""
     cluster.kubectl("apply", SPARING, "-k", folder)
     bound = _bound(cluster, folder)
     before = _live(cluster, folder)
@@ -155,9 +164,9 @@ def _apply_twice(cluster: LocalCluster, folder: Path) -> None:
 
 
 def _bound(cluster: LocalCluster, folder: Path) -> set[str]:
-    """What our SinkBinding completes in an install, once that has the broker's address.
+    """Return the names of the objects that the product's SinkBinding completes, once it has the broker's address.
 
-    The Kafka and RabbitMQ Brokers have none without their controllers.
+    Kafka and RabbitMQ Brokers have no address without their controllers.
     """
     objects = rendered(folder)
     classes = [item["metadata"].get("annotations", {}).get(CLASS) for item in of_kind(objects, "Broker")]
@@ -169,12 +178,12 @@ def _bound(cluster: LocalCluster, folder: Path) -> set[str]:
 
 
 def _live(cluster: LocalCluster, folder: Path) -> dict[tuple[str, str, str, str], Manifest]:
-    """A folder's objects as the cluster has them."""
+    """Return identity → object for the directory's objects in the cluster."""
     found = json.loads(cluster.kubectl("get", "-k", folder, "-o", "json").stdout)["items"]
     return {identity(item): item for item in found}
 
 
 def _wanted(item: Manifest) -> Manifest:
-    """An object less what its controllers write."""
+    """Return the object without the fields that controllers write."""
     metadata = {key: item["metadata"].get(key) for key in ("generation", "labels")}
     return {**{key: value for key, value in item.items() if key != "status"}, "metadata": metadata}

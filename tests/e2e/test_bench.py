@@ -1,4 +1,4 @@
-"""The bench itself, on clusters of its own, with as few rounds as there can be; also with an operator beside ours."""
+"""Tests of the bench itself, on separate clusters and with the minimum of rounds; also with another operator."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from tests.localcluster.commands import soon
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "manifests" / "base" / "crds" / "nodemaintenance.medik8s.io.yaml"
 OPERATOR = {"OPERATOR": f"{sys.executable} -m tests.bench.small_operator", "OPERATOR_CRD": str(CRD)}
-"""A small one of our own, which has a cluster to itself."""
+"""Environment variables for a small operator of the tests, which runs on its own cluster."""
 RESULTS = "results.json"
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("resting")]
 
 
 class Bench(NamedTuple):
-    """The bench at work, its progress on a pipe, and the folder for its results."""
+    """A running bench, whose progress goes to a pipe, and the directory for its results."""
 
     process: subprocess.Popen[str]
     folder: Path
 
 
 def results(folder: Path) -> dict[str, Any]:
-    """What it wrote."""
+    """Return the results file's content."""
     found: dict[str, Any] = json.loads((folder / RESULTS).read_text())
     return found
 
 
 @contextmanager
 def bench(*words: str, **environment: str) -> Iterator[Bench]:
-    """The bench at work, with these variables; whatever happens, it is asked to end."""
+    """Yield a bench that runs with these arguments and environment variables; terminate it afterwards."""
     pipe = subprocess.PIPE
     with TemporaryDirectory() as made:
         command = [sys.executable, "-m", "bench", "--rounds", "1", "--results", f"{made}/{RESULTS}", *words]
@@ -56,7 +56,7 @@ def bench(*words: str, **environment: str) -> Iterator[Bench]:
 
 
 def said(process: subprocess.Popen[str], pattern: str) -> str:
-    """What the first group of the pattern is, in the first line of progress that has it."""
+    """Return the pattern's first group in the first line of progress that matches."""
     assert process.stderr
     lines = []
     for line in process.stderr:
@@ -68,14 +68,14 @@ def said(process: subprocess.Popen[str], pattern: str) -> str:
 
 @pytest.fixture(scope="module")
 def resting() -> Iterator[Bench]:
-    """Give the bench that looks at rest for a minute: begun before all others here, and waited for after them."""
+    """Yield the bench of the idle case, started before the other tests and awaited after them."""
     with bench("--cases", "nothing to do") as begun:
         yield begun
 
 
 @pytest.mark.abreast
 def test_the_bench_measures_all_ways_and_what_ours_costs() -> None:
-    """A row for each way, in seconds that can be; events, requests and CPU of ours alone."""
+    """`python -m bench` prints one row per way of draining, and measures the costs of the product only."""
     with bench("--cases", "10 pods") as (process, where):
         shown, progress = process.communicate(timeout=200)
         assert process.returncode == 0, progress
@@ -87,7 +87,7 @@ def test_the_bench_measures_all_ways_and_what_ours_costs() -> None:
     assert "| local | 10 pods | hints |" in shown
     costs = rounds["ours"]["costs"]
     assert costs["requests"]["create pods/eviction"] == 10
-    assert costs["events"]["dev.nodemaintenance.node.drained"] in (1, 2)  # a hint may come late
+    assert costs["events"]["dev.nodemaintenance.node.drained"] in (1, 2)  # a late hint may cause a second one
     assert costs["cpu"]["functions"] > 0
     assert costs["memory"]["podsource"] > 0
     assert 0 < costs["waits"]["median"] <= costs["waits"]["longest"]
@@ -96,7 +96,7 @@ def test_the_bench_measures_all_ways_and_what_ours_costs() -> None:
 
 @pytest.mark.abreast
 def test_an_operator_is_one_more_way() -> None:
-    """It has a row of its own, in seconds that can be, and ours is compared with it."""
+    """Another operator gets a row of its own, and the product is compared with it."""
     with bench("--cases", "10 pods", **OPERATOR) as (process, where):
         shown, progress = process.communicate(timeout=200)
         assert process.returncode == 0, progress
@@ -111,7 +111,10 @@ def test_an_operator_is_one_more_way() -> None:
 
 @pytest.mark.abreast
 def test_a_case_that_fails_is_a_line_and_the_others_are_measured() -> None:
-    """Here its observer is killed. The next case has a cluster of its own, and the exit status tells of the failure."""
+    """Cases that fail are reported in one line, the others are measured, and the exit status is 1.
+
+    Here the observer is killed. The next case runs on its own cluster.
+    """
     with bench("--cases", "10 pods,5 nodes at once") as (process, where):
         said(process, "^(local: 10 pods)$")
         os.kill(observer(process.pid), signal.SIGKILL)
@@ -128,7 +131,7 @@ def test_a_case_that_fails_is_a_line_and_the_others_are_measured() -> None:
 
 
 def observer(bench: int) -> int:
-    """The process that watches for the bench of that process id."""
+    """Return the process id of the bench's observer."""
     children = Path(f"/proc/{bench}/task/{bench}/children").read_text().split()
     (found,) = [child for child in children if b"bench.observer" in Path(f"/proc/{child}/cmdline").read_bytes()]
     return int(found)
@@ -148,7 +151,7 @@ def test_a_bench_that_is_terminated_takes_its_cluster_down() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_bench_that_is_ended_leaves_nothing_behind(number: signal.Signals, tmp_path: Path) -> None:
-    """Both clusters, the operator and the observers end with it, in the midst of the first drains."""
+    """Signals end the bench with both clusters, the operator and the observers, also during the first drains."""
     with bench("--cases", "10 pods", TMPDIR=str(tmp_path), **OPERATOR) as (process, _):
         said(process, "(10 pods: ours)")
         started = with_variable(f"TMPDIR={tmp_path}")
@@ -161,17 +164,17 @@ def test_a_bench_that_is_ended_leaves_nothing_behind(number: signal.Signals, tmp
 
 
 def with_variable(setting: str) -> list[int]:
-    """Give the processes whose environment has it: all that a process with it started, if they did not change it."""
+    """Return the ids of the processes with this setting in their environment, which child processes inherit."""
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):  # it ended meanwhile
+        with suppress(OSError):  # the process exited meanwhile
             if any(each.startswith(setting.encode()) for each in environ.read_bytes().split(b"\0")):
                 found.append(int(environ.parent.name))
     return found
 
 
 def test_rest_is_looked_at_for_a_minute(resting: Bench) -> None:
-    """Ticks come, and beside them nothing happens that makes an event. Last here: the others need not wait for it."""
+    """Ticks cause no events in the idle case. This test is the last one, so that the others need not wait for it."""
     shown, progress = resting.process.communicate(timeout=200)
     assert resting.process.returncode == 0, progress
     figures = {each["what"]: each["value"] for each in results(resting.folder)["findings"]}

@@ -1,4 +1,4 @@
-"""K_SINK, as Knative's SinkBinding puts it into what we ship: the broker's address, for who may send several events."""
+"""Tests of `K_SINK`: Knative's SinkBinding sets the broker's address for the functions that emit several events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECONDS = 20.0
 
 
 def test_who_may_answer_with_several_events_is_given_the_brokers_address(stage: Stage) -> None:
-    """The address that Knative says its Broker has; nobody else is given any."""
+    """SinkBinding gives the Broker's address to `guard` and `resync`, and to no other function."""
     asked = ("get", "deployments", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=function", "-o", "json")
     containers = {
         item["metadata"]["name"]: item["spec"]["template"]["spec"]["containers"][0]
@@ -43,7 +43,10 @@ def test_who_may_answer_with_several_events_is_given_the_brokers_address(stage: 
 
 
 def test_what_resync_sends_there_is_heard(stage: Stage, resync: str) -> None:
-    """Started as its Deployment says: two maintenances wait to begin, and both events come from the broker."""
+    """Events that `resync` posts to `K_SINK` arrive through the broker: one for each of two maintenances.
+
+    `resync` runs with the environment of its Deployment.
+    """
     drains = stage.drains("300ms", nodes=stage.nodes[:2])
     stage.histogram.note("begin")
     stage.product.kill_functions("begin")
@@ -64,7 +67,7 @@ def test_what_resync_sends_there_is_heard(stage: Stage, resync: str) -> None:
 
 @pytest.fixture
 def resync(stage: Stage) -> Iterator[str]:
-    """Give the address of a process of `resync` with the environment of its Deployment, and nothing else to say."""
+    """Yield the URL of a `resync` process with exactly the environment of its Deployment."""
     assert isinstance(stage.product, KnativeProduct)
     port = free_port()
     server = stage.product.planes.kubelet.server(NAMESPACE, "resync", BIND=f"127.0.0.1:{port}")
@@ -79,7 +82,7 @@ def _variables(container: dict[str, list[dict[str, str]]]) -> dict[str, str]:
 
 
 def _answers(stage: Stage, cause: str) -> set[str]:
-    """Of which maintenances an event was recorded that answers `cause`."""
+    """Return the uids of the maintenances with a recorded event that was emitted in reply to `cause`."""
     with closing(Journal(stage.product.journal)) as book:
         kept = book.select(Query(types=(events.MAINTENANCE_FOUND,)))
     return {entry.maintenance for entry in kept if entry.cause == cause}

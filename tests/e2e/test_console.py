@@ -1,4 +1,4 @@
-"""The web console in a real browser, on the real engines."""
+"""Test of the web console in a real browser, on the real engines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[Chrome]:
-    """Give one browser for all engines."""
+    """Yield one browser for all engines."""
     driver = start_browser()
     yield driver
     driver.quit()
@@ -30,7 +30,7 @@ def driver() -> Iterator[Chrome]:
 
 @pytest.fixture
 def browser(stage: Stage, driver: Chrome, tmp_path: Path) -> Iterator[Browser]:
-    """Give that browser before a console that learns from the Broker and the Triggers where they are."""
+    """Yield the browser with a console that finds the broker and the functions by the Broker and the Triggers."""
     with Console(stage.local, tmp_path, "--journal", stage.product.journal) as console:
         browser = Browser(driver, console)
         browser.look()
@@ -38,7 +38,7 @@ def browser(stage: Stage, driver: Chrome, tmp_path: Path) -> Iterator[Browser]:
 
 
 def test_a_maintenance_is_started_seen_replayed_and_stopped(stage: Stage, browser: Browser) -> None:
-    """OSV-7, OSV-8: the list follows by itself; an event is replayed to where its Trigger says; the node is back."""
+    """OSV-7, OSV-8: the console starts a maintenance, follows it, replays an event and ends the maintenance."""
     node = stage.nodes[0]
     drains = stage.drains("300ms", nodes=[node])
     browser.nodes(node)

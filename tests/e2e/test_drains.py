@@ -1,4 +1,4 @@
-"""The main job on real engines, and how fast it is there."""
+"""Tests of drains on the real engines, and of their latency."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ on_knative = pytest.mark.parametrize("stage", ["knative"], indirect=True)
 
 @on_knative
 def test_all_knative_objects_are_ready(stage: Stage) -> None:
-    """Knative itself says so of every source, the broker and every Trigger that we ship."""
+    """Knative reports every shipped source, broker and Trigger as Ready."""
     found = json.loads(stage.local.kubectl("get", KINDS, "-n", NAMESPACE, "-o", "json").stdout)["items"]
     ready = {
         f"{item['kind']}/{item['metadata']['name']}": condition["status"]
@@ -46,7 +46,7 @@ def test_all_knative_objects_are_ready(stage: Stage) -> None:
 @proves("X-7")
 @pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version)
 def test_a_node_is_drained_and_given_back(stage: Stage, group: Group) -> None:
-    """X-7: for all three groups: created, the node is drained; deleted, it is given back."""
+    """X-7: in each of the three API groups, a maintenance drains its node, and its deletion restores the node."""
     drains = stage.drains("300ms", nodes=stage.nodes[:1])
 
     drains.begin(group=group)
@@ -59,7 +59,7 @@ def test_a_node_is_drained_and_given_back(stage: Stage, group: Group) -> None:
 
 @on_knative
 def test_a_hop_takes_a_few_milliseconds(stage: Stage) -> None:
-    """From the moment an event is sent to the ingress until its subscriber is called: median under 10 ms."""
+    """Events reach their subscriber within a median of 10 ms after they were sent to the ingress."""
     called: dict[str, float] = {}
 
     def note(request: Received) -> Answer:
@@ -85,7 +85,7 @@ def test_a_hop_takes_a_few_milliseconds(stage: Stage) -> None:
 
 @on_knative
 def test_the_broker_does_not_wait_for_subscribers(stage: Stage) -> None:
-    """Its channel, made by Knative, answers before it delivers: a source is not held up by what an event sets off."""
+    """Knative's channel responds before it delivers, so that a slow subscriber does not block the source."""
     slow = threading.Event()
 
     def hang(request: Received) -> Answer:
@@ -104,9 +104,10 @@ def test_the_broker_does_not_wait_for_subscribers(stage: Stage) -> None:
 
 @pytest.mark.alone
 def test_twenty_nodes_at_once(stage: Stage) -> None:
-    """20 nodes of 10 pods that take 5 s to end: all Succeeded 4 s after that; the best of three, on a busy machine.
+    """Drains of 20 nodes with ten pods each succeed within 4 s after the pods' termination of 5 s.
 
-    On a slow machine those 4 s grow faster than its slowness: steps miss their deadline there, and are done again.
+    The best of three rounds counts. On a slow machine the limit grows faster than the slowness: steps miss their
+    deadline there and are retried.
     """
     rounds: list[tuple[float, float]] = []
     while len(rounds) < 3 and not any(taken < limit for taken, limit in rounds):
@@ -137,9 +138,10 @@ def _probe_trigger(url: str) -> dict[str, object]:
 
 @contextmanager
 def _probed(stage: Stage, handle: Callable[[Received], Answer]) -> Iterator[Callable[[str], None]]:
-    """Have a Trigger bring probes to `handle`; gives what sends one by its id, once they are heard.
+    """Create a Trigger that delivers probes to `handle`; yield a function that sends a probe by its id.
 
-    A Trigger is ready before every part of the data plane knows it, so the first may be lost.
+    The block starts once a first probe has arrived: a Trigger is Ready before every part of the data plane knows it, so
+    the first probes may be lost.
     """
     heard = threading.Event()
 

@@ -1,4 +1,4 @@
-"""What may break while ten nodes are drained; whatever it is, it costs time only (X-2, X-3)."""
+"""Tests of faults during the drains of ten nodes: every fault only delays the drains (X-2, X-3)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tests.receiver import Receiver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("whole_again")]
 OUTAGE = 20.0
-"""Seconds that the source of maintenances is down; in this time the resync speaks at least once."""
+"""Seconds for which the source of maintenances is down; at least one tick comes in this time."""
 REFUSAL = 10.0
 GOING = 20
-"""Pods that are going when something breaks, of a hundred."""
+"""Terminating pods, of a hundred, at which the fault starts."""
 CHAIN = ("begin", "cordon", "taint", "evict", "status")
-"""Each hears what the one before it answers."""
+"""The functions of the chain; each one handles the events of the one before it."""
 
 
 @pytest.fixture(scope="module")
 def between(stage: Stage) -> Iterator[Mischief]:
-    """Stand between the broker and all functions, for the last tests here: laying this way takes some seconds."""
+    """Yield a fault proxy between broker and functions; only the last tests use it, since routing takes time."""
     mischief = Mischief(stage.product)
     with closing(Receiver(otherwise=mischief)) as receiver:
         stage.product.route(lambda name: f"{receiver.url}/{name}")
@@ -38,14 +38,14 @@ def between(stage: Stage) -> Iterator[Mischief]:
 
 @pytest.fixture
 def mischief(between: Mischief) -> Iterator[Mischief]:
-    """Give what stands between, for what one test does with it."""
+    """Yield the fault proxy with reset counters; stop its faults afterwards."""
     between.forget()
     yield between
     between.behave()
 
 
 def hold(drains: Drains, what: str, *, seconds: float = REPAIRED, log_is_whole: bool = True) -> None:
-    """See that all ends well, within the time after a repair, and give the nodes back."""
+    """Assert that the drains succeed within `seconds` of the repair, and restore the nodes."""
     repaired = time.monotonic()
     drains.await_succeeded()
     took = time.monotonic() - repaired
@@ -57,7 +57,7 @@ def hold(drains: Drains, what: str, *, seconds: float = REPAIRED, log_is_whole: 
 
 @pytest.mark.parametrize("function", ["cordon", "evict", "status"])
 def test_a_function_is_killed(stage: Stage, function: str) -> None:
-    """Its process ends by SIGKILL amid the drains and comes back."""
+    """Killing a function's process during drains only delays them."""
     drains = stage.drains("2s", nodes=stage.fewer)
     drains.begin()
     if function != "cordon":
@@ -71,7 +71,7 @@ def test_a_function_is_killed(stage: Stage, function: str) -> None:
 
 @pytest.mark.parametrize("stage", ["knative"], indirect=True)
 def test_the_data_plane_is_killed(stage: Stage) -> None:
-    """Ingress, filter and channel end by SIGKILL, with all events that they had taken, and come back."""
+    """Killing ingress, filter and channel with all accepted events during drains only delays them."""
     drains = stage.drains("2s", nodes=stage.fewer)
     drains.begin()
     drains.await_going(GOING)
@@ -82,7 +82,7 @@ def test_the_data_plane_is_killed(stage: Stage) -> None:
 
 
 def test_the_source_is_down_while_maintenances_come_and_go(stage: Stage) -> None:
-    """Created and deleted while nobody tells of it: drained and restored all the same."""
+    """Maintenances that are created and deleted while their source is down are drained and restored nevertheless."""
     half = len(stage.fewer) // 2
     ended = stage.drains("100ms", nodes=stage.fewer[:half])
     ended.begin()
@@ -107,7 +107,7 @@ def test_the_source_is_down_while_maintenances_come_and_go(stage: Stage) -> None
 
 
 def test_the_api_server_is_restarted(stage: Stage) -> None:
-    """It ends by SIGKILL amid the drains, and comes back at the same address."""
+    """Killing the API server during drains only delays them; it restarts at the same address."""
     drains = stage.drains("2s", nodes=stage.fewer)
     drains.begin()
     drains.await_going(GOING)
@@ -119,7 +119,7 @@ def test_the_api_server_is_restarted(stage: Stage) -> None:
 
 
 def test_a_poison_event_harms_nobody(stage: Stage) -> None:
-    """No function can do anything with it: it and its dead letters are recorded, and the drains go on."""
+    """Invalid events that no function can handle are recorded with their dead letters, and the drains continue."""
     drains = stage.drains("1s", nodes=stage.fewer)
     drains.begin()
     headers = {
@@ -143,7 +143,7 @@ def test_a_poison_event_harms_nobody(stage: Stage) -> None:
 
 
 def test_the_journal_is_killed(stage: Stage, mischief: Mischief) -> None:
-    """`record` ends by SIGKILL amid the drains, which end without it; back, it learns of every event of theirs."""
+    """Killing `record` does not delay the drains, and after its restart every event is recorded."""
     drains = stage.drains("2s", nodes=stage.fewer)
     drains.begin()
     drains.await_going(GOING)
@@ -167,9 +167,9 @@ def _unrecorded(ids: set[str], book: Journal) -> set[str]:
 
 
 def test_every_event_is_delivered_twice(stage: Stage, mischief: Mischief) -> None:
-    """Each event comes to each function twice at the same moment, and so do the answers, on through the chain.
+    """Calling each function twice concurrently for each event, also along the chain, only delays the drains.
 
-    Nothing is repaired: it is so to the end, at several times the work.
+    The duplicates continue until the end, at several times the load.
     """
     drains = stage.drains("2s", nodes=stage.fewer)
     mischief.way = mischief.twice
@@ -180,7 +180,7 @@ def test_every_event_is_delivered_twice(stage: Stage, mischief: Mischief) -> Non
 
 
 def test_events_come_in_random_order(stage: Stage, mischief: Mischief) -> None:
-    """Each event is late by up to half a second, and so overtaken by others."""
+    """Delaying each event by up to half a second, so that others overtake it, only delays the drains."""
     drains = stage.drains("2s", nodes=stage.fewer)
     mischief.way = mischief.late
     drains.begin()
@@ -188,7 +188,10 @@ def test_events_come_in_random_order(stage: Stage, mischief: Mischief) -> None:
 
 
 def test_a_function_is_not_available_for_some_time(stage: Stage, mischief: Mischief) -> None:
-    """`evict` answers 503 for 10 seconds: the broker tries again, and what it gave up the resync brings back."""
+    """Rejecting the events for `evict` with 503 for 10 s only delays the drains.
+
+    The broker retries, and ticks replace the events that it gave up.
+    """
     drains = stage.drains("1s", nodes=stage.fewer)
     mischief.way = mischief.without("evict")
     drains.begin()

@@ -1,4 +1,4 @@
-"""The label by which the real sources select nodes."""
+"""Test of the label by which the real sources select nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ pytestmark = pytest.mark.e2e
 
 
 def test_a_label_taken_off_by_hand_comes_back(stage: Stage) -> None:
-    """Rule 10: the source says that the node was deleted; `guard` sees that it lives, and no maintenance ends."""
+    """Rule 10: `guard` restores a label that was removed by hand, and no maintenance ends.
+
+    The source reports the node without its label as deleted; `guard` finds that the node still exists.
+    """
     name = stage.nodes[0]
     drains = stage.drains("300ms", nodes=[name])
     drains.begin()
@@ -26,7 +29,8 @@ def test_a_label_taken_off_by_hand_comes_back(stage: Stage) -> None:
         return bool(node and node["metadata"]["labels"].get(LABEL) == uid)
 
     drains.work.wait_for(f"/api/v1/nodes/{name}", is_labelled)
-    assert f"node {name} was unlabelled" in stage.local.kubectl("describe", "node", name).stdout  # `guard` heard of it
+    # The Event shows that `guard` has received the source's event.
+    assert f"node {name} was unlabelled" in stage.local.kubectl("describe", "node", name).stdout
     (item,) = drains.live()
     assert (item["metadata"]["uid"], m.is_deleting(item)) == (uid, False)
     drains.end()

@@ -1,4 +1,4 @@
-"""Virtual machines that leave a node, and a thousand nodes relabelled, on each real engine."""
+"""Tests of VM migrations and of CPU labels on a thousand nodes, on each real engine."""
 
 from __future__ import annotations
 
@@ -29,22 +29,23 @@ from tests.workload import audit
 pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("stage", WITH_WINGS, indirect=True)]
 WHY = "the disk is not shared"
 PER_NODE = 2
-"""As shipped: migrations at once from one node."""
+"""The shipped limit of concurrent migrations from one node."""
 LIMIT = 20.0
-"""Seconds for a round over all nodes."""
+"""Maximum seconds for a round over all nodes."""
 FUNCTION_LIMIT = "2.0"
-"""Seconds that no event may take in a function."""
+"""Maximum seconds that a function may take for one event, as a bucket of its histogram."""
 QUIET = 1.0
-"""Seconds without a request of `label-cpu`, after which a round is over."""
+"""A round is over after this many seconds without a request of `label-cpu`."""
 FEW = 30
-"""Patches that are kept though their answer came too late for the function's time, on a busy machine."""
+"""Maximum number of nodes whose patch response was lost, as happens on a busy machine."""
 LABELLER = b"system:serviceaccount:node-maintenance:label-cpu"
 
 
 @pytest.fixture
 def moving(stage: Stage) -> Iterator[machines.Stage]:
-    """Give the cluster as the tests of machines see it, with who plays KubeVirt."""
-    seen = machines.Stage(stage.local, cast("Product", stage.product))  # what is used of it both have
+    """Yield the virtualization environment on the engine's cluster, with a simulation of KubeVirt."""
+    # Both kinds of products have the attributes that the environment uses.
+    seen = machines.Stage(stage.local, cast("Product", stage.product))
     with closing(seen.admin), FakeVirt(seen.admin):
         yield seen
         seen.clear()
@@ -52,7 +53,10 @@ def moving(stage: Stage) -> Iterator[machines.Stage]:
 
 @proves("DRN-7", "DRN-8", "DRN-9", "DRN-11", "OSV-2", "OSV-3", "OSV-6", "X-2")
 def test_machines_of_each_kind_leave_their_node_amid_kills(stage: Stage, moving: machines.Stage) -> None:
-    """`migrate` dies at the first migration, the broker and all sources once two machines have left."""
+    """Drains migrate, restart or wait for VMs as usual although `migrate`, the broker and all sources are killed.
+
+    `migrate` is killed at the first migration, broker and sources after two VMs have left.
+    """
     node = moving.node()
     movable = [moving.machine(f"live-{number}", node) for number in range(6)]
     stuck = [moving.machine(f"stuck-{number}", node, why=WHY) for number in range(2)]
@@ -88,7 +92,7 @@ def test_machines_of_each_kind_leave_their_node_amid_kills(stage: Stage, moving:
 
 @pytest.fixture
 def labelled(stage: Stage) -> Iterator[Labels]:
-    """Give the cluster with a thousand nodes, each labelled, and nothing under way; the nodes are gone afterwards."""
+    """Yield the environment with a thousand labelled nodes and no event in flight; delete the nodes afterwards."""
     more = NAMES[NODES:]
     stage.local.add_named(*more)
     seen = Labels(stage)
@@ -104,7 +108,10 @@ def labelled(stage: Stage) -> Iterator[Labels]:
 
 @proves("OSV-30", "OSV-31", "OSV-36", "OSV-38", "X-3")
 def test_a_model_becomes_obsolete_on_a_thousand_nodes(labelled: Labels) -> None:
-    """One patch for each node that has it, none for another, soon, none takes long, and ticks then write nothing."""
+    """Removing a newly obsolete model takes one patch of each affected node, and later ticks write nothing.
+
+    A round takes at most `LIMIT` seconds, and no event takes a function longer than `FUNCTION_LIMIT`.
+    """
     written = labelled.audit()
 
     labelled.wish({"cpuModels": ["Haswell"]})
@@ -124,7 +131,7 @@ def test_a_model_becomes_obsolete_on_a_thousand_nodes(labelled: Labels) -> None:
 
 
 class Labels(labels.Stage):
-    """What the tests of rounds act on, with a process of its own for `label-cpu`."""
+    """The CPU label environment for an engine, on which `label-cpu` has its own process."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage.local, stage.product)
@@ -132,14 +139,14 @@ class Labels(labels.Stage):
         self._heard, self._end = 0, 0
 
     def tick(self) -> None:
-        """Have a tick come before its time; return once `label-cpu` has looked, and rests."""
+        """Send a tick now; return once `label-cpu` has handled it."""
         before = self._asked()
         assert post(tick(), self.product.broker_url).status_code == 202
         await_ready("a tick's look", lambda: self._asked() > before, self.product.servers)
         self.settle()
 
     def settle(self) -> None:
-        """Wait until `label-cpu` has asked nothing for a while."""
+        """Wait until `label-cpu` has sent no request for a while."""
         seen, since = self._asked(), time.monotonic()
         while time.monotonic() - since < QUIET:
             time.sleep(0.2)
@@ -147,7 +154,10 @@ class Labels(labels.Stage):
                 seen, since = now, time.monotonic()
 
     def _asked(self) -> int:
-        """Count its requests since the start. Each line is read once: the log has those of a thousand nodes."""
+        """Return the number of requests of `label-cpu` since the start.
+
+        Each line of the audit log is read only once, because the log has the requests of a thousand nodes.
+        """
         with self.cluster.audit_log.open("rb") as log:
             log.seek(self._end)
             whole, newline, _ = log.read().rpartition(b"\n")
@@ -157,7 +167,7 @@ class Labels(labels.Stage):
 
 
 def is_stuck(item: object, count: int) -> bool:
-    """Whether only so many machines are left, and each says that it cannot be migrated."""
+    """Return whether exactly `count` pods are pending and all are reported as not migratable."""
     status = item.get("status") or {} if isinstance(item, dict) else {}
     reasons = [each["reason"] for each in status.get("blockedPods") or []]
     return len(status.get("pendingPods") or []) == count and reasons == ["NotMigratable"] * count

@@ -1,4 +1,4 @@
-"""What the bench says of an operator that cannot take part; tests/e2e/test_bench.py has one that can."""
+"""Tests of the bench's errors for an operator that cannot be measured; tests/e2e/test_bench.py measures one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Give a cluster of one node on which nothing is installed."""
+    """Yield a cluster of one node without any installation."""
     with LocalCluster(tmp_path_factory.mktemp("bare"), nodes=1) as running:
         yield running
 
@@ -44,7 +44,7 @@ def test_a_crd_of_another_kind_is_named(bare: LocalCluster) -> None:
 
 
 def test_an_operator_that_ends_is_named_with_its_last_words(bare: LocalCluster) -> None:
-    """They stay in a file."""
+    """Operators that exit are reported with the end of their log, which remains in a file."""
     operator.install(bare, CRD)
     ending = operator.Operator((sys.executable, "-c", "print('no flag of that name')"), CRD)
 

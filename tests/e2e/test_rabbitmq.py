@@ -1,4 +1,4 @@
-"""The RabbitMQ Broker: how fast a hop is, what its parts' deaths cost, and where what cannot be delivered goes."""
+"""Tests of the RabbitMQ Broker: latency, crashes of its parts, and dead letters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROBES = 200
 
 
 def test_a_hop_takes_a_few_milliseconds(stage: Stage) -> None:
-    """From the moment an event is sent to the ingress until its function has recorded it: median under 10 ms."""
+    """Events are recorded within a median of 10 ms after they were sent to the ingress."""
     sent: dict[str, float] = {}
     with requests.Session() as session:
         for _ in range(PROBES):
@@ -57,7 +57,7 @@ def test_a_hop_takes_a_few_milliseconds(stage: Stage) -> None:
     ],
 )
 def test_the_data_plane_is_killed(stage: Stage, parts: tuple[str, ...]) -> None:
-    """X-2, X-3: parts of the broker end by SIGKILL amid the drains and come back: it costs time only."""
+    """X-2, X-3: killing parts of the broker during drains only delays them."""
     drains = stage.drains("5s", nodes=stage.fewer)
     drains.begin()
     drains.await_going(len(drains.pods) // 2)
@@ -77,10 +77,10 @@ def test_the_data_plane_is_killed(stage: Stage, parts: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("data", [{"maintenance": "poison"}, "poison"], ids=["another shape", "no JSON"])
 def test_what_functions_refuse_is_recorded_as_that(stage: Stage, data: object) -> None:
-    """X-6: an event that `cordon` answers with 400 is in the journal as a dead letter, and the rest goes on.
+    """X-6: an event that `cordon` rejects with 400 is recorded as a dead letter, and later events are delivered.
 
-    This broker's dispatcher takes a status that it would not retry for an answer like any other (`getStatus` in its
-    `pkg/dispatcher`): by that nothing would become a dead letter, so the function itself says it.
+    This broker's dispatcher treats a status that it would not retry like a success (`getStatus` in its
+    `pkg/dispatcher`). It would create no dead letter, so the function publishes the dead letter itself.
     """
     poison = _event(events.MAINTENANCE_BEGUN, data)
     assert post(poison, stage.product.broker_url).status_code == 202
@@ -97,7 +97,7 @@ def test_what_functions_refuse_is_recorded_as_that(stage: Stage, data: object) -
 
 
 def test_what_cannot_be_delivered_is_recorded_as_that(stage: Stage) -> None:
-    """X-6: an event that its subscriber never takes goes by the dead letter exchange to `record`, which says so."""
+    """X-6: an event that no subscriber accepts reaches `record` through the dead letter exchange, and is recorded."""
     assert isinstance(stage.product, RabbitProduct)
     nobody = f"http://127.0.0.1:{free_port()}/"
     stage.product.add_trigger(_trigger("nobody", "test.undeliverable", nobody, stage.product.function_url("record")))
@@ -131,7 +131,7 @@ def _event(kind: str, data: object) -> CloudEvent:
 
 
 def _await_recorded(stage: Stage, ids: set[str], seconds: float = 30.0) -> dict[str, float]:
-    """When each of the events was recorded, by the wall clock."""
+    """Return event id → the wall clock time at which the event was recorded, once all are recorded."""
     deadline = time.monotonic() + seconds
     while True:
         with closing(Journal(stage.product.journal)) as book:
@@ -145,7 +145,7 @@ def _await_recorded(stage: Stage, ids: set[str], seconds: float = 30.0) -> dict[
 def _await_kept(
     stage: Stage, key: str, wanted: Callable[[BaseCloudEvent], bool], seconds: float = 60.0
 ) -> BaseCloudEvent:
-    """The event as it is recorded, once it is as `wanted`."""
+    """Return the recorded event once `wanted` is true for it."""
     deadline = time.monotonic() + seconds
     while True:
         with closing(Journal(stage.product.journal)) as book:

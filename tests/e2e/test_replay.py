@@ -1,4 +1,4 @@
-"""Replay and dead letters on the real engines, where each Trigger says where its function is."""
+"""Tests of replay and dead letters on the real engines, where the Triggers have the functions' addresses."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.e2e
 
 
 def run(stage: Stage, *words: str) -> Result:
-    """Run `kubectl maintenance` on the stage's cluster and journal."""
+    """Run `kubectl maintenance` on the environment's cluster and journal."""
     where = ("--kubeconfig", str(stage.local.kubeconfig))
     return CliRunner().invoke(commands, [*where, *words, "--journal", str(stage.product.journal)])
 
 
 def test_a_finished_maintenance_is_replayed_where_the_triggers_say(stage: Stage) -> None:
-    """X-2: every event of it to every function by its Trigger's own address: dry writes only, and no difference."""
+    """X-2: a dry replay calls every function at its Trigger's address, and finds no difference."""
     drains = stage.drains("300ms", nodes=stage.nodes[:1])
     drains.begin()
     drains.await_succeeded()
@@ -55,7 +55,7 @@ def test_a_finished_maintenance_is_replayed_where_the_triggers_say(stage: Stage)
 
 
 def test_a_dead_letter_says_why_and_is_redriven(stage: Stage) -> None:
-    """X-6: code, reason and destination, whoever gave it up; refused again by that very function, it stays open."""
+    """X-6: a dead letter has code, reason and destination on every engine, and stays open if it is rejected again."""
     letter = {"id": "refused", "source": "/test", "type": events.NODE_CORDONED, "datacontenttype": "application/json"}
     assert post(CloudEvent(letter, {}), stage.product.broker_url).status_code == 202
     with closing(Journal(stage.product.journal)) as book:

@@ -1,4 +1,4 @@
-"""On real Knative, too, whatever is killed is back without a hand, and a drain that is under way ends well."""
+"""Test that killed processes on real Knative are restarted automatically, and that drains in progress succeed."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ pytestmark = [
     pytest.mark.usefixtures("whole_again"),
 ]
 BACK = 3.0
-"""Seconds from a first death until the readiness page answers again."""
+"""Maximum seconds from the first crash until the readiness endpoint responds again."""
 PATIENCE = 30.0
-"""Seconds, so that the time it took is known even if it is too long."""
+"""Timeout in seconds, longer than the limit, so that a duration above the limit can be reported."""
 DATA_PLANE = ("ingress", "dispatcher")
 
 
 def test_what_is_killed_amid_drains_is_back_in_time(stage: Stage) -> None:
-    """Each function, the ingress and the dispatcher, one after another, killed once with SIGKILL by a stranger."""
+    """Functions, ingress and dispatcher, each killed once during drains, are ready again within `BACK` seconds."""
     product = stage.product
     assert isinstance(product, KnativeProduct)
     planes = product.planes
@@ -55,7 +55,7 @@ def test_what_is_killed_amid_drains_is_back_in_time(stage: Stage) -> None:
 
 
 def _seconds_away(server: Server, ready: Callable[[], bool]) -> float:
-    """Kill a server's process; gives the seconds until another one is ready."""
+    """Kill the server's process; return the seconds until a new one is ready."""
     killed = server.pid
     os.kill(killed, signal.SIGKILL)
     started = time.monotonic()

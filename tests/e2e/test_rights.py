@@ -1,4 +1,4 @@
-"""Each function's rights on a real engine: exactly what it says that it touches; with another's, it fails aloud."""
+"""Tests of the functions' permissions on a real engine: exactly those of their `Touches:` lines, and clear failures."""
 
 from __future__ import annotations
 
@@ -21,25 +21,28 @@ from tests.manifests.touches import OURS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("whole_again")]
 SECONDS = 20.0
-"""Seconds until a failure is told; a function's process needs some to start."""
+"""Timeout in seconds until a failure is reported; a function's process takes some of them to start."""
 STEPS = (
-    ("begin", "restore", "(create resource leases|list resource pods)"),  # the first one takes the claim
+    ("begin", "restore", "(create resource leases|list resource pods)"),  # the first pass creates the install lease
     ("cordon", "evict", "patch resource nodes"),
     ("taint", "status", "patch resource nodes"),
-    ("evict", "cordon", "get resource leases"),  # whose install acts is asked first
+    ("evict", "cordon", "get resource leases"),  # checked first, to find out whether this install is active
 )
-"""A function, the account whose token it is given, and what that may not."""
+"""A function, the account whose token it is given, and what that account may not do."""
 on_knative = pytest.mark.parametrize("stage", ["knative"], indirect=True)
 
 
 @pytest.mark.parametrize("function", SERVED)
 def test_the_api_server_lists_exactly_what_a_function_touches(stage: Stage, function: str) -> None:
-    """Asked with the very token that the function's process has."""
+    """API server permissions of a function, asked with its own token, equal its `Touches:` lines."""
     assert_as_documented(stage, function)
 
 
 def test_a_step_with_anothers_token_fails_in_the_status(stage: Stage) -> None:
-    """Each on a node of its own. `lastError` names right and account; no pod goes; with the right one all ends well."""
+    """Steps with another account's token fail with the permission and the account in `lastError`, and evict no pod.
+
+    Each step is tested on its own node. With its own token, each drain succeeds.
+    """
     drains = stage.drains("300ms", nodes=stage.nodes[: len(STEPS)])
     for node, step in zip(drains.nodes, STEPS, strict=True):
         _fails(drains, node, stage, *step)
@@ -50,7 +53,7 @@ def test_a_step_with_anothers_token_fails_in_the_status(stage: Stage) -> None:
 
 
 def _fails(drains: Drains, node: str, stage: Stage, function: str, account: str, may_not: str) -> None:
-    """Begin the drain of a node while a step has another's token."""
+    """Begin the drain of a node while a step has another account's token."""
     with borrowed(stage, function, account):
         drains.begin([node])
         said = await_error(drains, account)
@@ -59,11 +62,11 @@ def _fails(drains: Drains, node: str, stage: Stage, function: str, account: str,
         assert m.phase(item) != m.SUCCEEDED
         assert m.condition(item, "Drained").get("status") != "True"
         asked = [entry["objectRef"]["name"] for entry in drains.audit.evictions()]
-        assert not [name for name in asked if name.startswith(f"{node}-")]  # a tick may have brought others further
+        assert not [name for name in asked if name.startswith(f"{node}-")]  # a tick may have advanced other drains
 
 
 def test_a_restore_with_anothers_token_fails_in_the_status(stage: Stage) -> None:
-    """The node is not half given back: object, cordon and taints stay until the right token is there."""
+    """`restore` with another account's token leaves object, cordon and taints until it has its own token again."""
     drains = stage.drains("300ms", nodes=stage.nodes[:1])
     drains.begin()
     drains.await_succeeded()
@@ -79,7 +82,10 @@ def test_a_restore_with_anothers_token_fails_in_the_status(stage: Stage) -> None
 
 
 def test_a_status_with_anothers_token_says_so_in_its_log(stage: Stage) -> None:
-    """Nobody else may write the status, so it claims nothing; the broker tries again until the right token is there."""
+    """`status` with another account's token logs the missing permission and writes no status.
+
+    With its own token it writes the status, and the maintenance succeeds.
+    """
     drains = stage.drains("300ms", nodes=stage.nodes[:1])
     with borrowed(stage, "status", "taint") as position:
         drains.begin()
@@ -91,7 +97,7 @@ def test_a_status_with_anothers_token_says_so_in_its_log(stage: Stage) -> None:
 
 @on_knative
 def test_a_resync_with_anothers_token_says_so_in_its_log(stage: Stage) -> None:
-    """It speaks of no one maintenance; the tick is tried again, and told as undeliverable in the end."""
+    """`resync` with another account's token logs the missing permission."""
     with borrowed(stage, "resync", "cordon") as position:
         post(tick(), stage.product.broker_url)
         await_log(stage, "resync", "cordon", "get resource leases", position)
@@ -99,7 +105,10 @@ def test_a_resync_with_anothers_token_says_so_in_its_log(stage: Stage) -> None:
 
 @on_knative
 def test_a_guard_with_anothers_token_says_so_in_its_log(stage: Stage) -> None:
-    """What it would have seen to is seen to as soon as it may."""
+    """`guard` with another account's token logs the missing permission.
+
+    With its own token it cordons the node again.
+    """
     drains = stage.drains("300ms", nodes=stage.nodes[:1])
     drains.begin()
     drains.await_succeeded()
@@ -114,7 +123,7 @@ def test_a_guard_with_anothers_token_says_so_in_its_log(stage: Stage) -> None:
 
 @contextmanager
 def borrowed(stage: Stage, function: str, account: str) -> Iterator[int]:
-    """Run a function with another account's token while the block runs; gives how long its log was before."""
+    """Run a function with another account's token while the block runs; yield the log's size before."""
     server = stage.product.functions[function]
     own, size = server.env["KUBECONFIG"], server.log.stat().st_size
 
@@ -132,7 +141,7 @@ def borrowed(stage: Stage, function: str, account: str) -> Iterator[int]:
 
 
 def await_error(drains: Drains, account: str) -> str:
-    """The `lastError` of the last maintenance that speaks of an account, as soon as it is there."""
+    """Return the last maintenance's `lastError` once it names the account."""
     name = drains.maintenances[-1]["metadata"]["name"]
     user = f'"system:serviceaccount:{OURS}:{account}"'
 
@@ -146,7 +155,7 @@ def await_error(drains: Drains, account: str) -> str:
 
 
 def await_log(stage: Stage, function: str, account: str, may_not: str, position: int) -> None:
-    """Wait until a function's log, from a position on, says what an account may not."""
+    """Wait until the function's log, after `position`, contains what the account may not do."""
     wanted = rf"system:serviceaccount:{OURS}:{account} cannot {may_not}"
     log = stage.product.functions[function].log
     deadline = time.monotonic() + SECONDS
@@ -156,5 +165,5 @@ def await_log(stage: Stage, function: str, account: str, may_not: str, position:
 
 
 def unquoted(text: str) -> str:
-    """The text without quotation marks, which a log in JSON has backslashes before."""
+    """Return the text without quotation marks and backslashes, since a JSON log escapes quotation marks."""
     return text.replace("\\", "").replace('"', "")

@@ -1,4 +1,4 @@
-"""Looks back on the tests before it, so its name comes last: how long the functions' requests took."""
+"""Test of the durations of the functions' requests in the tests that ran before this module."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ pytestmark = pytest.mark.e2e
 
 
 STALLS = 500
-"""Of so many requests one may meet a moment in which the machine, with two engines and their tests on it, stood still.
-A function that waits would do it whenever it comes to that line."""
+"""One of this many requests may be slow because the machine, with two engines and their tests, stalled.
+
+A function that waits would be slow at every such request.
+"""
 
 
 def test_no_request_took_longer_than_two_seconds(stage: Stage) -> None:
-    """Design rule 3: no function waits, whatever was broken meanwhile."""
+    """Design rule 3: no function waits, whatever fault was injected."""
     seen = stage.histogram
     print(f"\n{seen}")
 

@@ -1,4 +1,4 @@
-"""Who may post to the Broker, as Knative judges it: `authentication-oidc` is switched on, and `senders` is applied."""
+"""Tests of the permission to post to Knative's Broker, with `authentication-oidc` enabled and `senders` applied."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("stage", ["knative"], ind
 SENDERS = MANIFESTS / "components" / "senders" / "policy.yaml"
 AUDIENCE = f"eventing.knative.dev/broker/{NAMESPACE}/default"
 TRIGGER = "taint-on-node-cordoned-oidc-eventing.knative.dev-trigger"
-"""The account that Knative made for a Trigger of ours, under which it posts what `taint` answers."""
+"""The account that Knative created for a Trigger and uses to publish the replies of `taint`."""
 OURS = {"begin", "cordon", "taint", "evict", "restore", "podsource"}
-"""Whose events a maintenance cannot be without, when all that is sent is accepted at once."""
+"""The senders of the events of every maintenance, if all of them are accepted."""
 SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")
 def asked(stage: Stage) -> Iterator[Stage]:
-    """Give the stage while Knative asks who posts and our policy says who may; its data plane has the keys."""
+    """Yield the environment while Knative authenticates senders by the shipped EventPolicy."""
     product = stage.product
     assert isinstance(product, KnativeProduct)
     try:
@@ -57,7 +57,10 @@ def asked(stage: Stage) -> Iterator[Stage]:
 
 
 def test_maintenances_of_every_group_run_to_their_end(asked: Stage) -> None:
-    """ApiServerSources, PodSource and all Triggers are among those who may: each object's own event came."""
+    """Maintenances of every group succeed: ApiServerSources, PodSource and all Triggers are permitted to send.
+
+    Each object's own event is recorded.
+    """
     drains = asked.drains("300ms", nodes=asked.nodes[: len(GROUPS)])
     for node, group in zip(drains.nodes, GROUPS.values(), strict=True):
         drains.begin([node], group)
@@ -72,7 +75,7 @@ def test_maintenances_of_every_group_run_to_their_end(asked: Stage) -> None:
 
 
 def test_what_a_function_posts_itself_is_accepted(asked: Stage) -> None:
-    """`resync` by the token of our SinkBinding: two maintenances wait to begin, and it has an event for each."""
+    """Events that `resync` posts with the token of the product's SinkBinding are accepted, one for each maintenance."""
     asked.histogram.note("begin")
     asked.product.kill_functions("begin")
     drains = asked.drains("300ms", nodes=asked.nodes[:2])
@@ -86,7 +89,7 @@ def test_what_a_function_posts_itself_is_accepted(asked: Stage) -> None:
 
 
 def test_nobody_else_may_post(asked: Stage) -> None:
-    """Without a token, by a pod's own, by one for somebody else or past its time: 401. Not named by the policy: 403."""
+    """Posts without a valid token for the Broker are rejected with 401, and with 403 if no policy lists the account."""
     now = int(time.time())
     said = [tick() for _ in range(8)]
     posted = [
@@ -97,7 +100,7 @@ def test_nobody_else_may_post(asked: Stage) -> None:
         (_token(asked, "default"), 403),
         (_token(asked, "evict"), 403),
         (_token(asked, "default", namespace="default"), 403),
-        (_made(asked, now - 60, now + 3600), 202),  # so it was its time, and not the hand that made it
+        (_made(asked, now - 60, now + 3600), 202),  # so the expired token was rejected for its times only
     ]
 
     answered = [_posted(asked, token, event) for (token, _), event in zip(posted, said, strict=True)]
@@ -108,7 +111,7 @@ def test_nobody_else_may_post(asked: Stage) -> None:
 
 
 def test_a_dead_letter_reaches_the_journal(asked: Stage) -> None:
-    """X-6: the way there leads through Knative's filter now; code, reason and destination are what they are without."""
+    """X-6: a dead letter, which passes Knative's filter here, has the usual code, reason and destination."""
     attributes = {"id": "refused-while-asked", "source": "/tests/e2e", "datacontenttype": "application/json"}
     letter = CloudEvent({**attributes, "type": events.NODE_CORDONED}, {})
     assert _posted(asked, _token(asked, TRIGGER), letter) == 202
@@ -125,7 +128,7 @@ def test_a_dead_letter_reaches_the_journal(asked: Stage) -> None:
 def test_a_redrive_posts_the_answer_by_the_token_that_it_is_given(
     asked: Stage, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-6: without one its answer is refused, and the letter stays open."""
+    """X-6: `redrive` publishes the reply with the given token; without one, the dead letter stays open."""
     drains = asked.drains("300ms", nodes=asked.nodes[:1])
     drains.begin()
     drains.await_succeeded()
@@ -147,7 +150,7 @@ def test_a_redrive_posts_the_answer_by_the_token_that_it_is_given(
 
 
 def test_the_tick_is_accepted(asked: Stage) -> None:
-    """PingSource sends each by a token of its own account; last of all, since there is one in 15 seconds."""
+    """PingSource's ticks are accepted; this test comes late, since there is one tick in 15 seconds."""
     path = f"/apis/eventing.knative.dev/v1alpha1/namespaces/{NAMESPACE}/eventpolicies/senders"
     applied = moment(asked.admin.get(path)["metadata"]["creationTimestamp"])
 
@@ -160,7 +163,10 @@ def test_the_tick_is_accepted(asked: Stage) -> None:
 
 
 def test_once_nobody_is_asked_any_more_a_dispatcher_that_is_started_anew_delivers(asked: Stage) -> None:
-    """What Knative leaves behind keeps its channel from being ready, which it is not served without."""
+    """Dispatchers that are restarted after authentication was disabled deliver events again.
+
+    Knative leaves objects that keep its channel from being ready, and a channel that is not ready is not served.
+    """
     product = asked.product
     assert isinstance(product, KnativeProduct)
     asked.local.kubectl("delete", "-f", SENDERS)
@@ -176,19 +182,19 @@ def test_once_nobody_is_asked_any_more_a_dispatcher_that_is_started_anew_deliver
 
 
 def _posted(stage: Stage, token: str, event: CloudEvent) -> int:
-    """What Knative's ingress answers."""
+    """Return the status code of Knative's ingress for the event."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
     return post(event, stage.product.broker_url, **headers).status_code
 
 
 def _token(stage: Stage, account: str, audience: str = AUDIENCE, namespace: str = NAMESPACE) -> str:
-    """A token of an account, in our namespace if none is named; for the API server itself where no audience is."""
+    """Return a token of the account; without an audience it is valid for the API server itself."""
     request = ("create", "token", account, "-n", namespace, *([f"--audience={audience}"] if audience else []))
     return stage.local.kubectl(*request).stdout.strip()
 
 
 def _made(stage: Stage, issued: int, expires: int) -> str:
-    """A token as the API server would sign it, valid at another time: it issues none for less than ten minutes."""
+    """Sign a token as the API server would, with any times: the API server issues none for less than ten minutes."""
     subject = f"system:serviceaccount:{NAMESPACE}:{TRIGGER}"
     times = {"iat": issued, "nbf": issued, "exp": expires}
     claims = {"iss": "https://kubernetes.default.svc", "aud": [AUDIENCE], "sub": subject, **times}
@@ -196,9 +202,7 @@ def _made(stage: Stage, issued: int, expires: int) -> str:
     key = stage.local.directory / "pki" / "service-account.key"
     command = ("openssl", "dgst", "-sha256", "-sign", str(key))
     der = subprocess.run(command, input=text.encode(), capture_output=True, check=True).stdout
-    middle = (
-        4 + der[3]
-    )  # a sequence of two integers (RFC 3279, 2.2.3), of which a token has the 32 octets (RFC 7518, 3.4)
+    middle = (4 + der[3])  # two DER integers (RFC 3279, 2.2.3), of which a JWT has the 32 octets (RFC 7518, 3.4)
     pair = (der[4:middle], der[middle + 2 :])
     return f"{text}.{_encoded(b''.join(number.lstrip(bytes(1)).rjust(32, bytes(1)) for number in pair))}"
 
@@ -218,5 +222,5 @@ def _about(stage: Stage, uid: str) -> list[Entry]:
 
 
 def _sources(stage: Stage, uid: str) -> set[str]:
-    """Which of our programs said something of a maintenance that was recorded."""
+    """Return the names of the product's programs that sent a recorded event of the maintenance."""
     return {entry.event.get_source().rpartition("/")[2] for entry in _about(stage, uid)}

@@ -1,4 +1,4 @@
-"""Mischief spares no process of the product, on no engine."""
+"""Test that fault injection kills every process of the product, on every engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.e2e
     ("stage", "spared"), [("knative", "nginx"), ("rabbitmq", "epmd")], indirect=["stage"], ids=["knative", "rabbitmq"]
 )
 def test_mischief_ends_all_but_what_stands_in_for_a_cluster(stage: Stage, spared: str) -> None:
-    """nginx is here in the place of cluster DNS, epmd in that of a machine that Erlang has for itself."""
+    """Fault injection kills all processes but nginx, which replaces the cluster's DNS, and RabbitMQ's epmd."""
     console = Server("console", ["true"], Path("console.log"))
 
     ended = {target.server for named in targets(stage.product, console).values() for target in named.values()}

@@ -1,4 +1,4 @@
-"""A whole run of the upgrade mutex on each real engine, amid kills of a function and of all that carries events."""
+"""Tests of a whole upgrade run on each real engine, during crashes of a function, the broker and the sources."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NODES = 3
 
 @pytest.fixture
 def upgrading(stage: Stage) -> Iterator[runs.Stage]:
-    """Give the cluster as the tests of runs see it, at the old version."""
+    """Yield the mutex environment on the engine's cluster, at the old version."""
     seen = runs.Stage(stage.local, stage.product)
     seen.cvo.install(OLD)
     with closing(seen.admin), FakeMco(seen.admin):
@@ -36,7 +36,7 @@ def upgrading(stage: Stage) -> Iterator[runs.Stage]:
 
 @proves("MUT-42", "MUT-44", "MUT-49", "X-2")
 def test_a_run_amid_kills(stage: Stage, upgrading: runs.Stage) -> None:
-    """`run-job` dies at the second node, the broker and all sources at the third: one node at a time, each Job once."""
+    """Runs release one node at a time and create each Job once, although `run-job`, broker and sources are killed."""
     names, run = upgrading.with_two_rules(NODES)
     before = upgrading.selectors()
     with Watcher(upgrading.admin) as watcher:
@@ -61,7 +61,7 @@ def test_a_run_amid_kills(stage: Stage, upgrading: runs.Stage) -> None:
 
 @proves("MUT-1", "OSV-39")
 def test_the_api_server_lists_exactly_what_functions_of_opt_in_wings_touch(stage: Stage) -> None:
-    """Asked with the very tokens that their processes have."""
+    """API server permissions of the optional components' functions equal their `Touches:` lines."""
     functions = sorted(set(served(KNOWN)) - set(SERVED))
     assert {"run-job", "migrate", "label-cpu"} <= set(functions)
     for function in functions:
@@ -69,5 +69,5 @@ def test_the_api_server_lists_exactly_what_functions_of_opt_in_wings_touch(stage
 
 
 def is_at(run: Object | None, node: str) -> bool:
-    """Whether it is this node's turn."""
+    """Return whether the run has reached this node."""
     return str((run or {}).get("status", {}).get("progress")).endswith(f": {node}")

@@ -1,4 +1,4 @@
-"""The tick, when a test does not want to wait for it."""
+"""Builds ticks for tests that do not wait for the PingSource."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from eventing import events
 
 
 def tick() -> CloudEvent:
-    """What PingSource says every 15 seconds."""
+    """Build the event that PingSource sends every 15 seconds."""
     said = {"type": events.TICK, "source": "/tests/e2e", "datacontenttype": "application/json"}
     return CloudEvent({**said, "id": str(uuid.uuid4())}, {})

@@ -1,4 +1,4 @@
-"""Dead letters as another broker, or somebody who plays one, writes them: read as far as they can be."""
+"""Tests that dead letters from other brokers, or from clients that imitate one, are parsed as far as possible."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ WHERE = "http://evict/"
     ],
 )
 def test_whatever_its_reason_says_it_is_read(more: dict[str, str], letter: DeadLetter) -> None:
-    """X-1: what is no status is none, what is no base64 stays as it is."""
+    """X-1: An invalid status of a dead letter is parsed as 0, and error data that is not base64 is kept as text."""
     assert dead_letter_of(CloudEvent({**ENVELOPE, DESTINATION: WHERE, **more}, None)) == letter

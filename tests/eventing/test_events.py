@@ -1,4 +1,4 @@
-"""The vocabulary: ids that tell duplicates, extensions that Triggers filter by, and what a cause passes on."""
+"""Tests of the event types: deterministic ids, extensions for Trigger filters, and what a cause passes on."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def cause(name: str = "1", **extensions: str) -> CloudEvent:
 
 
 def test_the_same_cause_gives_the_same_id() -> None:
-    """X-2: an event that is made twice of one cause is one event, so that a duplicate is recognisable."""
+    """X-2: The same event from the same cause has the same id, so that a duplicate can be recognized."""
     first, second = (event(events.NODE_CORDONED, "cordon", MINE, "n", cause=cause()) for _ in range(2))
 
     assert first.get_id() == second.get_id()
 
 
 def test_whatever_differs_makes_another_id() -> None:
-    """X-2: step, type, maintenance, cause and seed each make it another event."""
+    """X-2: Another step, type, maintenance, cause or seed gives another id."""
     made = [
         event(events.NODE_CORDONED, "cordon", MINE, "n", cause=cause()),
         event(events.NODE_TAINTED, "cordon", MINE, "n", cause=cause()),
@@ -43,7 +43,7 @@ def test_whatever_differs_makes_another_id() -> None:
 
 
 def test_an_event_carries_what_its_triggers_filter_by() -> None:
-    """X-4: node, maintenance and partition as extensions, JSON as content type, the reference in the data."""
+    """X-4: An event has node, maintenance and partition key as extensions, JSON data, and the reference in the data."""
     made = event(events.PODS_EVICTED, "evict", MINE, "node-1", cause=cause(), data={"error": ""}, flags=("more",))
 
     extensions = {name: made.get_extension(name) for name in ("node", "maintenance", "partitionkey", "cause", "more")}
@@ -60,7 +60,10 @@ def test_an_event_carries_what_its_triggers_filter_by() -> None:
 
 @pytest.mark.parametrize("name", ["node-1\n", "node\t1", "node-1\x7f", "node-1\uffff", "n" * 254])
 def test_a_node_name_that_can_be_no_attribute_is_in_the_data_alone(name: str) -> None:
-    """X-6: a schema may let it into an object; who refused the event for it would know nothing of its failure."""
+    """X-6: A node name that no attribute can hold is in the data only, so that receivers accept the event.
+
+    A schema may accept such a name, and the failure of its maintenance must be reported.
+    """
     message = binary(event(events.MAINTENANCE_FAILED, "begin", MINE, name))
 
     read = received(message.headers, message.body)
@@ -70,7 +73,7 @@ def test_a_node_name_that_can_be_no_attribute_is_in_the_data_alone(name: str) ->
 
 
 def test_every_type_of_ours_has_its_meaning() -> None:
-    """X-4: the one page names all types, in our own namespace; what no broker carries stands beside it."""
+    """X-4: `MEANINGS` describes all event types in the project's namespace, except the one that no broker carries."""
     ours = {value for name, value in vars(events).items() if name.isupper() and str(value).startswith("dev.nodemaint")}
 
     assert set(events.MEANINGS) == ours - {events.ATTEMPTS_MADE}
@@ -78,7 +81,7 @@ def test_every_type_of_ours_has_its_meaning() -> None:
 
 
 def test_a_reference_is_made_of_the_whole_object() -> None:
-    """X-2: apiVersion, name and uid: enough to read it again and to know that it is the same one."""
+    """X-2: A reference has the apiVersion, name and uid of the object, which suffice to identify and read it."""
     whole = {"apiVersion": MINE.api_version, "kind": "NodeMaintenance", "metadata": {"name": "nm", "uid": "uid-1"}}
 
     assert Reference.of(whole) == MINE

@@ -1,4 +1,4 @@
-"""Where log records go, in a process of its own: pytest has handlers of its own in this one."""
+"""Tests of the logging configuration in a separate process, because pytest installs its own handlers in this one."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ SAYS = "import logging; from eventing import logs; {before}; logs.configure(); l
 
 
 def run(before: str) -> subprocess.CompletedProcess[str]:
-    """Configure after `before`, and log a line."""
+    """Run `before`, configure logging, log a line, and return the finished process."""
     words = [sys.executable, "-c", SAYS.format(before=before)]
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
 
 
 def test_records_go_out_as_lines_of_json() -> None:
-    """KNM-5: where nobody has said otherwise."""
+    """KNM-5: Without other handlers, log records are written to stdout as JSON lines."""
     line = json.loads(run("pass").stdout)
 
     assert (line["level"], line["msg"]) == ("warning", "hello")
 
 
 def test_who_has_said_where_records_go_is_left_alone() -> None:
-    """Gunicorn has, by the same settings, and so may a host that serves the functions."""
+    """Check that an existing logging configuration is kept, as that of gunicorn or of another host program."""
     done = run("logging.basicConfig()")
 
     assert (done.stdout, done.stderr) == ("", "WARNING:root:hello\n")

@@ -1,4 +1,4 @@
-"""What proves that a program of ours emitted an event, whatever carried it."""
+"""Tests of the signature that proves that a program of this project emitted an event."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MINE = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the programs share."""
+    """Set the secret that the programs share."""
     monkeypatch.setenv(KEY, "secret")
 
 
@@ -29,7 +29,7 @@ def event(**data: Any) -> BaseCloudEvent:
 
 @pytest.mark.parametrize("write", [binary, structured])
 def test_what_was_signed_is_known_behind_any_broker(write: Any) -> None:
-    """X-2: both modes; and what a broker, a replay and a dead letter add does not spoil it."""
+    """X-2: A signature is valid in both content modes, and with what brokers, replays and dead letters add."""
     sent = signed(event(blocked=[{"name": "ä€", "healthy": 1}], error=None))
     message = write(sent)
     back = received(message.headers, message.body)
@@ -45,14 +45,14 @@ def test_what_was_signed_is_known_behind_any_broker(write: Any) -> None:
     ids=lambda changed: next(iter(changed)),
 )
 def test_what_was_changed_is_not_ours(changed: dict[str, str]) -> None:
-    """X-2: neither who says it nor what it is can be exchanged."""
+    """X-2: A changed id, source, type or signature makes the signature invalid."""
     sent = signed(event())
 
     assert not is_ours(CloudEvent({**sent.get_attributes(), **changed}, sent.get_data()))
 
 
 def test_other_data_another_secret_or_none_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-2: nor can what it says."""
+    """X-2: Changed data, another secret or a missing signature makes an event invalid."""
     sent, unsigned = signed(event()), event()
     assert not is_ours(CloudEvent(sent.get_attributes(), {**(sent.get_data() or {}), "error": "forged"}))  # type: ignore[dict-item]
     with pytest.raises(Forged):
@@ -64,7 +64,7 @@ def test_other_data_another_secret_or_none_is_not_ours(monkeypatch: pytest.Monke
 
 
 def test_without_a_secret_the_doors_decide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-2: nothing is signed, and nothing is refused."""
+    """X-2: Without a secret, no event is signed, and every event counts as valid."""
     monkeypatch.delenv(KEY)
 
     assert EXTENSION not in signed(event()).get_attributes()

@@ -1,4 +1,4 @@
-"""A sink by TLS, with an authority of its own, that asks who sends: PodSource and the functions alike."""
+"""Tests of a sink with TLS from a private CA and with authentication, for PodSource and the functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVENTS: list[BaseCloudEvent] = [
 
 @pytest.fixture
 def sink(cluster: LocalCluster) -> Iterator[Receiver]:
-    """Give a broker's ingress whose certificate only the cluster's own authority vouches for."""
+    """Yield a sink whose certificate is issued by the cluster's own CA."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     pki = cluster.directory / "pki"
     tls.load_cert_chain(pki / "apiserver.crt", pki / "apiserver.key")
@@ -40,7 +40,7 @@ def sink(cluster: LocalCluster) -> Iterator[Receiver]:
 
 @pytest.fixture
 def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a token as a SinkBinding mounts it."""
+    """Create a token file, as a SinkBinding mounts one."""
     (tmp_path / "token").write_text("who-i-am\n")
     monkeypatch.setenv(sinks.FILE, str(tmp_path / "token"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -50,7 +50,10 @@ def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_podsource_trusts_whom_knative_names_and_says_who_it_is(
     cluster: LocalCluster, sink: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-2: `K_CA_CERTS` holds the authority of transport-encryption, and the token is for authentication-oidc."""
+    """X-2: PodSource trusts the CA in `K_CA_CERTS` and sends its token.
+
+    Knative's transport-encryption sets the CA, and authentication-oidc requires the token.
+    """
     monkeypatch.setenv(sinks.CERTIFICATES, cluster.certificate)
 
     async def emit() -> None:
@@ -65,7 +68,10 @@ def test_podsource_trusts_whom_knative_names_and_says_who_it_is(
 
 @pytest.mark.usefixtures("token")
 def test_functions_do_so_too(cluster: LocalCluster, sink: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-2: what a function publishes itself, since an answer holds one event."""
+    """X-2: A function trusts the CA and sends its token for the events that it publishes itself.
+
+    A response holds only one event, so the function publishes several events itself.
+    """
     monkeypatch.setenv(sinks.CERTIFICATES, cluster.certificate)
     monkeypatch.setenv("K_SINK", f"{sink.url}/")
 
@@ -75,7 +81,7 @@ def test_functions_do_so_too(cluster: LocalCluster, sink: Receiver, monkeypatch:
 
 
 def test_a_sink_that_nobody_vouches_for_gets_nothing(sink: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-2: without the authority no event leaves."""
+    """X-2: No event is sent to a sink with an unknown CA."""
     monkeypatch.delenv(sinks.CERTIFICATES, raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("K_SINK", f"{sink.url}/")
@@ -87,7 +93,7 @@ def test_a_sink_that_nobody_vouches_for_gets_nothing(sink: Receiver, monkeypatch
 
 
 def test_what_takes_too_long_to_publish_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule 9: the broker, which waits for an answer, would send the event anew beside what is still published."""
+    """Rule 9: Publishing that takes too long is a `Retry`; otherwise the broker would resend the event meanwhile."""
     monkeypatch.setattr(answers, "PUBLISH_SECONDS", 0.2)
     answered = threading.Event()
     with closing(Receiver(otherwise=lambda _: Answer() if answered.wait(PATIENCE) else Answer(503))) as slow:
@@ -102,7 +108,7 @@ def test_what_takes_too_long_to_publish_is_tried_again(monkeypatch: pytest.Monke
 
 
 def test_an_event_that_is_refused_holds_back_none_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-6: in whatever order they go out; and it is tried again, and said."""
+    """X-6: An event that the sink refuses does not hold back the others, in any order, and the function retries."""
     with closing(Receiver(otherwise=lambda taken: Answer(400 if taken.id == EVENTS[0].get_id() else 202))) as picky:
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         monkeypatch.setenv("K_SINK", f"{picky.url}/")
@@ -115,7 +121,7 @@ def test_an_event_that_is_refused_holds_back_none_of_the_others(monkeypatch: pyt
 
 
 def test_where_nobody_asks_for_it_no_token_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-2: plain HTTP and no identity, as Knative is by default."""
+    """X-2: A sink without TLS and authentication, Knative's default, gets events without a token."""
     with closing(Receiver(otherwise=lambda _: Answer())) as plain:
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         monkeypatch.setenv("K_SINK", f"{plain.url}/")

@@ -1,4 +1,4 @@
-"""Which trace an event belongs to."""
+"""Tests of the trace that an event belongs to."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ def cause(type: str, data: object = None, **extensions: str) -> CloudEvent:
 
 
 def followed_by(origin: CloudEvent | None) -> object:
-    """The traceparent of what we say of our maintenance because of `origin`."""
+    """Return the traceparent of an event about our maintenance with `origin` as its cause."""
     return event(events.NODE_TAINTED, "taint", MINE, "n", cause=origin, seed="s").get_extension("traceparent")
 
 
 def test_a_trace_is_passed_on_from_event_to_event() -> None:
-    """The cause's own, when it speaks of the same maintenance: ours by its extension, the API server's by its data."""
+    """Check that an event continues the trace of its cause if the cause is about the same maintenance.
+
+    An event of this project names the maintenance in an extension, and one of the API server in its data.
+    """
     ours = cause(events.NODE_CORDONED, maintenance=UID, traceparent=TRACE)
     whole = {"kind": "NodeMaintenance", "metadata": {"uid": UID}}
     servers = cause(events.RESOURCE_ADDED, whole, kind="NodeMaintenance", traceparent=TRACE)
@@ -52,13 +55,13 @@ def test_a_trace_is_passed_on_from_event_to_event() -> None:
     ],
 )
 def test_without_a_trace_an_event_is_in_the_maintenances_own(origin: CloudEvent | None) -> None:
-    """Its id is the maintenance's uid, whoever speaks and however often."""
+    """Check that an event without a usable trace belongs to its maintenance's trace, whose id is the uid."""
     assert followed_by(origin) == traces.root(UID)
     assert traces.root(UID).split("-")[1] == uuid.UUID(UID).hex
 
 
 def test_events_of_an_attempt_continue_its_span() -> None:
-    """Of the maintenance that the attempt is about; nothing else gets into its trace."""
+    """Check that events about the attempt's maintenance continue its span, and that events about others do not."""
     with traces.current(UID, TRACE):
         assert followed_by(cause(events.TICK)) == TRACE
     with traces.current("another", TRACE):
@@ -67,6 +70,6 @@ def test_events_of_an_attempt_continue_its_span() -> None:
 
 
 def test_any_uid_makes_a_trace_that_is_one() -> None:
-    """W3C: 32 and 16 digits, neither all zeros."""
+    """Check that any uid gives a valid W3C traceparent, with 32 and 16 digits that are not all zeros."""
     assert traces.FORM.fullmatch(traces.root("not a uuid"))
     assert traces.root("a") != traces.root("b")

@@ -1,4 +1,4 @@
-"""CloudEvents over HTTP: there and back in both modes, and nothing but `BadEvent` for whatever else comes in."""
+"""Tests of the CloudEvents HTTP binding: round trips in both content modes, and `BadEvent` for any other input."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ objects = st.dictionaries(st.text(max_size=5), values, max_size=4)
 
 @given(objects, st.sampled_from([binary, structured]))
 def test_an_event_comes_back_as_it_was(data: dict[str, Any], write: Any) -> None:
-    """X-1: whatever JSON object an event carries, both modes bring it back, with attributes and extensions."""
+    """X-1: An event with any JSON object is decoded unchanged in both content modes."""
     reference = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid")
     sent = events.event(events.PODS_GONE, "test", reference, "node-1", seed="s", data=data)
 
@@ -55,7 +55,7 @@ some_headers = st.dictionaries(
 
 @given(some_headers, st.binary(max_size=40) | values.map(lambda value: json.dumps(value).encode()))
 def test_anything_else_is_a_bad_event(headers: dict[str, str], body: bytes) -> None:
-    """X-1: arbitrary headers and bytes are an event with its four required attributes, or a BadEvent."""
+    """X-1: Arbitrary headers and bytes give an event with its required attributes, or a `BadEvent`."""
     with contextlib.suppress(BadEvent):
         event = received(headers, body)
         assert event.get_id()
@@ -64,14 +64,14 @@ def test_anything_else_is_a_bad_event(headers: dict[str, str], body: bytes) -> N
 
 @given(st.dictionaries(st.sampled_from([*ENVELOPE, "time", "data", "data_base64", "datacontenttype", "x"]), values))
 def test_any_envelope_is_an_event_or_a_bad_event(envelope: dict[str, Any]) -> None:
-    """X-1: a structured event with attributes of any type raises nothing but BadEvent."""
+    """X-1: A structured event with attributes of any type raises nothing but `BadEvent`."""
     with contextlib.suppress(BadEvent):
         assert received(STRUCTURED, json.dumps({**ENVELOPE, **envelope}).encode()).get_id()
 
 
 @pytest.mark.parametrize("missing", ENVELOPE)
 def test_what_is_required_is_not_made_up(missing: str) -> None:
-    """X-2: without an id every retry would be another event; a missing attribute is named in both modes."""
+    """X-2: A missing required attribute is named in both modes; a generated id would make each retry another event."""
     headers = {name: value for name, value in HEADERS.items() if name != f"ce-{missing}"}
     envelope = {name: value for name, value in ENVELOPE.items() if name != missing}
 
@@ -99,7 +99,7 @@ def test_what_is_required_is_not_made_up(missing: str) -> None:
     ],
 )
 def test_each_fault_has_its_error(headers: dict[str, str], body: bytes, kind: type[BadEvent]) -> None:
-    """X-1: too large is 413, a wrong content type 415, the rest 400."""
+    """X-1: Each fault raises the error for its status: 413 if too large, 415 for a wrong content type, else 400."""
     with pytest.raises(kind) as caught:
         received(headers, body)
 
@@ -108,25 +108,25 @@ def test_each_fault_has_its_error(headers: dict[str, str], body: bytes, kind: ty
 
 
 def test_data_may_be_as_deep_as_any_object() -> None:
-    """Levels are counted, and not what is side by side."""
+    """Check that data may be nested as deeply as any Kubernetes object; only levels count, not the number of values."""
     assert received(HEADERS, b"[" * 100 + b"]" * 100).get_data()
     assert received(HEADERS, json.dumps([[{}] * 5] * 500).encode()).get_data()
 
 
 def test_header_names_are_read_in_any_case() -> None:
-    """X-1: HTTP header names have no case, and a content type may have parameters."""
+    """X-1: HTTP header names are case-insensitive, and a content type may have parameters."""
     shouted = {name.upper(): value for name, value in HEADERS.items()}
 
     assert received({**shouted, "CONTENT-TYPE": "Application/JSON; charset=utf-8"}, b'{"a": 1}').get_data() == {"a": 1}
 
 
 def test_an_event_without_data_is_one() -> None:
-    """X-1: data is optional in CloudEvents; who needs it says so."""
+    """X-1: An event without data is valid, since data is optional in CloudEvents."""
     assert received({k: v for k, v in HEADERS.items() if k != "content-type"}, b"").get_data() is None
 
 
 def test_the_reply_says_its_content_type() -> None:
-    """X-1: without datacontenttype Flask would answer text/html, and the next step could not read it."""
+    """X-1: A reply has a content type; otherwise Flask would send text/html, which the next step could not parse."""
     reference = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid")
     message = binary(events.event(events.NODE_TAINTED, "taint", reference, "node-1"))
 

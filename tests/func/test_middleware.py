@@ -1,4 +1,4 @@
-"""The door for func, behind func's own middleware from PyPI, as its scaffolding starts it."""
+"""The func entry point, served by func's own middleware from PyPI as its scaffolding starts it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tests.functions.hints import added
 Mode = Callable[[BaseCloudEvent], HTTPMessage]
 ROOT = Path(__file__).parents[2]
 SCAFFOLDING = "from func_python.http import serve\nfrom function import new as handler\nserve(handler)\n"
-"""What func writes around a function before it builds it."""
+"""The code that func generates around a function before it builds the image."""
 BOTH = pytest.mark.parametrize("mode", [binary, structured], ids=["binary", "structured"])
-"""The two ways in which a CloudEvent comes over HTTP."""
+"""The two content modes of a CloudEvent over HTTP."""
 
 
 def scaffolded(cluster: LocalCluster, log: Path, port: int, **more: str) -> Server:
@@ -43,13 +43,13 @@ def scaffolded(cluster: LocalCluster, log: Path, port: int, **more: str) -> Serv
 
 @pytest.fixture(scope="module")
 def door(installed: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Give the address of all functions behind func's middleware."""
+    """Yield the URL of all functions, served by func's middleware."""
     yield from serving(installed, tmp_path_factory.mktemp("func"))
 
 
 @pytest.fixture(scope="module")
 def cordon(installed: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Give the address of one function alone, as a func of its own would be deployed."""
+    """Yield the URL of a single function, deployed as a separate func."""
     yield from serving(installed, tmp_path_factory.mktemp("func"), FUNCTION="cordon")
 
 
@@ -74,7 +74,7 @@ def answers(url: str) -> bool:
 
 @pytest.fixture
 def unknown(installed: LocalCluster) -> Iterator[dict[str, Any]]:
-    """Give a NodeMaintenance for a node that is not there: the whole way through a function, and no node is touched."""
+    """Yield a NodeMaintenance of an unknown node, which exercises a complete function and changes no node."""
     body = {
         "apiVersion": MEDIK8S.api_version,
         "kind": "NodeMaintenance",
@@ -89,7 +89,7 @@ def unknown(installed: LocalCluster) -> Iterator[dict[str, Any]]:
 def test_an_event_goes_through_the_middleware_and_its_answer_comes_back(
     door: str, unknown: dict[str, Any], mode: Mode
 ) -> None:
-    """X-1: both modes in, binary mode out; a body of 300 KB is whole."""
+    """X-1: the middleware accepts both content modes, responds in binary mode, and passes a body of 300 KB."""
     message = mode(added(unknown))
 
     answer = requests.post(f"{door}/begin", message.body, headers=message.headers, timeout=30)
@@ -102,7 +102,7 @@ def test_an_event_goes_through_the_middleware_and_its_answer_comes_back(
 
 @BOTH
 def test_one_function_alone_answers_at_the_root(cordon: str, mode: Mode) -> None:
-    """A Trigger that func makes has no path."""
+    """Check that a single function also responds at the root path, which the Triggers of func use."""
     reference = events.Reference(MEDIK8S.api_version, "no-such-maintenance", "0")
     message = mode(events.event(events.MAINTENANCE_BEGUN, "begin", reference, "no-such-node"))
 
@@ -116,12 +116,12 @@ def test_one_function_alone_answers_at_the_root(cordon: str, mode: Mode) -> None
 
 @pytest.mark.parametrize("path", ["/health/liveness", "/health/readiness", "/metrics"])
 def test_the_pages_beside_the_functions_are_there(door: str, path: str) -> None:
-    """func's probes ask for the first two."""
+    """Check that the health endpoints, which func's probes call, and the metrics endpoint exist."""
     assert requests.get(f"{door}{path}", timeout=30).status_code == 200
 
 
 def test_what_is_no_event_is_refused_in_one_line(door: str) -> None:
-    """X-6: the middleware passes our own answer on."""
+    """X-6: the middleware passes on the function's error response, which is one line."""
     answer = requests.post(f"{door}/begin", "{}", headers={"content-type": "text/plain"}, timeout=30)
 
     assert answer.status_code == 415
@@ -129,7 +129,7 @@ def test_what_is_no_event_is_refused_in_one_line(door: str) -> None:
 
 
 def test_twice_as_many_requests_as_threads_are_all_answered(door: str, unknown: dict[str, Any]) -> None:
-    """A broker sends as many at once as it likes; they queue, and none is turned away."""
+    """Check that twice as many requests as threads are queued and answered, as a broker may send them."""
     message = binary(added(unknown))
 
     def ask(_number: int) -> int:

@@ -1,4 +1,4 @@
-"""What func and docker read: func.yaml, the distribution, the image's recipe and the lists of what stays out."""
+"""The files that func and docker read: func.yaml, pyproject.toml, the Dockerfile and the ignore lists."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KNOWN = {
         *("imagePullSecret", "deployer", "subscriptions"),
     },
 }
-"""Fields that func's published schema knows; any other makes func refuse the file."""
+"""Fields of func's published schema; func rejects a file with any other field."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def func() -> dict[str, Any]:
 
 
 def lines(name: str) -> list[str]:
-    """The lines of a list file, less comments and blanks."""
+    """Return the lines of a list file, without comments and blank lines."""
     stripped = [line.partition("#")[0].strip() for line in (ROOT / name).read_text().splitlines()]
     return [line for line in stripped if line]
 
@@ -58,7 +58,7 @@ def project() -> str:
 
 
 def listed(key: str) -> list[str]:
-    """A list of strings in pyproject.toml, without a TOML reader, which Python 3.10 has not."""
+    """Return a list of strings in pyproject.toml; Python 3.10 has no TOML parser."""
     found = re.search(rf'^{key} = \[((?:"[^"]*"|[^\]"])*)\]', project(), re.MULTILINE)
     assert found, key
     return re.findall(r'"([^"]+)"', found[1])
@@ -66,14 +66,14 @@ def listed(key: str) -> list[str]:
 
 @pytest.mark.parametrize("place", KNOWN)
 def test_func_yaml_says_nothing_that_func_does_not_know(func: dict[str, Any], place: str) -> None:
-    """func refuses the whole file for one unknown field."""
+    """Check that func.yaml has only known fields, since func rejects the whole file otherwise."""
     fields = func if place == "" else func[place]
 
     assert fields.keys() <= KNOWN[place]
 
 
 def test_func_yaml_says_what_func_must_know(func: dict[str, Any]) -> None:
-    """`specVersion` and `created` are required; `host` is no builder that a file may name."""
+    """Check that func.yaml has the required fields and a valid builder; a file must not set `host`."""
     assert func["specVersion"] == "0.36.0"
     assert func["created"]
     assert (func["runtime"], func["invoke"]) == ("python", "http")
@@ -81,7 +81,7 @@ def test_func_yaml_says_what_func_must_know(func: dict[str, Any]) -> None:
 
 
 def test_func_deploys_under_an_account_and_name_that_an_overlay_installs(func: dict[str, Any]) -> None:
-    """The account must exist before `func deploy`, and the Triggers must find the Service."""
+    """Check that an overlay installs the account that `func deploy` needs, and that its Triggers name the Service."""
     account = yaml.safe_load((ROOT / "manifests/components/account/functions.yaml").read_text())
     patch = (ROOT / "manifests/components/together/kustomization.yaml").read_text()
 
@@ -91,7 +91,7 @@ def test_func_deploys_under_an_account_and_name_that_an_overlay_installs(func: d
 
 
 def test_the_journal_is_where_a_volume_is(func: dict[str, Any]) -> None:
-    """The root may be read-only."""
+    """Check that the journal's directory is a volume, because the root file system may be read-only."""
     environment = {item["name"]: item["value"] for item in func["run"]["envs"]}
 
     assert str(Path(environment["JOURNAL"]).parent) in [volume["path"] for volume in func["run"]["volumes"]]
@@ -99,7 +99,10 @@ def test_the_journal_is_where_a_volume_is(func: dict[str, Any]) -> None:
 
 
 def test_the_distribution_is_named_as_the_scaffolding_wants_it() -> None:
-    """It installs `function` and imports `function`; only declared packages are in an image."""
+    """Check that the distribution and its module are named `function`, which the scaffolding installs and imports.
+
+    Only declared packages are installed in an image.
+    """
     assert re.search(r'^name = "function"', project(), re.MULTILINE)
     assert listed("py-modules") == ["function"]
     assert listed("include") == [f"{room}*" for room in ROOMS]
@@ -109,7 +112,7 @@ def test_the_distribution_is_named_as_the_scaffolding_wants_it() -> None:
 
 
 def test_both_lists_of_dependencies_say_the_same() -> None:
-    """func builds without requirements.txt, which says what each is for."""
+    """Check that both lists are equal: func builds without requirements.txt, which has the comments."""
     assert listed("dependencies") == lines("requirements.txt")
 
 
@@ -145,7 +148,7 @@ def test_the_lock_file_pins_a_version_that_each_requirement_allows(python: str) 
 
 
 def test_the_lock_file_has_a_hash_for_each_package_and_no_address() -> None:
-    """pip refuses a package without a hash; an address would fix the package index of every user."""
+    """Check that each package has a hash, as pip requires, and that no URL overrides the user's package index."""
     text = (ROOT / "requirements-dev.lock").read_text()
     pins = text.replace("\\\n", "").splitlines()
 
@@ -154,7 +157,7 @@ def test_the_lock_file_has_a_hash_for_each_package_and_no_address() -> None:
 
 
 def test_what_the_console_serves_is_installed_with_it() -> None:
-    """Templates, styles and scripts are no Python modules, and would be left behind."""
+    """Check that the console's templates, styles and scripts are declared as package data, with their licenses."""
     patterns = listed('"console.web"')
     shipped = {path for pattern in patterns for path in (ROOT / "console" / "web").glob(pattern) if path.is_file()}
     there = {path for path in (ROOT / "console").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
@@ -165,13 +168,16 @@ def test_what_the_console_serves_is_installed_with_it() -> None:
 
 
 def test_every_dependency_says_what_it_is_for() -> None:
-    """Design: a kept library beats own code, and says why it is here."""
+    """Design: each dependency has a comment that states its purpose."""
     for line in (ROOT / "requirements.txt").read_text().splitlines():
         assert line.startswith("#") or re.match(r"^\S+ +# .+", line)
 
 
 def test_func_leaves_out_what_would_mislead_its_builders_and_keeps_what_they_need() -> None:
-    """A root requirements.txt is taken for the whole project by a pack build."""
+    """Check that .funcignore excludes /requirements.txt, which a pack build would install as the whole project.
+
+    It does not exclude files that the builders need.
+    """
     left_out = lines(".funcignore")
 
     assert "/requirements.txt" in left_out
@@ -181,7 +187,7 @@ def test_func_leaves_out_what_would_mislead_its_builders_and_keeps_what_they_nee
 
 
 def instructions(stage: int = -1) -> list[tuple[str, str]]:
-    """(instruction, the rest of its line) of one stage of the Dockerfile."""
+    """Return (instruction, rest of its line) for one stage of the Dockerfile."""
     found = [(line.partition(" ")[0], line.partition(" ")[2]) for line in lines("Dockerfile")]
     starts = [index for index, (word, _) in enumerate(found) if word == "FROM"]
     end = starts[stage + 1] if stage >= 0 else len(found)
@@ -189,14 +195,14 @@ def instructions(stage: int = -1) -> list[tuple[str, str]]:
 
 
 def test_the_dockerfile_is_of_known_instructions() -> None:
-    """A misspelt word is found here already; tests/real builds the image."""
+    """Check that the Dockerfile has only known instructions; the tests in tests/real build the image."""
     words = {line.partition(" ")[0] for line in lines("Dockerfile")}
 
     assert words <= {"FROM", "ARG", "LABEL", "COPY", "RUN", "WORKDIR", "ENV", "USER", "EXPOSE", "CMD"}
 
 
 def test_the_image_is_built_in_stages_and_runs_as_a_number() -> None:
-    """`runAsNonRoot` can be checked for a numeric user only; pip and its cache stay behind."""
+    """Check that the last stage has a numeric user, as `runAsNonRoot` requires, and neither pip nor its cache."""
     assert [word for word, _ in instructions()].count("FROM") == 1
     last = dict(instructions())
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", last["USER"])
@@ -205,7 +211,7 @@ def test_the_image_is_built_in_stages_and_runs_as_a_number() -> None:
 
 
 def test_the_image_holds_what_its_commands_import_and_nothing_else() -> None:
-    """functions, PodSource and console; .dockerignore lets the same through."""
+    """Check that the image contains functions, PodSource and console, and that .dockerignore admits the same files."""
     copied = [rest.split() for word, rest in instructions() if word == "COPY" and "--from" not in rest]
     allowed = {line[1:] for line in lines(".dockerignore") if line.startswith("!")}
 
@@ -216,7 +222,7 @@ def test_the_image_holds_what_its_commands_import_and_nothing_else() -> None:
 
 
 def test_the_image_holds_its_sources_compiled() -> None:
-    """Nobody may write beside them later, so that each start would compile all of them anew."""
+    """Check that the image contains compiled modules: its user cannot write them, so each start would compile again."""
     steps = instructions()
     copied = [rest.split()[0] for word, rest in steps if word == "COPY" and "--from" not in rest]
     (compiled,) = [rest for word, rest in steps if word == "RUN"]
@@ -227,7 +233,10 @@ def test_the_image_holds_its_sources_compiled() -> None:
 
 
 def test_the_image_s_user_may_read_what_was_cloned_under_a_strict_umask(tmp_path: Path) -> None:
-    """Of files that may be read by all none is written anew: it would be in the image twice."""
+    """Check that the image's user can read files that were cloned with a strict umask.
+
+    World-readable files stay unchanged, because a change would store them in the image twice.
+    """
     last = dict(instructions())["RUN"].split(" && ")[-1]
     modes = {"open": 0o755, "open/a.py": 0o644, "strict": 0o700, "strict/b.py": 0o600, "strict/c.pyc": 0o640}
     for name in modes:
@@ -268,7 +277,7 @@ print(len(Cluster(kubeconfig).list("/api/v1/nodes")["items"]), "nodes")
 
 
 def test_what_the_image_leaves_out_is_imported_by_nobody(installed: LocalCluster) -> None:
-    """Every module can be imported, and an API server is asked by a kubeconfig, where none of it is there."""
+    """Check that every module can be imported, and the API server reached, without the packages the image omits."""
     dockerfile = (ROOT / "Dockerfile").read_text()
     for name in (*LEFT_OUT, MODELS.rstrip(".")):
         package = name.replace("_", "-") if name.startswith("pydantic") else name.replace(".", "/")
@@ -282,7 +291,7 @@ def test_what_the_image_leaves_out_is_imported_by_nobody(installed: LocalCluster
 
 
 def test_the_images_command_is_the_one_that_serves_the_functions() -> None:
-    """The same gunicorn settings as everywhere, listening where the manifests look."""
+    """Check that the image starts gunicorn with the common settings, on the port that the manifests use."""
     command = yaml.safe_load(dict(instructions())["CMD"])
     settings: dict[str, Any] = {}
     exec((ROOT / command[2]).read_text(), settings)  # noqa: S102 - our own settings file

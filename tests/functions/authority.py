@@ -1,4 +1,4 @@
-"""An authority for servers of this machine: its certificate, and those that it gives them."""
+"""Certificate authority (CA) for TLS servers in tests: creates its CA certificate and issues serving certificates."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kube.certificates.components import Component
 from localcluster.access import write_secret
 
 PERIOD = timedelta(days=183)
-"""A server's certificate lives for two."""
+"""Renewal period; a serving certificate is valid for two periods."""
 
 
 class Authority:
-    """A key that is in memory alone, and the certificate that clients trust."""
+    """A CA certificate that clients trust, and its key, which is kept in memory only."""
 
     def __init__(self, name: str) -> None:
         self._component = Component(name, PERIOD)
@@ -23,11 +23,11 @@ class Authority:
 
     @property
     def certificate(self) -> str:
-        """What clients trust, in PEM."""
+        """Return the CA certificate, which clients trust, as PEM."""
         return self._pair.certificate
 
     def write_certificate(self, folder: Path, names: Iterable[str]) -> None:
-        """Write `tls.crt` and `tls.key` for a server of these names or addresses, in the place of what is there."""
+        """Write `tls.crt` and `tls.key` for a server with these names or addresses, replacing existing files."""
         made = issuing.new_serving(self._pair, names, self._component, datetime.now(timezone.utc))
         folder.mkdir(parents=True, exist_ok=True)
         write_secret(folder / "tls.key", made.key)

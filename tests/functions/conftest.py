@@ -1,4 +1,4 @@
-"""The functions on a cluster where nothing else of the product runs, each under its own account."""
+"""Fixtures: a cluster where no other part of the product runs, and the functions with their own ServiceAccounts."""
 
 from __future__ import annotations
 
@@ -39,21 +39,27 @@ from tests.workload import Audit, Workload
 
 V = TypeVar("V")
 AT_ONCE = 50
-"""A busy server does not get to hundreds of requests at once in the time that one has."""
+"""Maximum number of concurrent requests; a busy server cannot answer hundreds before their timeout."""
 ONE_AT_A_TIME = threading.RLock()
-"""Flask's routes are compiled, by syntax trees of which CPython 3.11 makes one at a time; tests run in threads."""
+"""Lock around the creation of an app, since tests run in threads.
+
+Flask compiles routes through syntax trees, and CPython 3.11 supports only one such compilation at a time.
+"""
 PASSING = (
     "was just taking the claim",
     "no answer from the API server in time",
     "no answer from the API server: TimeoutError",
 )
-"""Reasons of a 503 from one of two functions that are the first in a cluster, or from one on a busy machine."""
+"""Messages of 503 responses that a retry resolves.
+
+Two functions may compete for the install Lease of a new cluster, or the API server may be too slow on a busy machine.
+"""
 DELIVERIES = 5
-"""How often an event is delivered that is answered so, as a broker would."""
+"""Maximum number of times that such an event is delivered, as a broker would."""
 
 
 class OnDemand(dict[str, V]):
-    """Values by name, each of which is made when it is first asked for: a test asks one or two of thirty functions."""
+    """Mapping that creates each value on first access; a test uses one or two of about thirty functions."""
 
     def __init__(self, make: Callable[[str], V]) -> None:
         self._make = make
@@ -66,7 +72,7 @@ class OnDemand(dict[str, V]):
 
 
 class Functions:
-    """All functions, each behind Flask's test client and with its own account's rights and no other."""
+    """All functions, each called through a Flask test client and limited to its own ServiceAccount's rights."""
 
     def __init__(self, local: LocalCluster, through: Callable[[Path], Path] = lambda kubeconfig: kubeconfig) -> None:
         def door(name: str) -> Cluster:
@@ -82,13 +88,13 @@ class Functions:
     def post(self, step: str, event: BaseCloudEvent, *, mode: str = "binary") -> TestResponse:
         """Post the event to one function, in binary or structured mode."""
         message = binary(event) if mode == "binary" else structured(event)
-        client = self.clients[step].application.test_client()  # threads may share the functions, but no client
+        client = self.clients[step].application.test_client()  # threads may share the functions, but not a test client
         return client.post(f"/{step}", data=message.body, headers=message.headers)
 
     def answer(self, step: str, event: BaseCloudEvent) -> BaseCloudEvent | None:
-        """The event that the function answers with, None for none; any other answer is an error.
+        """Post the event and return the function's reply, None for a 204; any other response fails the test.
 
-        Whatever it answers says who emitted it and what caused it, and of a maintenance on which node.
+        The method asserts that the reply names its source and its cause, and for a maintenance also its node.
         """
         for _ in range(DELIVERIES):
             response = self.post(step, event)
@@ -107,7 +113,7 @@ class Functions:
         return reply
 
     def chain(self, maintenance: Object, *steps: str) -> BaseCloudEvent:
-        """Give the added object to the first step and each one's answer to the next; returns the last answer."""
+        """Post the added object to the first step and each reply to the next step; return the last reply."""
         event: BaseCloudEvent = added(maintenance)
         for step in steps:
             reply = self.answer(step, event)
@@ -116,23 +122,23 @@ class Functions:
         return event
 
     def begin(self, maintenance: Object) -> BaseCloudEvent:
-        """Begin it; returns `maintenance.begun`."""
+        """Run `begin` on the maintenance and return `maintenance.begun`."""
         return self.chain(maintenance, "begin")
 
     def prepare(self, maintenance: Object) -> BaseCloudEvent:
-        """Begin it, cordon and taint its node; returns `node.tainted`."""
+        """Run `begin`, `cordon` and `taint` for the maintenance and return `node.tainted`."""
         return self.chain(maintenance, "begin", "cordon", "taint")
 
 
 @contextmanager
 def unattended(folder: Path) -> Iterator[LocalCluster]:
-    """A cluster with all kinds and accounts, where no function ever runs but those that a test calls."""
+    """Yield a cluster with all CRDs and accounts, on which only the functions that a test calls run."""
     with LocalCluster(folder, nodes=1) as running:
         crds.install(running)
         kubevirt.install(running)
         hyperconverged.install(running)
         product.install(running, v1alpha1=True, opted=(choice.MUTEX,))
-        # a kind that was installed a moment ago has no cache yet, and answers 503 to whoever is content with one
+        # the API server has no watch cache of a new CRD at first, and answers 503 to `resourceVersion=0`
         cached = [f"{group.path}?resourceVersion=0" for group in GROUPS.values()]
         await_ready("the kinds' caches", lambda: all(running.serves(path) for path in cached), running.servers)
         yield running
@@ -140,14 +146,14 @@ def unattended(folder: Path) -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="package")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Give such a cluster."""
+    """Yield the package's cluster, on which only the functions that a test calls run."""
     with unattended(tmp_path_factory.mktemp("quiet")) as running:
         yield running
 
 
 @pytest.fixture(scope="package")
 def admin(quiet: LocalCluster) -> Iterator[Cluster]:
-    """Give the administrator's door to it."""
+    """Yield the administrator's API client for that cluster."""
     door = Cluster(str(quiet.kubeconfig))
     yield door
     door.close()
@@ -155,7 +161,7 @@ def admin(quiet: LocalCluster) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="package")
 def functions(quiet: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Functions]:
-    """Give all functions, with a journal of their own."""
+    """Yield all functions, with a journal of their own."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("JOURNAL", str(tmp_path_factory.mktemp("journal") / "journal.db"))
         for name in ("FUNCTION", "K_SINK"):
@@ -170,7 +176,7 @@ def functions(quiet: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @contextmanager
 def behind_faults(quiet: LocalCluster, folder: Path) -> Iterator[tuple[Faults, Functions]]:
-    """What stands before the API server, and all functions, which ask it through that."""
+    """Yield a proxy that injects faults into requests to the API server, and all functions, which use it."""
     proxy = Faults(quiet.url, quiet.certificate)
 
     def through(kubeconfig: Path) -> Path:
@@ -184,7 +190,7 @@ def behind_faults(quiet: LocalCluster, folder: Path) -> Iterator[tuple[Faults, F
 
 @pytest.fixture(scope="package")
 def hindered(quiet: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Faults, Functions]]:
-    """Give what stands between `spoiled` and the API server, and these."""
+    """Yield the package's fault-injecting proxy and the functions that use it."""
     with pytest.MonkeyPatch.context() as environment:
         for name in ("FUNCTION", "K_SINK"):
             environment.delenv(name, raising=False)
@@ -194,25 +200,25 @@ def hindered(quiet: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def faults(hindered: tuple[Faults, Functions]) -> Faults:
-    """Give what stands between `spoiled` and the API server."""
+    """Return the proxy that injects faults between the functions of `spoiled` and the API server."""
     return hindered[0]
 
 
 @pytest.fixture
 def spoiled(hindered: tuple[Faults, Functions]) -> Functions:
-    """Give all functions, which ask the API server through `faults`."""
+    """Return all functions, which send their requests to the API server through `faults`."""
     return hindered[1]
 
 
 @pytest.fixture
 def at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have resync take everything for at rest, however young it is."""
+    """Make `resync` treat no maintenance as in flight, however recently it changed."""
     monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 0)
 
 
 @pytest.fixture
 def work(quiet: LocalCluster, admin: Cluster) -> Iterator[Workload]:
-    """Give a namespace of the test's own; what it leaves of maintenances goes after it, since a tick looks at all."""
+    """Yield the test's `Workload`, and delete all maintenances afterwards, since a tick reads all of them."""
     one = Workload(quiet, admin)
     yield one
     one.end()
@@ -221,24 +227,24 @@ def work(quiet: LocalCluster, admin: Cluster) -> Iterator[Workload]:
 
 @pytest.fixture
 def recorder() -> Iterator[Receiver]:
-    """Give somebody who takes attempts, in the place of `record`."""
+    """Yield an HTTP server that receives published attempts in place of `record`."""
     with closing(Receiver()) as taken:
         yield taken
 
 
 def told(recorder: Receiver) -> list[Attempt]:
-    """Give the attempts that came, in their order."""
+    """Return the received attempts in order of arrival."""
     return [one for request in recorder.requests for one in attempts_in(received(request.headers, request.body))]
 
 
 @pytest.fixture
 def alone(admin: Cluster) -> None:
-    """Take away what earlier tests left, so that a tick speaks of this test's only."""
+    """Delete the maintenances of earlier tests, so that a tick emits events for this test's maintenances only."""
     forget(admin)
 
 
 def forget(admin: Cluster) -> None:
-    """Delete all maintenances and leases, and take our labels off all nodes."""
+    """Delete all maintenances and leases, and remove the product's labels from all nodes."""
     collections = (*(group.path for group in GROUPS.values()), leases.LEASES)
     nodes, *lists = admin.together(
         admin.api.list(NODES, labels=LABEL), *(admin.api.list(collection) for collection in collections)
@@ -261,5 +267,5 @@ async def _removed(api: Api, path: str, item: Object) -> None:
 
 @pytest.fixture
 def audit(quiet: LocalCluster, work: Workload) -> Audit:
-    """Give what the API server is asked to write from now on."""
+    """Return the audit of the write requests that the API server receives from now on."""
     return Audit(quiet.audit_log)

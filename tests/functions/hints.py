@@ -1,4 +1,4 @@
-"""Events as the sources send them."""
+"""Builders of events as the event sources and the functions emit them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _numbers = itertools.count(1)
 
 
 def resource(kind: str, item: Object, of: str = "NodeMaintenance") -> CloudEvent:
-    """What ApiServerSource says of an object in `mode: Resource` (X-4)."""
+    """Build the event that ApiServerSource emits for an object in `mode: Resource` (X-4)."""
     return CloudEvent(
         {
             "id": f"hint-{next(_numbers)}",
@@ -32,27 +32,27 @@ def resource(kind: str, item: Object, of: str = "NodeMaintenance") -> CloudEvent
 
 
 def added(maintenance: Object) -> CloudEvent:
-    """A NodeMaintenance was created."""
+    """Build the event for a created NodeMaintenance."""
     return resource(events.RESOURCE_ADDED, maintenance)
 
 
 def updated(maintenance: Object) -> CloudEvent:
-    """A NodeMaintenance was written."""
+    """Build the event for an updated NodeMaintenance."""
     return resource(events.RESOURCE_UPDATED, maintenance)
 
 
 def node_updated(node: Object) -> CloudEvent:
-    """A Node was written."""
+    """Build the event for an updated Node."""
     return resource(events.RESOURCE_UPDATED, node, "Node")
 
 
 def node_deleted(node: Object) -> CloudEvent:
-    """A Node was deleted."""
+    """Build the event for a deleted Node."""
     return resource(events.RESOURCE_DELETED, node, "Node")
 
 
 def tick() -> CloudEvent:
-    """PingSource's tick."""
+    """Build the PingSource event that starts `resync`."""
     return CloudEvent(
         {
             "id": f"tick-{next(_numbers)}",
@@ -65,7 +65,7 @@ def tick() -> CloudEvent:
 
 
 def said(kind: str, maintenance: Object, *, data: Mapping[str, Any] | None = None) -> CloudEvent:
-    """One of our own events about a NodeMaintenance and the node it names."""
+    """Build an event of the product about a NodeMaintenance and the node that it names."""
     node = maintenance["spec"]["nodeName"]
     return events.event(
         kind,

@@ -1,4 +1,4 @@
-"""What happens while a function is at work: between what it has read and what it writes, on the real API server."""
+"""Hooks into a client's requests: run an action between a function's read and its write, or record the requests."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from kube.paths import Object
 
 @contextmanager
 def before(door: Cluster, method: str, path: str, act: Callable[[], object], *, read: str = "") -> Iterator[None]:
-    """Hold the door's first request of that method to `path` back until `act` is done; all others pass.
+    """Hold back the first request with this method and `path` until `act` has returned; other requests pass.
 
-    In a thread of its own, so that `act` may use the same door. With `read` the act waits until that path was answered:
-    what is asked for side by side comes in any order.
+    `act` runs in its own thread, so it may use the same client. If `read` is set, `act` waits until that path is
+    answered,
+    because concurrent requests may arrive in any order.
     """
     real, waiting, answered = door.api.request, [True], asyncio.Event()
 
@@ -43,7 +44,7 @@ def before(door: Cluster, method: str, path: str, act: Callable[[], object], *, 
 
 @contextmanager
 def requests_of(api: Api) -> Iterator[Counter[str]]:
-    """How many requests go through this door meanwhile, by path."""
+    """Yield a counter of the requests that this client sends in the block, by method and path."""
     counted: Counter[str] = Counter()
     real = api.request
 
@@ -57,9 +58,9 @@ def requests_of(api: Api) -> Iterator[Counter[str]]:
 
 
 class Asked(NamedTuple):
-    """A list that was asked for: its path, its field selector, and the version that it must not be older than.
+    """A list request: its path, its field selector, and the minimum resourceVersion of the response.
 
-    The version is "" for the newest state, "0" for whatever the server has at hand.
+    The version is "" for the latest state and "0" for any version that the server has cached.
     """
 
     path: str
@@ -69,7 +70,7 @@ class Asked(NamedTuple):
 
 @contextmanager
 def lists_of(api: Api) -> Iterator[list[Asked]]:
-    """Which lists are asked for through this door meanwhile."""
+    """Yield the list requests that this client sends in the block."""
     asked: list[Asked] = []
     real = api.request
 

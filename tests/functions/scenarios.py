@@ -1,7 +1,7 @@
-"""For each step of each component but `maintenance`: a cluster on which it sends requests, and the event that calls it.
+"""Scenarios per step of all components except `maintenance`: a cluster state, and the event that triggers the step.
 
-A scenario prepares the cluster through a `Stage`, which remembers the objects whose end state matters, and returns the
-event. Each call of a scenario starts from new nodes and objects, so the same scenario can be run again and again.
+A scenario prepares the cluster through a `Stage`, which collects the objects whose end state is compared, and returns
+the event. Each call of a scenario creates new nodes and objects, so the same scenario can run repeatedly.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ LONG_AGO = "2026-01-01T00:00:00Z"
 
 
 class Stage(Workload):
-    """A namespace and nodes for one run of a scenario. Remembers which objects to compare afterwards.
+    """A namespace and nodes for one run of a scenario, with the list of objects to compare afterwards.
 
     Attributes:
-        compared: paths of the objects and collections whose end state matters.
+        compared: paths of the objects and collections whose end state is compared.
     """
 
     def __init__(self, local: LocalCluster, admin: Cluster, functions: Functions) -> None:
@@ -60,7 +60,7 @@ class Stage(Workload):
         super().end()
 
     def compare(self, *paths: str) -> None:
-        """Compare these objects or collections, too."""
+        """Add these objects or collections to the compared ones."""
         self.compared += paths
 
     def maintenance(self, node: str, group: Group = MEDIK8S, **more: Any) -> Object:
@@ -75,7 +75,7 @@ class Stage(Workload):
         return super().put(namespace, bodies, ready=ready)
 
     def upgrade(self) -> Upgrade:
-        """Create what an upgrade by the mutex needs."""
+        """Create the objects of an upgrade run of the mutex component."""
         made = Upgrade(self.admin, self, self.functions)
         self._undo.callback(made.clear)
         self.compare(*(path(item) for item in (made.rule, made.target, made.run)))
@@ -91,7 +91,7 @@ class Stage(Workload):
         return made
 
     def labelling(self) -> Labelling:
-        """Return a client of `label-cpu` that remembers no earlier round."""
+        """Return a helper for `label-cpu` without any state of an earlier round."""
         for known in (label_cpu.TURNS, label_cpu.ROUNDS):
             known.clear()
         TOLD.forget()
@@ -100,7 +100,7 @@ class Stage(Workload):
         return made
 
     def certificates(self) -> Certificates:
-        """Return the product's namespace without any Secret of a server."""
+        """Return a helper for the product's namespace after deleting the Secrets of all servers."""
         clean(self.admin)
         self._undo.callback(clean, self.admin)
         self.compare(SECRETS, MAPS, WEBHOOKS)
@@ -111,21 +111,21 @@ class Stage(Workload):
 
 
 Scenario = Callable[[Stage], BaseCloudEvent]
-"""Prepares the cluster; returns the event that calls the step."""
+"""Prepares the cluster and returns the event that triggers the step."""
 
 
 def check_rule(stage: Stage) -> BaseCloudEvent:
-    """Create a rule."""
+    """Create a rule and return the event for it."""
     return resource(events.RESOURCE_ADDED, stage.upgrade().rule, RULE)
 
 
 def check_target(stage: Stage) -> BaseCloudEvent:
-    """Create a target."""
+    """Create a target and return the event for it."""
     return resource(events.RESOURCE_ADDED, stage.upgrade().target, TARGET)
 
 
 def before(step: str) -> Scenario:
-    """Return the scenario in which a run of the mutex has reached this step, one of those before the first Job."""
+    """Return the scenario in which an upgrade run has reached this step, which precedes the first Job."""
 
     def bring(stage: Stage) -> BaseCloudEvent:
         upgrade = stage.upgrade()
@@ -136,7 +136,7 @@ def before(step: str) -> Scenario:
 
 
 def create_job(stage: Stage) -> BaseCloudEvent:
-    """Edit the pools, so that the Job of the first node is due."""
+    """Edit the pools, so that the first node's Job is due."""
     upgrade = stage.upgrade()
     upgrade.judge()
     stage.compare(jobs_path(MUTEX_NAMESPACE))
@@ -144,7 +144,7 @@ def create_job(stage: Stage) -> BaseCloudEvent:
 
 
 def complete_job(stage: Stage) -> Upgrade:
-    """Create the Job of the first node, and complete it."""
+    """Create the first node's Job and complete it."""
     upgrade = stage.upgrade()
     upgrade.start()
     upgrade.functions.answer("run-job", upgrade.said(events.POOLS_EDITED))
@@ -153,26 +153,26 @@ def complete_job(stage: Stage) -> Upgrade:
 
 
 def take_result(stage: Stage) -> BaseCloudEvent:
-    """Bring a run to the end of its first Job."""
+    """Run an upgrade until its first Job is complete; the event makes `run-job` read the result."""
     return complete_job(stage).said(events.JOB_DUE)
 
 
 def release_node(stage: Stage) -> BaseCloudEvent:
-    """Complete the Jobs of the first node, and let `run-job` record that."""
+    """Complete the first node's Jobs, and let `run-job` record that."""
     upgrade = complete_job(stage)
     upgrade.functions.answer("run-job", upgrade.said(events.JOB_DUE))
     return upgrade.said(events.NODE_CLEARED)
 
 
 def await_version(stage: Stage) -> BaseCloudEvent:
-    """Release the first node, and give it the wanted version."""
+    """Release the first node and give it the wanted version."""
     upgrade = stage.upgrade()
     upgrade.label(upgrade.release(), {VERSION_LABEL: NEW})
     return upgrade.said(events.NODE_RELEASED)
 
 
 def restore_pools(stage: Stage) -> BaseCloudEvent:
-    """Upgrade all nodes, and leave the pools as the run has edited them."""
+    """Mark all nodes as done while the pools still have the run's edits."""
     upgrade = stage.upgrade()
     upgrade.start()
     upgrade.write_record({"nodes": {name: {"cleanedAt": LONG_AGO} for name in upgrade.nodes}})
@@ -180,7 +180,7 @@ def restore_pools(stage: Stage) -> BaseCloudEvent:
 
 
 def give_up_run(stage: Stage) -> BaseCloudEvent:
-    """Delete the run's object amid the run."""
+    """Delete the run's object during the run."""
     upgrade = stage.upgrade()
     upgrade.start()
     stage.delete(path(upgrade.run))
@@ -188,22 +188,22 @@ def give_up_run(stage: Stage) -> BaseCloudEvent:
 
 
 def resync_runs(stage: Stage) -> BaseCloudEvent:
-    """Bring a run to its first Job; the event is a tick."""
+    """Run an upgrade until its first Job is due, and return a tick."""
     upgrade = stage.upgrade()
     upgrade.start()
-    stage.admin.together(*(stage.admin.api.list(where) for where in READ))  # the caches, which a tick reads, have it
+    stage.admin.together(*(stage.admin.api.list(where) for where in READ))  # brings the watch caches up to date
     return tick()
 
 
 def migrate(stage: Stage) -> BaseCloudEvent:
-    """Run a virtual machine on a drained node."""
+    """Create a virtual machine on a drained node."""
     machines = stage.machines()
     machines.create(vmi("able", machines.node))
     return tick()
 
 
 def protect(stage: Stage) -> BaseCloudEvent:
-    """Run a virtual machine that cannot migrate on a node under maintenance."""
+    """Create a virtual machine that cannot migrate on a node under maintenance."""
     stage.machines()
     node = stage.node()
     launched(stage, vmi("unable", node, able=UNABLE))
@@ -212,7 +212,7 @@ def protect(stage: Stage) -> BaseCloudEvent:
 
 
 def label_cpu_of(stage: Stage) -> BaseCloudEvent:
-    """Create the ConfigMap that lists what a node offers."""
+    """Create the ConfigMap that lists the CPU capabilities of a node."""
     labelling, node = stage.labelling(), stage.node()
     labelling.offer({node: HASWELL})
     stage.compare(node_path(node))
@@ -220,7 +220,7 @@ def label_cpu_of(stage: Stage) -> BaseCloudEvent:
 
 
 def issue_certificate(stage: Stage) -> BaseCloudEvent:
-    """Create the webhook's labelled, empty Secret, and a configuration that asks for the bundle."""
+    """Create the webhook's labelled empty Secret and a webhook configuration that asks for the CA bundle."""
     certificates = stage.certificates()
     certificates.add("validate", "ours")
     certificates.add_webhook("nodemaintenance-validate", "validate")
@@ -243,4 +243,4 @@ SCENARIOS: dict[str, Scenario] = {
     "protect": protect,
     "label-cpu": label_cpu_of,
 }
-"""Step, and where it has several scenarios a word about this one → the scenario."""
+"""Step, with a qualifier if it has several scenarios → scenario."""

@@ -1,4 +1,4 @@
-"""The HTTP side: what is no event, what is not for us, what may not be done, and the pages beside the functions."""
+"""Tests of the HTTP interface: invalid and irrelevant events, missing rights, and the health and metrics pages."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ BAD = {
 def test_what_is_no_event_is_refused_in_one_line(
     functions: Functions, audit: Audit, headers: dict[str, str], body: bytes, code: int, fault: str
 ) -> None:
-    """X-1: a 4xx with one line that names the fault; no traceback, no write."""
+    """X-1: the function rejects an invalid event with a 4xx and one line that names the fault, and writes nothing."""
     response = functions.clients["cordon"].post("/cordon", data=body, headers=headers)
 
     assert response.status_code == code
@@ -100,7 +100,7 @@ def test_what_is_no_event_is_refused_in_one_line(
 
 
 def test_a_large_body_that_does_not_say_its_size_is_refused_in_one_line(functions: Functions) -> None:
-    """X-1: 5 MB in chunks, without Content-Length, get the same 413 in one line."""
+    """X-1: the function rejects a chunked 5 MB body without Content-Length with a one-line 413."""
     body, whole = io.BytesIO(b" " * 5_000_000), {"wsgi.input_terminated": True}
 
     response = functions.clients["cordon"].post("/cordon", input_stream=body, headers=HEADERS, environ_overrides=whole)
@@ -135,7 +135,7 @@ def test_a_large_body_that_does_not_say_its_size_is_refused_in_one_line(function
 def test_half_an_object_is_no_crash(
     functions: Functions, audit: Audit, step: str, kind: str, data: dict[str, object]
 ) -> None:
-    """X-1: fields that are missing or of another type are refused or ignored, never a 500, never a write."""
+    """X-1: missing fields and fields of the wrong type are rejected or ignored; they cause neither 500 nor a write."""
     headers = {**HEADERS, "ce-type": kind}
 
     response = functions.clients[step].post(f"/{step}", data=json.dumps(data), headers=headers)
@@ -148,7 +148,7 @@ def test_half_an_object_is_no_crash(
 @proves("X-1")
 @pytest.mark.parametrize("step", [name for name in FUNCTIONS if name != "record"])
 def test_an_unknown_type_is_ignored(functions: Functions, audit: Audit, step: str) -> None:
-    """X-1: an event that is not for this function is answered with 204, so that no broker tries it again."""
+    """X-1: a function answers an event type that it does not consume with 204, so that no broker retries it."""
     headers = {**HEADERS, "ce-type": "com.example.other"}
 
     response = functions.clients[step].post(f"/{step}", data=b"{}", headers=headers)
@@ -160,7 +160,7 @@ def test_an_unknown_type_is_ignored(functions: Functions, audit: Audit, step: st
 @proves("X-1", "X-4")
 @pytest.mark.parametrize(("step", "kind"), [("begin", "add"), ("restore", "update"), ("guard", "update")])
 def test_an_unknown_kind_is_ignored(functions: Functions, audit: Audit, step: str, kind: str) -> None:
-    """X-1, X-4: of what the API server says, a function acts on its own kind only."""
+    """X-1, X-4: a function ignores API server events about objects of another kind."""
     headers = {**HEADERS, "ce-type": f"dev.knative.apiserver.resource.{kind}", "ce-kind": "ConfigMap"}
 
     assert functions.clients[step].post(f"/{step}", data=b"{}", headers=headers).status_code == 204
@@ -169,7 +169,7 @@ def test_an_unknown_kind_is_ignored(functions: Functions, audit: Audit, step: st
 
 @pytest.fixture
 def alone(quiet: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[FlaskClient]:
-    """Give the app of FUNCTION=evict."""
+    """Yield a test client of the app with FUNCTION=evict."""
     monkeypatch.setenv("FUNCTION", "evict")
     door = Cluster(str(quiet.kubeconfig))
     yield create_app(door).test_client()
@@ -177,7 +177,7 @@ def alone(quiet: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Flas
 
 
 def test_one_function_alone_serves_its_name_and_the_root(alone: FlaskClient) -> None:
-    """X-1: FUNCTION=evict serves / and /evict, and no other function."""
+    """X-1: with FUNCTION=evict the app serves / and /evict, and no other function."""
     headers = {**HEADERS, "ce-type": "com.example.other"}
 
     codes = {path: alone.post(path, data=b"{}", headers=headers).status_code for path in ("/", "/evict", "/cordon")}
@@ -186,7 +186,7 @@ def test_one_function_alone_serves_its_name_and_the_root(alone: FlaskClient) -> 
 
 
 def test_all_functions_serve_no_root(functions: Functions) -> None:
-    """X-1: unset, each function is at its name; GET is not taken."""
+    """X-1: without FUNCTION the app serves each function at its name only, and rejects GET."""
     client = functions.clients["begin"]
 
     assert client.post("/", data=b"{}", headers=HEADERS).status_code == 404
@@ -202,7 +202,7 @@ def test_all_functions_serve_no_root(functions: Functions) -> None:
     ids=["function", "retention"],
 )
 def test_an_unknown_value_is_a_clear_end(quiet: LocalCluster, environment: dict[str, str], said_of_it: str) -> None:
-    """X-1, X-6: gunicorn with FUNCTION=nonsense ends and says which names there are; no half-read setting is served."""
+    """X-1, X-6: gunicorn exits at start and names the environment variable that has an invalid value."""
     address = f"127.0.0.1:{free_port()}"
     done = subprocess.run(
         [sys.executable, "-m", "gunicorn", "functions.app:create_app()", "-c", CONFIG, "--bind", address],
@@ -223,7 +223,7 @@ def test_an_unknown_value_is_a_clear_end(quiet: LocalCluster, environment: dict[
     ("step", "right"), [("begin", "cannot get resource"), ("cordon", "cannot get resource")], ids=["begin", "cordon"]
 )
 def test_a_missing_right_is_told(quiet: LocalCluster, work: Workload, step: str, right: str) -> None:
-    """X-6, NMO-5: an account that may not: maintenance.failed naming the right, not a silent retry; no write."""
+    """X-6, NMO-5: a function without a right emits `maintenance.failed`, which names the missing right."""
     item = work.maintenance(work.node())
     door = Cluster(str(quiet.kubeconfig_for(UNPRIVILEGED)))
     message = binary(added(item) if step == "begin" else said(events.MAINTENANCE_BEGUN, item))
@@ -243,7 +243,7 @@ def test_a_missing_right_is_told(quiet: LocalCluster, work: Workload, step: str,
 def test_a_step_without_its_right_evicts_nothing(
     functions: Functions, quiet: LocalCluster, work: Workload, audit: Audit
 ) -> None:
-    """NMO-5, X-6: cordon refused: failed names the right, phase stays Running with it in lastError, no eviction."""
+    """NMO-5, X-6: a forbidden `cordon` is reported in `lastError`; the phase stays Running and no pod is evicted."""
     node = work.node()
     work.pods(node, "a")
     item = work.maintenance(node)
@@ -251,7 +251,7 @@ def test_a_step_without_its_right_evicts_nothing(
     functions.answer("status", begun)
     message = binary(begun)
 
-    # evict's account may read what cordon reads, and patch no node
+    # evict's account may read what `cordon` reads, but may not patch nodes
     refused = functions.clients["evict"].post("/cordon", data=message.body, headers=message.headers)
 
     failed = said(events.MAINTENANCE_FAILED, item, data=refused.json)
@@ -265,7 +265,7 @@ def test_a_step_without_its_right_evicts_nothing(
 
 @proves("X-6")
 def test_an_api_server_that_is_away_is_tried_again(work: Workload, tmp_path: Path) -> None:
-    """X-6: no answer from the API server: 503 with one line, and readiness says so; liveness stays."""
+    """X-6: if the API server is unreachable, the function answers 503, readiness fails and liveness succeeds."""
     nowhere = f"https://127.0.0.1:{free_port()}"
     door = Cluster(str(access.through(nowhere, work.local.kubeconfig, work.local.url, tmp_path / "kubeconfig")))
     client = create_app(door).test_client()
@@ -281,7 +281,7 @@ def test_an_api_server_that_is_away_is_tried_again(work: Workload, tmp_path: Pat
 
 
 def test_the_pages_of_a_healthy_server(functions: Functions) -> None:
-    """X-1: readiness, liveness and metrics answer; the metrics count events by function and answer."""
+    """X-1: readiness, liveness and metrics answer 200, and a metric counts events by function and status."""
     client = functions.clients["begin"]
     client.post("/begin", data=b"{}", headers={**HEADERS, "ce-type": "com.example.other"})
 
@@ -292,7 +292,7 @@ def test_the_pages_of_a_healthy_server(functions: Functions) -> None:
 
 
 def test_evictions_are_counted(functions: Functions, work: Workload) -> None:
-    """NMO-6: the metrics tell pods evicted and blocked."""
+    """NMO-6: the metrics count evicted and blocked pods."""
     node = work.node()
     work.pods(node, "free")
     work.pods(node, "held", labels={"app": "db"})
@@ -313,7 +313,7 @@ def evicted_and_blocked(functions: Functions) -> list[float]:
 
 
 def test_log_lines_are_json(functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture) -> None:
-    """KNM-5, NMO-17, C31: one JSON object a line with level, ts, logger, msg and the object's name and namespace."""
+    """KNM-5, NMO-17, C31: each log line is a JSON object with level, ts, logger and the object's name and node."""
     node = work.node()
     item = work.maintenance(node, reason='quoted "and\nbroken"')
     caplog.clear()

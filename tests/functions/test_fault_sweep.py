@@ -1,6 +1,6 @@
-"""Each request of each step fails once, in each way that an API server can fail it.
+"""Tests that make each request of each step fail once, in each way that an API server can fail.
 
-For the steps of the component `maintenance`, tests/functions/maintenance/test_faults.py does the same.
+tests/functions/maintenance/test_faults.py does the same for the steps of the component `maintenance`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.sources import steps_of
 
 
 def words(kind: str) -> str:
-    """Return the words of the API server by which a failure of this kind is known again."""
+    """Return the API server's message by which the tests recognize a failure of this kind."""
     return f"the test wants this request to fail by {kind}"
 
 
@@ -49,9 +49,9 @@ FAULTS = {
     "reset": RESET,
     "busy": Fault(429, words("busy"), 1, {"details": {"retryAfterSeconds": 1}}),
 }
-"""Kind of failure → what answers the request. A 429 comes without and, as "busy", with `Retry-After`."""
+"""Kind of failure → response to the request. `429` has no `Retry-After`; `busy` is a 429 with one."""
 REFUSALS = ("401", "403")
-"""Failures that trying again does not cure: they must be visible to an administrator."""
+"""Failures that a retry does not resolve; the step must report them to the administrator."""
 ONLY_LOGGED = {
     "resync-runs": {
         *("get clusterversions", "list jobs", "list machineconfigpools", "list mutexrules", "list mutexrunconfigs"),
@@ -65,7 +65,7 @@ ONLY_LOGGED = {
     "check-target": {"get mutextargets", "list machineconfigpools", "list nodes", "patch mutextargets/status"},
     "label-cpu": {"patch nodes"},
 }
-"""Step → requests whose refusal is logged: no status can have it. The next tick sends the request again."""
+"""Step → requests whose refusal is only logged, since no status can hold it. The next tick sends the request again."""
 DONE_WITHOUT = {
     "renew-certificates": {
         *("list apiservices", "list customresourcedefinitions"),
@@ -74,31 +74,31 @@ DONE_WITHOUT = {
     "migrate": {"create virtualmachineinstancemigrations"},
     "protect": {"create poddisruptionbudgets", "list nodemaintenances"},
 }
-"""Step → requests without which the step goes on with its other objects, however they fail, until the next tick."""
+"""Step → requests whose failure does not stop the step's work on other objects. The next tick sends them again."""
 REPLACED_BY_THE_NEXT_STEP = {
     "claim-pools": "TargetPoolsPaused",
     "release-node": "NodeUpgrade",
     "run-job, create": "JobRun",
 }
-"""Scenario → the condition that reports the refusal until the next step, or the Job's end, writes it."""
+"""Scenario → the condition that reports the refusal until the next step, or the Job's end, overwrites it."""
 NEEDS_A_PERSON = ("run-job", "create jobs")
-"""A refused creation of a Job stops the run, and a person resumes it."""
+"""If the creation of a Job is refused, the run halts and an administrator must resume it."""
 FINISHED_BY_THE_TICK = ("restore-pools", "patch mutexrunconfigs")
-"""The run is recorded as finished, but has its finalizer: `resync-runs` sends `run.ended` at the next tick."""
+"""The run is recorded as finished but keeps its finalizer; `resync-runs` emits `run.ended` at the next tick."""
 NOT_ANSWERED_AGAIN = {("protect", "get nodes"), ("protect", "list nodemaintenances")}
-"""The budget is written, so the next delivery finds nothing to do; at the tick `evict` looks at the pods anyway."""
+"""The budget is written, so the next delivery finds nothing to do; at the tick `evict` reads the pods anyway."""
 ANSWER_SECONDS = 20.0
-"""Time that a step has here for all its requests, so that a busy machine is not taken for a fault."""
+"""Deadline for all requests of a step in this test, long enough for a busy machine."""
 SILENT_SECONDS = 1.6
-"""The same where a request gets no answer: as in the product."""
+"""The product's deadline, used in tests where a request gets no answer."""
 
 
 SILENT = [name for name in SCENARIOS if name != "renew-certificates"]
-"""Scenarios whose first request gets no answer. `renew-certificates` goes on without the list that it reads first."""
+"""Scenarios whose first request gets no answer. `renew-certificates` continues without the list that it reads first."""
 
 
 class Answer(NamedTuple):
-    """What a step answers: the HTTP status, the type of the event or "", the body, and what it logs."""
+    """Response of a step: the HTTP status, the event type or "", the body, and the logged messages."""
 
     status: int
     type: str
@@ -107,7 +107,7 @@ class Answer(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One undisturbed execution of a step: the requests that it sent, its answer, and the end state."""
+    """One execution of a step without faults: the requests that it sent, its answer, and the end state."""
 
     requests: list[str]
     answer: Answer
@@ -115,7 +115,7 @@ class Run(NamedTuple):
 
 
 class Bench:
-    """A cluster without any other function at work, and the steps, with and without faults before the API server."""
+    """A cluster on which only the called functions run, and the functions with and without the fault proxy."""
 
     def __init__(self, local: LocalCluster, functions: Functions, faults: Faults, disturbed: Functions) -> None:
         self.local, self.functions, self.faults, self.disturbed = local, functions, faults, disturbed
@@ -124,7 +124,7 @@ class Bench:
 
     @contextmanager
     def prepared(self, name: str) -> Iterator[tuple[Stage, BaseCloudEvent]]:
-        """Bring a scenario about; end with an API server that answers, and with nothing left of the scenario."""
+        """Prepare a scenario; afterwards stop all faults and delete the scenario's objects."""
         self.admin.run(absent_ok(self.admin.api.request("DELETE", install_claim.CLAIM_PATH)))
         claims = installs.Claims()
         with (
@@ -140,13 +140,13 @@ class Bench:
                 self.faults.speak_again()
 
     def deliver(self, name: str, event: BaseCloudEvent) -> Answer:
-        """Post the event to the step of a scenario."""
+        """Post the event to the scenario's step."""
         with logged() as lines:
             response = self.disturbed.post(name.partition(",")[0], event)
         return Answer(response.status_code, response.headers.get("ce-type", ""), response.text, "\n".join(lines))
 
     def undisturbed(self, name: str) -> Run:
-        """Return the scenario's execution without any fault."""
+        """Return the scenario's execution without faults."""
         if name not in self.known:
             with self.prepared(name) as (stage, event):
                 requests: list[str] = []
@@ -157,7 +157,7 @@ class Bench:
 
 
 class LineHandler(logging.Handler):
-    """Collects the messages of a logger.
+    """Handler that collects the messages of a logger.
 
     Attributes:
         lines: the messages so far.
@@ -168,13 +168,13 @@ class LineHandler(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message."""
+        """Append the record's message to `lines`."""
         self.lines.append(record.getMessage())
 
 
 @contextmanager
 def logged() -> Iterator[list[str]]:
-    """Give the messages that are logged while the block runs."""
+    """Yield the list of messages that are logged while the block runs."""
     handler = LineHandler()
     logging.getLogger().addHandler(handler)
     try:
@@ -185,7 +185,7 @@ def logged() -> Iterator[list[str]]:
 
 @contextmanager
 def closing_stage(stage: Stage) -> Iterator[Stage]:
-    """Delete what is on the stage afterwards."""
+    """Yield the stage and delete its objects afterwards."""
     try:
         yield stage
     finally:
@@ -194,12 +194,12 @@ def closing_stage(stage: Stage) -> Iterator[Stage]:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """Start the cluster, and all functions twice: with and without faults before the API server."""
+    """Yield the cluster and all functions twice: with and without the fault proxy."""
     with pytest.MonkeyPatch.context() as patched:
         for variable in ("FUNCTION", "K_SINK"):
             patched.delenv(variable, raising=False)
         patched.setattr(handler, "SECONDS_TO_ANSWER", ANSWER_SECONDS)
-        for pause in ("SHORTEST", "LONGEST", "LEASE"):  # after which a migration is tried again
+        for pause in ("SHORTEST", "LONGEST", "LEASE"):  # backoff before a migration is retried
             patched.setattr(migration_claim, pause, timedelta(0))
         with (
             unattended(tmp_path_factory.mktemp("sweep")) as local,
@@ -217,13 +217,13 @@ VOLATILE = (
     (re.compile(r"[A-Za-z0-9+/=]{100,}"), "BASE64"),
     (re.compile(r"\b(tick|hint)-\d+"), "EVENT"),
 )
-"""What differs between two executions with the same result."""
+"""Values that differ between two executions with the same result."""
 NAMED = re.compile(r"\b(node|maintenance|work)-\d+")
-"""Names that each scenario makes anew; they are compared by the order in which they appear."""
+"""Generated names; they are compared by the order in which they appear."""
 
 
 def state_of(stage: Stage) -> Object:
-    """Return the objects to compare by their paths, without what differs between two equal runs."""
+    """Return the compared objects by path, without values that differ between two equal runs."""
     api = stage.admin.api
     found = stage.admin.together(*(absent_ok(api.get(path)) for path in stage.compared))
     objects = {path: _comparable(path, item) for path, item in zip(stage.compared, found, strict=True)}
@@ -237,7 +237,7 @@ def state_of(stage: Stage) -> Object:
 
 
 def _comparable(path: str, item: Object | None) -> object:
-    """Return what a step is answerable for of an object; None for none, and for a pod that is on its way out."""
+    """Return the part of an object that the step determines; None if it is absent or is a terminating pod."""
     if item is None or ("/pods/" in path and item["metadata"].get("deletionTimestamp")):
         return None
     if "items" in item:
@@ -246,7 +246,7 @@ def _comparable(path: str, item: Object | None) -> object:
     kept: dict[str, Any] = {key: metadata.get(key) for key in ("name", "labels", "annotations", "finalizers")}
     kept["deleting"] = "deletionTimestamp" in metadata
     if path == CLAIM_PATH:
-        return kept["name"]  # a claim ends by itself
+        return kept["name"]  # a lease expires by itself
     if "/nodes/" in path:
         taints = [taint for taint in item["spec"].get("taints", []) if "node.kubernetes.io/" not in taint["key"]]
         return {**kept, "taints": taints, "unschedulable": item["spec"].get("unschedulable", False)}
@@ -258,9 +258,9 @@ def _comparable(path: str, item: Object | None) -> object:
 
 
 def failing(fault: Fault, wanted: str, hits: list[str]) -> Callable[[str], Fault | None]:
-    """Return the rule that fails this request, "get nodes 2" for the second of its kind, and notes that it came.
+    """Return the rule that fails this request, "get nodes 2" for the second of its kind, and adds it to `hits`.
 
-    A client repeats a read whose connection broke, so a reset breaks the repetitions, too.
+    A client retries a read whose connection broke, so a reset breaks the retries, too.
     """
     kind, _, number = wanted.rpartition(" ")
 
@@ -278,7 +278,7 @@ def failing(fault: Fault, wanted: str, hits: list[str]) -> Callable[[str], Fault
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_each_request_of_each_step_may_fail(bench: Bench, name: str) -> None:
-    """The step asks for another try, reports the failure, or copes; the next delivery ends as without the fault."""
+    """Steps answer 503, report a failed request, or work without it; the next delivery reaches the normal end state."""
     wanted = bench.undisturbed(name)
     assert wanted.requests
     assert wanted.answer.status in (200, 204), wanted.answer.body
@@ -292,7 +292,7 @@ def test_each_request_of_each_step_may_fail(bench: Bench, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SILENT)
 def test_a_step_without_an_answer_is_tried_again(bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first request gets no answer."""
+    """Steps answer 503 if their first request gets no response, and the next delivery reaches the normal end state."""
     wanted = bench.undisturbed(name)
     request = wanted.requests[0]
     with bench.prepared(name) as (stage, event):
@@ -309,21 +309,22 @@ def test_a_step_without_an_answer_is_tried_again(bench: Bench, name: str, monkey
 
 
 def test_every_step_that_sends_requests_has_a_scenario() -> None:
-    """`record` sends none: it writes the journal."""
+    """Scenarios cover every step outside `maintenance` but `record`, which sends no requests."""
     assert {name.partition(",")[0] for name in SCENARIOS} == FUNCTIONS.keys() - {"record"} - steps_of("maintenance")
     assert documented("record") == set()
 
 
 def again(event: BaseCloudEvent) -> BaseCloudEvent:
-    """Return what is delivered next: the same event, or the next tick."""
+    """Return the event to deliver next: the same event, or the next tick."""
     return tick() if event.get_type() == events.TICK else event
 
 
 def fail_in_each_way(bench: Bench, name: str, request: str) -> Iterator[str]:
-    """Fail this request of a scenario in each way; yield what is wrong with the step's answers.
+    """Make this request of a scenario fail in each way, and yield each problem with the step's answers.
 
-    A delivery that leaves work to be done is followed by one with the next fault, and the last one by one without.
-    Nothing is left of a refusal before the next one: each must be reported by itself.
+    While work remains, the next delivery meets the next fault; the last delivery meets none. After a refusal the
+    scenario
+    is prepared again, because the step must report each refusal by itself.
     """
     wanted, left = bench.undisturbed(name), list(FAULTS)
     while left:
@@ -337,7 +338,7 @@ def fail_in_each_way(bench: Bench, name: str, request: str) -> Iterator[str]:
                 answers.append(bench.deliver(name, event))
                 bench.faults.speak_again()
                 state = state_of(stage)
-                if not hits:  # what the earlier deliveries have done, this one need not do
+                if not hits:  # the earlier deliveries did this part already
                     break
                 failed.append(left.pop(0))
                 if complaint := judge(name, request, kind, wanted, answers[-1], state):
@@ -360,7 +361,7 @@ def fail_in_each_way(bench: Bench, name: str, request: str) -> Iterator[str]:
 
 
 def is_same(name: str, found: Object, wanted: Object) -> bool:
-    """Return whether the end states are equal but for a condition that the next step writes."""
+    """Return whether the end states are equal except for a condition that the next step overwrites."""
     passing = REPLACED_BY_THE_NEXT_STEP.get(name)
 
     def kept(state: Object) -> str:
@@ -368,7 +369,7 @@ def is_same(name: str, found: Object, wanted: Object) -> bool:
         for item in filter(None, items.values()):
             status = item.get("status", {}) if isinstance(item, dict) else {}
             if name.startswith("restore-pools"):
-                status.get("record", {}).pop("restored", None)  # bookkeeping of a try that was refused in part
+                status.get("record", {}).pop("restored", None)  # progress record of a partly refused attempt
             conditions = status.get("conditions", [])
             status["conditions"] = sorted(
                 (one for one in conditions if one["type"] != passing), key=lambda one: str(one["type"])
@@ -379,30 +380,30 @@ def is_same(name: str, found: Object, wanted: Object) -> bool:
 
 
 def without_number(request: str) -> str:
-    """Return "get nodes" of "get nodes 2"."""
+    """Return a request such as "get nodes 2" without its number."""
     return request.rpartition(" ")[0]
 
 
 def is_excused(name: str, request: str, failed: list[str]) -> bool:
-    """Return whether this failure leaves the end to a person."""
+    """Return whether this failure leaves the remaining work to an administrator."""
     of = name.partition(",")[0], without_number(request)
     return of == NEEDS_A_PERSON and bool({*failed} & {*REFUSALS})
 
 
 def is_answered_once(name: str, request: str) -> bool:
-    """Return whether the step's answer is not repeated after this request failed."""
+    """Return whether the step does not repeat its reply after a failure of this request."""
     return (name, without_number(request)) in NOT_ANSWERED_AGAIN
 
 
 def difference(wanted: Object, found: Object) -> str:
-    """Return the objects that differ."""
+    """Return a description of the objects that differ."""
     return "; ".join(
         f"{one} is not {other}" for one, other in zip(wanted.values(), found.values(), strict=True) if one != other
     )
 
 
 def judge(name: str, request: str, kind: str, wanted: Run, answer: Answer, state: Object) -> str:
-    """Return what is wrong with the answer to a delivery in which this request failed, "" for nothing."""
+    """Return the problem with the answer to a delivery in which this request failed, or "" if there is none."""
     if answer.status not in (200, 204, 503):
         return "no status of a step"
     if "DisruptionBudget" in answer.body:

@@ -1,4 +1,4 @@
-"""Events whose data somebody forged or spoiled: refused with a 4xx or ignored, and never a 500 (X-1)."""
+"""Property tests: functions reject or ignore events with corrupted data and never answer 500 (X-1)."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ VALUES = st.recursive(
 )
 BLOCKED = {"namespace": "ns", "name": "a", "uid": "u", "reason": "Error", "message": "m", "budget": "", "healthy": 1}
 EXAMPLES = 40
-"""For each type of event that a function consumes."""
+"""Number of examples per function and consumed event type."""
 CASES = [
     (function.name, kind)
     for function in FUNCTIONS.values()
     for kind in function.consumes
     if kind != events.TICK and function.name not in OPT_IN
 ]
-"""What is about a run is in tests/functions/mutex."""
+"""Functions of optional components are excluded; tests/functions/mutex tests those of upgrade runs."""
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path to each value in data, the data itself being the first."""
+    """Yield the path to each value in the data; the first path is that of the data itself."""
     yield path
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in inner:
@@ -61,7 +61,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def spoiled(data: Object, path: tuple[Any, ...], value: Any) -> Any:
-    """The data with another value at that place."""
+    """Return the data with the value at `path` replaced."""
     if not path:
         return value
     whole = deepcopy(data)
@@ -74,7 +74,7 @@ def spoiled(data: Object, path: tuple[Any, ...], value: Any) -> Any:
 
 
 def sample(work: Workload, functions: Functions, step: str, kind: str) -> CloudEvent:
-    """An honest event of this type, about a maintenance under way."""
+    """Build a valid event of this type about a maintenance in progress."""
     item = work.maintenance(node := work.node())
     functions.prepare(item)
     functions.answer("status", said(events.PODS_EVICTED, item))
@@ -92,7 +92,7 @@ def sample(work: Workload, functions: Functions, step: str, kind: str) -> CloudE
 @proves("X-1")
 @pytest.mark.parametrize(("step", "kind"), CASES, ids=lambda value: value.removeprefix("dev.nodemaintenance."))
 def test_spoiled_data_is_no_crash(functions: Functions, work: Workload, step: str, kind: str) -> None:
-    """X-1: any field of any other type, wherever it is: answered, refused, or to be tried again, and never a 500."""
+    """X-1: a function answers 200, 204, 400 or 503 to an event with a wrong value in any field, and never 500."""
     honest = sample(work, functions, step, kind)
     post = poster(functions, step, honest, kind)
     data = json.loads(binary(honest).body)
@@ -110,7 +110,7 @@ def test_spoiled_data_is_no_crash(functions: Functions, work: Workload, step: st
 
 
 def poster(functions: Functions, step: str, honest: CloudEvent, kind: str) -> Callable[[Any], tuple[int, str]]:
-    """Posts other data in the place of an honest event's."""
+    """Return a function that posts data with the headers of a valid event."""
     headers = {**binary(honest).headers, "ce-type": kind}
 
     def post(data: Any) -> tuple[int, str]:
@@ -121,7 +121,7 @@ def poster(functions: Functions, step: str, honest: CloudEvent, kind: str) -> Ca
 
 
 def test_a_forged_refusal_is_no_status(functions: Functions, work: Workload) -> None:
-    """X-1: what the status would have to hold for ever, or could not hold, is refused with the field's name."""
+    """X-1: `status` rejects a blocked pod with a malformed field and names the field."""
     item = work.maintenance(work.node())
     functions.prepare(item)
     for name, value in (("retryAfter", "soon"), ("healthy", "many"), ("reason", None), ("message", {}), ("budget", 7)):

@@ -1,4 +1,4 @@
-"""What several looks at one place answer together."""
+"""Tests of how the replies of several passes are merged into one reply."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ OF = events.Reference("nodemaintenance.medik8s.io/v1beta1", "m", "nm-uid")
 
 
 def changed(node: str) -> BaseCloudEvent:
-    """What a look answers that has changed something there."""
+    """Build the reply of a pass that changed something on this node."""
     return events.event(events.LAUNCHERS_CHANGED, "protect", OF, node, cause=HINT, seed=node)
 
 
 @proves("X-2")
 def test_what_an_earlier_look_has_changed_is_told() -> None:
-    """The last one sees it as it is, and says nothing; the same is told once."""
+    """Replies of all passes are merged, and a repeated reply appears once."""
     looking = LookingForChanges(lambda _event: "here")
     looks = [[changed("a")], [changed("b"), changed("a")], []]
 
@@ -31,7 +31,7 @@ def test_what_an_earlier_look_has_changed_is_told() -> None:
 
 
 def test_a_look_at_the_state_stands_for_all_before() -> None:
-    """It answers with all that is to be done now."""
+    """Replies of the last pass replace those of earlier passes."""
     looking = LookingAtState(lambda _event: "here")
 
     assert looking.merged(HINT, [[changed("a")], []], more=False) == []

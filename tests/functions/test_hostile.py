@@ -1,4 +1,4 @@
-"""The doors of the functions: whatever comes in, none of them ends in a bug, and none tells its insides."""
+"""Property tests: no request makes a function crash or expose a traceback."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.workload import Workload
 pytestmark = pytest.mark.slow
 
 TRIES = 60
-"""For each function; `make fuzz` makes 10,000."""
+"""Number of examples per function; `make fuzz` runs 10,000."""
 
 
 @pytest.fixture(scope="module")
 def maintained(quiet: LocalCluster, functions: Functions) -> Iterator[tuple[Reference, str]]:
-    """Give a maintenance that has begun on a node with a pod which stays, for half of the requests to speak of."""
+    """Yield a maintenance in progress and its node, which has a pod that stays; many of the requests name them."""
     admin = Cluster(str(quiet.kubeconfig))
     work = Workload(quiet, admin)
     node = work.node()
@@ -44,7 +44,7 @@ def maintained(quiet: LocalCluster, functions: Functions) -> Iterator[tuple[Refe
 def test_whatever_comes_in_is_answered_and_is_no_bug(
     functions: Functions, maintained: tuple[Reference, str], name: str
 ) -> None:
-    """X-6: accepted, or refused with a line that names the fault; never a 5xx, which a broker would send again."""
+    """X-6: a function accepts a request or rejects it with one line that names the fault, and never answers 5xx."""
     kinds = FUNCTIONS[name].consumes or (*KNOWN, ATTEMPTS_MADE)
 
     @settings(max_examples=TRIES, deadline=None, suppress_health_check=list(HealthCheck), database=None)

@@ -1,4 +1,4 @@
-"""One install acts: while another one has the claim, no function that hears of something does anything (DRN-15)."""
+"""Tests of two installs: while another install holds the install Lease, no function acts on an event (DRN-15)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ACCOUNTS = f"/api/v1/namespaces/{THEIRS.namespace}/serviceaccounts"
 
 @pytest.fixture(autouse=True)
 def theirs(admin: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The other install's account is there; nobody has the claim, before and after, and nothing is known of it yet."""
+    """Create the other install's account, delete the install Lease before and after the test, and clear the cache."""
     namespaces = "/api/v1/namespaces"
     if admin.run(absent_ok(admin.api.get(f"{namespaces}/{THEIRS.namespace}"))) is None:
         admin.create(namespaces, {"metadata": {"name": THEIRS.namespace}})
@@ -51,7 +51,7 @@ def taken_by(admin: Cluster, account: Account) -> None:
 
 
 def hints(work: Workload, maintenance: Object, node: str) -> dict[str, CloudEvent]:
-    """Function → something that it hears of from a source, or that follows from that, and acts on."""
+    """Return function → event that makes the function act; it comes from a source or follows from such an event."""
     closed = work.read_node(node)
     opened = {**closed, "spec": {**closed["spec"], "unschedulable": False, "taints": []}}
     return {
@@ -72,7 +72,7 @@ def test_while_another_install_has_the_claim_nothing_is_written(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever is heard of; and as soon as nobody has it, the same is acted on."""
+    """Functions write only an Event while another install holds the Lease, and act again after it is deleted."""
     taken_by(admin, OURS)
     node = work.node()
     work.pods(node, "web")
@@ -100,7 +100,7 @@ def test_while_another_install_has_the_claim_nothing_is_written(
 
 @proves("DRN-15")
 def test_who_ticks_first_takes_the_claim_and_keeps_it(functions: Functions, admin: Cluster) -> None:
-    """One write; at the next ticks none."""
+    """Check that `resync` acquires the Lease at its first tick and does not write it at the next tick."""
     functions.answer("resync", tick())
     claim = admin.get(install_claim.CLAIM_PATH)
 
@@ -112,7 +112,7 @@ def test_who_ticks_first_takes_the_claim_and_keeps_it(functions: Functions, admi
 
 @proves("DRN-15")
 def test_the_claim_of_an_account_that_is_gone_is_taken_over(functions: Functions, admin: Cluster) -> None:
-    """Not before, and with no request of anybody."""
+    """Check that `resync` takes over the Lease after the holder's ServiceAccount is deleted, and not earlier."""
     taken_by(admin, THEIRS)
     functions.answer("resync", tick())
     kept = install_claim.holder(admin.get(install_claim.CLAIM_PATH))
@@ -127,7 +127,10 @@ def test_the_claim_of_an_account_that_is_gone_is_taken_over(functions: Functions
 def test_a_maintenance_that_begins_before_the_first_tick_takes_the_claim(
     functions: Functions, work: Workload, admin: Cluster
 ) -> None:
-    """So no two installs begin side by side; from its next tick on the claim names the account that ticks."""
+    """Check that `begin` acquires the Lease if no tick has done so: two installs must not begin concurrently.
+
+    The next tick makes the ServiceAccount of `resync` the holder.
+    """
     functions.answer("begin", added(work.maintenance(work.node())))
     begun = install_claim.holder(admin.get(install_claim.CLAIM_PATH))
 
@@ -141,7 +144,10 @@ def test_a_maintenance_that_begins_before_the_first_tick_takes_the_claim(
 def test_a_holder_that_nobody_may_ask_for_keeps_the_claim(
     functions: Functions, admin: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An account of a name that is not ours: a person has to decide, and is told how."""
+    """Check that `resync` leaves the Lease to an account that it has no right to read.
+
+    It logs what an administrator can do.
+    """
     stranger = Account(THEIRS.namespace, "stranger")
     taken_by(admin, stranger)
 

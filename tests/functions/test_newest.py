@@ -1,4 +1,4 @@
-"""What was written first is forgotten first."""
+"""Tests of `Newest`, a mapping that evicts its oldest entry."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functions.newest import Newest
 
 
 def test_of_more_than_it_keeps_what_was_written_first_is_forgotten() -> None:
-    """A key that is written again is new again."""
+    """Entries written first are evicted first; writing a key again makes it the newest."""
     known = Newest[str, int](2)
     for number, key in enumerate("abac"):
         known[key] = number

@@ -1,4 +1,4 @@
-"""A look holds for what this process alone has written since, of pods that were no newer; else it is outdated."""
+"""Tests of the cache of status writes: a snapshot stays valid if only this process wrote since it was taken."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functions.own_writes import OwnWrites, Write
 
 @pytest.fixture
 def writes() -> OwnWrites:
-    """Give those of a process that has written one status, of the pods in version 50."""
+    """Return the cache of a process that wrote one status, for the pods in version 50."""
     writes = OwnWrites()
     writes.add("uid-1", Write("100", "104", "50"))
     return writes
@@ -22,22 +22,22 @@ def writes() -> OwnWrites:
         ("uid-1", "104", "104", "", True),
         ("uid-1", "100", "104", "51", True),
         ("uid-1", "100", "104", "50", True),
-        ("uid-1", "100", "104", "49", False),  # the look was before the one that is written
+        ("uid-1", "100", "104", "49", False),  # the snapshot's pods are older than those of the status
         ("uid-1", "100", "104", "", False),
-        ("uid-1", "99", "104", "51", False),  # somebody else wrote before
-        ("uid-1", "100", "105", "51", False),  # and since
+        ("uid-1", "99", "104", "51", False),  # another process wrote before this one
+        ("uid-1", "100", "105", "51", False),  # another process wrote after this one
         ("uid-2", "100", "104", "51", False),
     ],
 )
 def test_a_look_holds_for_what_was_written_here_alone(
     writes: OwnWrites, uid: str, looked: str, now: str, pods: str, holds: bool
 ) -> None:
-    """X-2, rule 1: what others wrote, or a newer look, makes an older one worthless."""
+    """X-2, rule 1: another process's write, or a status with newer pods, makes a snapshot outdated."""
     assert writes.lie_between(uid, looked, now, pods) is holds
 
 
 def test_behind_a_write_of_which_nobody_knows_the_pods_no_look_holds(writes: OwnWrites) -> None:
-    """X-2: the node was read for it, and may be newer than what the look has seen."""
+    """X-2: a write without a pod version makes snapshots outdated, because its node may be newer than theirs."""
     writes.add("uid-1", Write("100", "104", ""))
 
     assert not writes.lie_between("uid-1", "100", "104", "51")
@@ -45,13 +45,13 @@ def test_behind_a_write_of_which_nobody_knows_the_pods_no_look_holds(writes: Own
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have one write known."""
+    """Limit the cache to one write."""
     monkeypatch.setattr(own_writes, "KEPT", 1)
 
 
 @pytest.mark.usefixtures("forgetful")
 def test_of_many_the_last_ones_are_remembered(writes: OwnWrites) -> None:
-    """A process that maintains nodes for months grows no further."""
+    """Cache size is bounded: the latest writes are kept and older ones evicted."""
     writes.add("uid-2", Write("100", "104", "50"))
 
     assert not writes.lie_between("uid-1", "100", "104", "51")

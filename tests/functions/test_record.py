@@ -1,4 +1,4 @@
-"""`record` and its journal."""
+"""Tests of `record` and its journal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MADE = {"source": "/", "event": "1", "function": "x", "at": "2026-01-01T00:00:00
 
 
 def test_every_event_is_kept_once(functions: Functions, work: Workload, audit: Audit) -> None:
-    """X-2, X-1: every type is taken, a duplicate is kept once, and nothing is written to the cluster."""
+    """X-2, X-1: `record` stores each event of any type once, and writes nothing to the cluster."""
     item = work.maintenance("nowhere")
     events = [added(item), tick()]
 
@@ -37,7 +37,7 @@ def test_every_event_is_kept_once(functions: Functions, work: Workload, audit: A
 
 
 def test_a_dead_letter_is_told_from_the_event_that_it_was(functions: Functions) -> None:
-    """X-6: an event that is recorded and then comes as a dead letter is kept beside what it was, once."""
+    """X-6: an event and its later dead letter are stored as two entries, each once."""
     event = tick()
     failed = {"knativeerrordest": "http://cordon/", "knativeerrorcode": "400"}
     dead = CloudEvent({**event.get_attributes(), **failed}, event.get_data())
@@ -51,7 +51,7 @@ def test_a_dead_letter_is_told_from_the_event_that_it_was(functions: Functions) 
 
 
 def test_an_event_arrived_when_it_came_and_not_when_the_journal_was_open(functions: Functions) -> None:
-    """The tree's times: `record` keeps the moment of the call, however long it waits for others to let it write."""
+    """Arrival times are those of the requests, even if `record` waits for another writer of the journal."""
     event = tick()
     with ThreadPoolExecutor(1) as pool:
         with OPENING.turn(1):
@@ -69,7 +69,7 @@ def test_an_event_arrived_when_it_came_and_not_when_the_journal_was_open(functio
     [("application/json", b"{poison"), ("text/plain", b"poison"), ("application/octet-stream", b"\xff\x00")],
 )
 def test_what_no_function_can_read_is_kept_whole(functions: Functions, content_type: str, body: bytes) -> None:
-    """X-6: data that is no JSON is no reason to lose an event; it can be read back, and posted again as it was."""
+    """X-6: `record` stores data that is not JSON, and the event can be sent again with the same body."""
     key = f"poison-{content_type}"
     headers = {"ce-specversion": "1.0", "ce-id": key, "ce-source": "/x", "ce-type": "x", "content-type": content_type}
 
@@ -82,7 +82,7 @@ def test_what_no_function_can_read_is_kept_whole(functions: Functions, content_t
 
 @pytest.mark.parametrize("name", ["id", "source", "knativeerrordest"])
 def test_what_no_journal_can_hold_is_refused(functions: Functions, name: str) -> None:
-    """X-6: 400, and so not retried: 600 bytes of a name find no place in an index of PostgreSQL."""
+    """X-6: `record` answers 400 to an attribute that is too long for an index of PostgreSQL."""
     event = CloudEvent({**tick().get_attributes(), name: "x" * 600}, {})
 
     answer = functions.post("record", event)
@@ -92,7 +92,7 @@ def test_what_no_journal_can_hold_is_refused(functions: Functions, name: str) ->
 
 
 def test_the_journal_survives(functions: Functions) -> None:
-    """X-2: what was recorded is there when another process opens the same file."""
+    """X-2: a recorded event is still there when another process opens the journal."""
     event = tick()
     functions.post("record", event, mode="structured")
 
@@ -101,7 +101,7 @@ def test_the_journal_survives(functions: Functions) -> None:
 
 
 def test_attempts_are_kept_with_their_event(functions: Functions) -> None:
-    """X-6: what a function tells of its runs is no event of its own; it is shown with the event that it ran on."""
+    """X-6: `attempts.made` is not stored as an event; its attempts are stored with the event that they processed."""
     event = tick()
     made = Attempt(event.get_source(), event.get_id(), "resync", datetime.now(timezone.utc), 0.25, 204)
     told = attempts_event([made])
@@ -118,7 +118,7 @@ def test_attempts_are_kept_with_their_event(functions: Functions) -> None:
 def test_attempts_of_anybody_else_are_refused(
     functions: Functions, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
-    """docs/security.md: whoever may post tells of no run that never was, under whatever name; nor of a redrive."""
+    """docs/security.md: `record` answers 403 to attempts without a valid signature, whatever their source."""
     monkeypatch.setenv(KEY, "secret")
     event = tick()
     made = Attempt(event.get_source(), event.get_id(), "resync", datetime.now(timezone.utc), 0.25, 204)
@@ -145,7 +145,7 @@ def test_attempts_of_anybody_else_are_refused(
     ],
 )
 def test_attempts_that_are_none_are_refused(functions: Functions, data: dict[str, object], names: str) -> None:
-    """X-6: the answer names the field; trying again would change nothing."""
+    """X-6: `record` answers 400 to malformed attempts and names the field, so that no broker retries them."""
     event = CloudEvent({**attempts_event([]).get_attributes()}, data)
 
     answer = functions.post("record", event)
@@ -155,7 +155,7 @@ def test_attempts_that_are_none_are_refused(functions: Functions, data: dict[str
 
 
 def test_what_is_only_tried_is_not_recorded(functions: Functions) -> None:
-    """X-2: an event of a dry run never becomes part of the recording that it is compared with."""
+    """X-2: `record` does not store an event of a dry run."""
     event = tick()
     tried = CloudEvent({**event.get_attributes(), "dryrun": "All", "replay": "1"}, event.get_data())
 

@@ -1,4 +1,4 @@
-"""Turns: everybody's comes, whoever joins or leaves."""
+"""Tests of `Turns`: every item gets a turn although items are added and removed."""
 
 from __future__ import annotations
 

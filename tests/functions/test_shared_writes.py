@@ -1,4 +1,4 @@
-"""One write at a time of a thing: what waits goes into the next one together, and nobody is answered before."""
+"""Tests of `Gathering`: writes of one object are serialized, and the parts that wait are written together."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kube.door.deadline import within
 
 PATIENCE = 30.0
 SOON = 0.2
-"""Seconds in which a thread comes to where it waits."""
+"""Seconds after which a started thread is expected to wait."""
 
 
 class Gated:
-    """Writes that wait for the test, which says how each ends."""
+    """Writes that block until the test ends them."""
 
     def __init__(self) -> None:
         self.begun: list[list[str]] = []
@@ -35,7 +35,7 @@ class Gated:
         end.result(PATIENCE)
 
     def post(self, thing: str, part: str, seconds: float = PATIENCE) -> Future[None]:
-        """Have a part written by a thread that has so much time."""
+        """Write a part in a thread with this deadline, in seconds, and return its Future."""
 
         def one() -> None:
             with within(seconds):
@@ -44,7 +44,7 @@ class Gated:
         return self._threads.submit(one)
 
     def begin(self, thing: str, part: str) -> Future[None]:
-        """Have it written; returns when that has begun."""
+        """Post a part and return its Future when its write has begun."""
         answer = self.post(thing, part)
         self.await_write()
         return answer
@@ -53,7 +53,7 @@ class Gated:
         assert self._began.acquire(timeout=PATIENCE)
 
     def end(self, number: int, error: Exception | None = None) -> None:
-        """End the write that began as this one."""
+        """End the write that started as this number, successfully or with an error."""
         if error:
             self._ends[number].set_exception(error)
         else:
@@ -62,19 +62,19 @@ class Gated:
 
 @pytest.fixture
 def gated() -> Gated:
-    """Give writes that wait."""
+    """Return writes that block until the test ends them."""
     return Gated()
 
 
 def waiting(*answers: Future[None]) -> bool:
-    """Whether nobody has an answer, when all of them have had time to ask."""
+    """Return whether all answers are still pending after their threads have had time to wait."""
     with pytest.raises(TimeoutError):
         answers[-1].result(SOON)
     return not any(answer.done() for answer in answers)
 
 
 def test_what_waits_is_written_together(gated: Gated) -> None:
-    """Design rule 8: four events about one status are two writes, and each is answered when its own is done."""
+    """Design rule 8: parts that wait for a write are written together, and each caller returns after its write."""
     first = gated.begin("status", "a")
     others = [gated.post("status", part) for part in "bcd"]
     assert waiting(*others)
@@ -91,7 +91,7 @@ def test_what_waits_is_written_together(gated: Gated) -> None:
 
 
 def test_things_do_not_wait_for_each_other(gated: Gated) -> None:
-    """The status of one maintenance is written while that of another is."""
+    """Writes of different objects do not wait for each other."""
     slow = gated.begin("one", "a")
     quick = gated.begin("other", "b")
 
@@ -103,7 +103,7 @@ def test_things_do_not_wait_for_each_other(gated: Gated) -> None:
 
 
 def test_a_write_that_fails_is_tried_again_by_all_whose_parts_it_had(gated: Gated) -> None:
-    """X-6: nothing is lost: whoever waited for it is told to retry, and the next write is none of its business."""
+    """X-6: a failed write raises an error for each caller whose part it had, and does not affect the next write."""
     first = gated.begin("status", "a")
     others = [gated.post("status", part) for part in "bc"]
     assert waiting(*others)
@@ -120,7 +120,7 @@ def test_a_write_that_fails_is_tried_again_by_all_whose_parts_it_had(gated: Gate
 
 
 def test_who_has_no_time_left_retries_and_leaves_the_others_in_peace(gated: Gated) -> None:
-    """X-6: behind a slow write nobody waits for ever; the one that comes later is written as usual."""
+    """X-6: a caller without time left raises `Retry`, and later parts are written without its part."""
     slow = gated.begin("status", "a")
     hasty = gated.post("status", "b", seconds=SOON)
     assert isinstance(hasty.exception(PATIENCE), Retry)

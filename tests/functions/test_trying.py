@@ -1,4 +1,4 @@
-"""What is tried with each of several things is tried with all, and the error comes afterwards."""
+"""Tests of `tried` and `raise_first`: every item is tried, and an error is raised afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The administrator's door to the one cluster."""
+"""Fixture: the administrator's API client for the local cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from localcluster.cluster import LocalCluster
 
 @pytest.fixture(scope="session")
 def admin(installed: LocalCluster) -> Iterator[Cluster]:
-    """Give the administrator's door, closed at the end of the run."""
+    """Yield the administrator's API client, and close it after the last test."""
     door = Cluster(str(installed.kubeconfig))
     yield door
     door.close()

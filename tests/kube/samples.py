@@ -1,4 +1,4 @@
-"""Pods, budgets, nodes and NodeMaintenances as plain dicts, and how hypothesis draws them."""
+"""Sample pods, budgets, nodes and NodeMaintenances as plain dicts, and the hypothesis strategies that generate them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pod(
     labels: dict[str, str] | None = None,
     **metadata: Any,
 ) -> Object:
-    """A pod; `owner` is the kind of its controller."""
+    """Return a pod; `owner` is the kind of its controller, "" for none."""
     owners = [{"kind": owner, "name": owner.lower(), "controller": True, "uid": f"{owner}-uid"}] if owner else []
     return {
         "metadata": {
@@ -52,7 +52,7 @@ def budget(
     observed: int = 1,
     namespace: str = "ns",
 ) -> Object:
-    """A PodDisruptionBudget of generation 1 over the pods with app=db."""
+    """Return a PodDisruptionBudget of generation 1, by default for the pods with app=db."""
     spec: Object = {"selector": {"matchLabels": {"app": "db"}} if selector is None else selector}
     if policy:
         spec["unhealthyPodEvictionPolicy"] = policy
@@ -65,7 +65,10 @@ def budget(
 
 
 def node(*taints: tuple[str, str, str], cordoned: bool = False, holder: str = "") -> Object:
-    """A node with taints (key, value, effect), labelled as maintained by the uid `holder`, "" for no labels at all."""
+    """Return a node with the taints (key, value, effect).
+
+    Its labels name the NodeMaintenance with the uid `holder`; with "" it has no labels.
+    """
     spec: Object = {"unschedulable": True} if cordoned else {}
     if taints:
         spec["taints"] = [
@@ -83,7 +86,7 @@ IN_MAINTENANCE = node(*TAINTED, cordoned=True, holder="nm-uid")
 def maintenance(
     status: Object | None = None, *, counts: str = '{"totalpods": 9, "evictionPods": 5, "uid": "nm-uid"}'
 ) -> Object:
-    """A NodeMaintenance that has begun with these counts; "" for one that has not."""
+    """Return a NodeMaintenance that has begun with these annotated pod counts; with `counts` "" it has not begun."""
     metadata: Object = {"name": "nm", "uid": "nm-uid", "resourceVersion": "7", "generation": 1}
     if counts:
         owner = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-uid"}

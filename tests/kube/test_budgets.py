@@ -1,4 +1,4 @@
-"""What disruption budgets let go, on plain dicts."""
+"""Tests of which pods the disruption budgets admit, on plain dicts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def names(pods: Iterable[Pod]) -> list[str]:
 
 
 def test_a_pod_without_a_budget_is_free() -> None:
-    """NMO-6: no budget, another namespace's budget, or one that selects other pods: the pod may go."""
+    """NMO-6: a pod may be evicted if each budget belongs to another namespace or selects other pods."""
     others = [budget(namespace="other"), budget("web", selector={"matchLabels": {"app": "web"}})]
 
     found = plan([db("a")], others)
@@ -48,14 +48,14 @@ def test_a_pod_without_a_budget_is_free() -> None:
 
 
 def test_a_deletion_asks_no_budget() -> None:
-    """DRN-1a: with `disableEviction` a budget that lets nobody go holds nobody back."""
+    """DRN-1a: with `disableEviction`, no budget blocks a pod."""
     found = plan([db("a")], [budget(allowed=0)], DrainOptions(disable_eviction=True))
 
     assert (names(found.free), found.queues, found.blocked) == (["a"], {}, [])
 
 
 def test_a_budget_admits_as_many_as_it_allows() -> None:
-    """NMO-6, X-6: of four, two go one after another, two are blocked with name and counts."""
+    """NMO-6, X-6: of four pods, two are queued, and two are blocked with the budget's name and counts."""
     found = plan([db(name) for name in "abcd"], [budget("keep", allowed=2, healthy=4, needed=2)])
 
     assert {name: names(queue) for name, queue in found.queues.items()} == {"ns/keep": ["a", "b"]}
@@ -82,7 +82,7 @@ def test_a_budget_admits_as_many_as_it_allows() -> None:
     ids=str,
 )
 def test_a_budget_that_lets_no_pod_go_says_so(spec: dict[str, Any], expected: int, closed: bool) -> None:
-    """OSV-13: more ready pods open any budget but one that asks for all, however many there are."""
+    """OSV-13: `allowsNone` is reported only for a budget that requires all of its pods, whatever their number."""
     item = budget("keep", needed=3)
     whole = {**item, "spec": {**item["spec"], **spec}, "status": {**item["status"], "expectedPods": expected}}
 
@@ -92,7 +92,7 @@ def test_a_budget_that_lets_no_pod_go_says_so(spec: dict[str, Any], expected: in
 
 
 def test_two_budgets_over_one_pod_block_it() -> None:
-    """NMO-6: an eviction can honour one budget only; both are named, and what would help."""
+    """NMO-6: a pod under two budgets is blocked, and the message names both budgets and the remedy."""
     found = plan([db("a")], [budget("one", allowed=1), budget("two", allowed=1)])
 
     (blocked,) = found.blocked
@@ -102,7 +102,7 @@ def test_two_budgets_over_one_pod_block_it() -> None:
 
 
 def test_pods_that_are_on_their_way_are_not_planned() -> None:
-    """NMO-6: a terminating pod is neither evicted again nor called blocked."""
+    """NMO-6: a terminating pod is neither evicted again nor reported as blocked."""
     found = plan([pod("a", deletionTimestamp=LONG_AGO), pod("b", labels=DB, deletionTimestamp=LONG_AGO)], [budget()])
 
     assert (found.free, found.queues, found.blocked) == ([], {}, [])
@@ -110,7 +110,7 @@ def test_pods_that_are_on_their_way_are_not_planned() -> None:
 
 @pytest.mark.parametrize("phase", ["Pending", "Succeeded", "Failed"])
 def test_a_pod_that_does_not_run_is_free(phase: str) -> None:
-    """NMO-6, NMO-9: the eviction subresource asks no budget about pods that do not run."""
+    """NMO-6, NMO-9: the eviction subresource checks no budget for pods that do not run."""
     found = plan([db("a", ready=False, phase=phase)], [budget()])
 
     assert names(found.free) == ["a"]
@@ -129,7 +129,7 @@ def test_a_pod_that_does_not_run_is_free(phase: str) -> None:
     ],
 )
 def test_unready_pods_go_beside_the_count(policy: str, healthy: int, needed: int, goes: bool) -> None:
-    """NMO-6: unhealthyPodEvictionPolicy decides whether an unready pod may go from a closed budget (KEP-3017)."""
+    """NMO-6: the `unhealthyPodEvictionPolicy` decides whether an exhausted budget admits unready pods (KEP-3017)."""
     closed = budget(policy=policy, healthy=healthy, needed=needed)
 
     going, waiting = admitted(closed, [db("ready"), db("unready", ready=False)])
@@ -138,7 +138,7 @@ def test_unready_pods_go_beside_the_count(policy: str, healthy: int, needed: int
 
 
 def test_a_budget_that_is_not_counted_yet_lets_nobody_go() -> None:
-    """NMO-6: the server would answer 429 with Retry-After until the budget is processed."""
+    """NMO-6: a budget with an outdated status admits no pod; the server would respond 429 with Retry-After."""
     found = plan([db("a")], [budget("new", allowed=3, observed=0)])
 
     (blocked,) = found.blocked
@@ -147,7 +147,7 @@ def test_a_budget_that_is_not_counted_yet_lets_nobody_go() -> None:
 
 
 def test_a_budget_without_a_status_is_not_counted_yet() -> None:
-    """NMO-6: a budget that was created this moment has no status at all."""
+    """NMO-6: a budget that was created just now has no status and admits no pod."""
     new = budget()
     del new["status"]
 
@@ -156,7 +156,7 @@ def test_a_budget_without_a_status_is_not_counted_yet() -> None:
 
 
 def test_an_empty_selector_covers_the_namespace() -> None:
-    """NMO-6: policy/v1 reads an empty selector as every pod, a missing one as none."""
+    """NMO-6: in policy/v1, an empty selector covers every pod of the namespace, and a missing one covers none."""
     everything, nothing = budget(selector={}), budget()
     del nothing["spec"]["selector"]
 
@@ -168,7 +168,10 @@ def test_an_empty_selector_covers_the_namespace() -> None:
 @pytest.mark.parametrize(("needed", "healthy"), [(2, 1), (1, 1), (0, 0)], ids=["ours", "KubeVirt's", "not yet counted"])
 @pytest.mark.parametrize("policy", ["", "AlwaysAllow"])
 def test_a_pod_that_a_machine_migrates_to_stays_while_it_starts(needed: int, healthy: int, policy: str) -> None:
-    """DRN-9: the server would ask no budget about it; once it runs it is a pod like any other."""
+    """DRN-9: the target pod of a migration is blocked as long as it is pending, and an ordinary pod once it runs.
+
+    The API server would check no budget for the pending pod.
+    """
     over = budget("launcher", needed=needed, healthy=healthy, policy=policy)
     starting = pod("target", labels={**DB, TARGET: "uid"}, ready=False, phase="Pending")
     found = plan([starting], [over])
@@ -181,7 +184,7 @@ def test_a_pod_that_a_machine_migrates_to_stays_while_it_starts(needed: int, hea
 
 
 def test_what_travels_leaves_out_what_is_unknown() -> None:
-    """OSV-13: counts appear in event data only when they are known."""
+    """OSV-13: event data contains counts only if they are known."""
     identity = {"namespace": "ns", "name": "a", "uid": "u"}
 
     counts = {"healthy": 0, "needed": 1}
@@ -194,7 +197,7 @@ def test_what_travels_leaves_out_what_is_unknown() -> None:
 
 @given(samples.pods, samples.budgets)
 def test_every_pod_that_may_leave_has_one_place(pods: list[Object], budgets: list[Object]) -> None:
-    """NMO-6: each leaving pod that is not on its way yet is free, queued or blocked, and only one of these."""
+    """NMO-6: each leaving pod that is not terminating is either unbudgeted, queued or blocked."""
     leaving = sort(pods).leaving
 
     found = plan(leaving, budgets)
@@ -207,7 +210,7 @@ def test_every_pod_that_may_leave_has_one_place(pods: list[Object], budgets: lis
 
 @given(samples.pods, samples.budgets)
 def test_a_queue_is_never_longer_than_its_budget_allows(pods: list[Object], budgets: list[Object]) -> None:
-    """NMO-6, X-6: per budget no more ready pods go than disruptionsAllowed, and none of an uncounted one."""
+    """NMO-6, X-6: a queue has at most `disruptionsAllowed` ready pods, and none if the budget's status is outdated."""
     found = plan(sort(pods).leaving, budgets)
 
     for item in budgets:
@@ -231,7 +234,7 @@ def test_a_queue_is_never_longer_than_its_budget_allows(pods: list[Object], budg
     ids=["no pods", "two namespaces", "many"],
 )
 def test_only_budgets_that_may_matter_are_listed(namespaces: str, paths: list[str]) -> None:
-    """Each namespace by itself, up to a few."""
+    """List up to three namespaces one by one, and more in one list of all namespaces."""
     assert budget_paths([pod(namespace=namespace) for namespace in namespaces]) == paths
 
 
@@ -250,7 +253,7 @@ NEW = {**BARE, "metadata": {**BARE["metadata"], "generation": 1}}
     ids=["not counted", "without a status", "one is going", "none is there"],
 )
 def test_a_pod_that_waits_names_its_budget(found: Object, message: str, counts: Object) -> None:
-    """NMO-13: with the counts when one pod is about to go, none of a budget that has none yet."""
+    """NMO-13: a blocked pod has its budget's name, and the counts after one planned eviction, if they are known."""
     blocked = refused_by(found, pod("a"), 1).as_data()
 
     reason = {"reason": "DisruptionBudget", "message": message, "budget": "b"}
@@ -258,7 +261,7 @@ def test_a_pod_that_waits_names_its_budget(found: Object, message: str, counts: 
 
 
 def test_a_budget_without_counts_lets_nothing_go() -> None:
-    """X-6: neither by its count nor beside it, whether it has been looked at or not."""
+    """X-6: a budget without counts admits neither ready nor unready pods."""
     for found in (NEW, BARE, {**BARE, "status": {"observedGeneration": 0}}):
         for one in (pod("a"), pod("b", ready=False)):
             assert admitted(found, [one]) == ([], [one])
@@ -268,5 +271,5 @@ def test_a_budget_without_counts_lets_nothing_go() -> None:
 
 @pytest.mark.parametrize(("needed", "healthy", "beside"), [(0, 1, False), (1, 1, True), (2, 1, False), (1, 0, False)])
 def test_an_unready_pod_goes_beside_a_budget_that_is_met(needed: int, healthy: int, beside: bool) -> None:
-    """X-6, KEP-3017: one that asks for nothing is not met by nothing."""
+    """X-6, KEP-3017: a budget admits unready pods if it has enough healthy ones, and requires at least one."""
     assert goes_beside(budget("b", healthy=healthy, needed=needed), pod("a", ready=False)) is beside

@@ -1,4 +1,4 @@
-"""Evictions as data: what is asked of the subresource, and what its refusals mean."""
+"""Tests of eviction requests, and of the meaning of refused evictions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kube.pods import DrainOptions
 from tests.kube.samples import pod
 
 Answer = tuple[int, str, Object]
-"""Status, message and body of an error."""
+"""HTTP status, message and body of an error response."""
 
 
 def refused(status: int, message: str, *causes: Object) -> Answer:
@@ -60,7 +60,7 @@ BUDGET = {"reason": "DisruptionBudget", "message": SENTENCE}
     ],
 )
 def test_a_refused_eviction_is_data(answer: Answer, reason: str, budget: str) -> None:
-    """NMO-6, X-6: a refusal says which pod, why in one word, by which budget, and the server's sentence."""
+    """NMO-6, X-6: a refusal has the pod, a one-word reason, the budget's name and the server's message."""
     blocked = refusal_of(pod("a"), *answer)
 
     assert (blocked.reason, blocked.budget) == (reason, budget)
@@ -70,21 +70,25 @@ def test_a_refused_eviction_is_data(answer: Answer, reason: str, budget: str) ->
 
 @pytest.mark.parametrize("answer", [refused(500, "x" * 10**6), refused(429, "no", {**BUDGET, "message": "x" * 10**6})])
 def test_of_long_words_the_beginning_is_kept(answer: Answer) -> None:
-    """NMO-12: hundreds of them are to go into one status."""
+    """NMO-12: long messages are truncated, because one status may contain hundreds of them."""
     message = refusal_of(pod("a"), *answer).message
 
     assert message == "x" * LONGEST_MESSAGE + f"… ({10**6 - LONGEST_MESSAGE} more characters)"
 
 
 def test_behind_a_budget_the_uid_alone_is_the_precondition() -> None:
-    """X-6: the budget has counted the pod when a version is compared, and keeps the slot for two minutes."""
+    """X-6: an eviction under a budget has no resourceVersion precondition.
+
+    The API server compares the version only after the budget has counted the pod. A mismatch would use up one allowed
+    disruption for two minutes.
+    """
     options = eviction_of(pod("a"), budgeted=True)["deleteOptions"]
 
     assert options == {"preconditions": {"uid": "ns-a-uid"}}
 
 
 def test_an_eviction_is_of_this_very_pod() -> None:
-    """NMO-6: policy/v1, with uid and version as preconditions and the pod's own grace period."""
+    """NMO-6: an eviction is policy/v1, has uid and version as preconditions, and uses the pod's own grace period."""
     assert eviction_path(pod("a")) == "/api/v1/namespaces/ns/pods/a/eviction"
     assert eviction_of(pod("a")) == {
         "apiVersion": "policy/v1",
@@ -105,14 +109,17 @@ def test_an_eviction_is_of_this_very_pod() -> None:
     ],
 )
 def test_the_budget_is_the_one_that_the_server_names(sentence: str, budget: str) -> None:
-    """X-6: of another sentence no word is taken for a budget."""
+    """X-6: the budget's name is taken only from a message in the known form."""
     cause = {"reason": "DisruptionBudget", "message": sentence}
 
     assert refusal_of(pod(), *refused(429, "Cannot evict", cause)).budget == budget
 
 
 def test_a_pod_that_waits_is_evicted_by_its_uid_alone() -> None:
-    """X-6a: by then it may be ready, and its budget would lose a slot for two minutes to a version that differs."""
+    """X-6a: the eviction of a pending pod has no resourceVersion precondition.
+
+    The pod may become ready before the eviction. A mismatch would then use up one allowed disruption for two minutes.
+    """
     metadata = {"namespace": "a", "name": "p", "uid": "u", "resourceVersion": "1"}
     waiting = eviction_of({"metadata": metadata, "spec": {}, "status": {"phase": "Pending"}})
 
@@ -120,7 +127,7 @@ def test_a_pod_that_waits_is_evicted_by_its_uid_alone() -> None:
 
 
 def test_a_deletion_without_the_right_names_the_component() -> None:
-    """DRN-1a: the server's words and the remedy; what a webhook, or anything else, refuses is told as an eviction's."""
+    """DRN-1a: a forbidden deletion has the server's message and the remedy; other refusals are those of an eviction."""
     right = refusal_of_deletion(pod("a"), *refused(403, "pods is forbidden"))
     webhook: Answer = (403, 'admission webhook "w" denied the request: no', {})
     busy = refused(429, "slow down")
@@ -135,7 +142,7 @@ def test_a_deletion_without_the_right_names_the_component() -> None:
     ("seconds", "sent"), [(None, {}), (0, {"gracePeriodSeconds": 0}), (30, {"gracePeriodSeconds": 30})]
 )
 def test_the_grace_period_is_the_pods_own_or_that_of_the_drain(seconds: int | None, sent: Object) -> None:
-    """DRN-1a: unset it is not sent; none at all is a time, too."""
+    """DRN-1a: the grace period is sent only if it is set; zero counts as set."""
     options = DrainOptions(grace_period_seconds=seconds)
 
     assert grace_of(options) == sent

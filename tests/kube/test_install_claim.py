@@ -1,4 +1,4 @@
-"""Who has the claim, and what a second install says."""
+"""Tests of the holder of the install lease, and of the message of a passive install."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_claim_without_an_account_is_nobodys(spec: dict[str, Any] | None) -> N
 
 
 def test_who_takes_the_claim_is_its_holder() -> None:
-    """Over another's only in the version that was read."""
+    """Take over another install's lease only in the version that was read."""
     claim = install_claim.claim_of(THERE, NOW)
     read = {**claim, "metadata": {**claim["metadata"], "resourceVersion": "7"}}
 
@@ -46,7 +46,7 @@ def test_who_takes_the_claim_is_its_holder() -> None:
 
 
 def test_a_second_install_names_both_and_what_helps() -> None:
-    """In one Event, the same each time."""
+    """Record the message in one Event, with the same name each time."""
     event = install_claim.passive_event(THERE, HERE, NOW)
 
     assert event["message"] == install_claim.passive_message(THERE, HERE)

@@ -1,4 +1,4 @@
-"""Whose eviction is sent although its budget refuses it, and what is said of it."""
+"""Tests of the virt-launcher pods that are evicted although a budget refuses it, so that KubeVirt migrates them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OTHER = pod("other", labels={"app": "web"})
 
 
 def planned(reason: str) -> Plan:
-    """A drain of both; the launcher's budget says that it waits for this reason."""
+    """Return the plan for both pods, where the budget of the virt-launcher pod states this reason."""
     words: Object = {f"{WAITS}reason": reason, f"{WAITS}message": "in its words"}
     known = budget("theirs", healthy=1, needed=1, selector={"matchLabels": {CREATED_BY: "u"}})
     known["metadata"].update(annotations=words, ownerReferences=[{"kind": "VirtualMachineInstance", "uid": "u"}])
@@ -25,7 +25,7 @@ def planned(reason: str) -> Plan:
 
 @proves("DRN-10")
 def test_who_waits_for_kubevirt_is_requested() -> None:
-    """Beside those who may go; what is blocked for it is no refusal."""
+    """Queue a pod that waits for KubeVirt next to the others, and report its budget's reason instead of the refusal."""
     found = planned(WAITS_FOR_KUBEVIRT)
     (known,) = request(found, [LAUNCHER, OTHER], lambda _item: True).values()
 
@@ -38,7 +38,7 @@ def test_who_waits_for_kubevirt_is_requested() -> None:
 
 @proves("DRN-10")
 def test_who_waits_for_something_else_or_was_requested_is_not() -> None:
-    """Whoever migrates already, or has been asked for, is left in peace."""
+    """Queue no pod that already migrates, or whose request is not due."""
     asked: list[tuple[str, Callable[[Blocked], bool]]]
     asked = [("Migrating", lambda _item: True), (WAITS_FOR_KUBEVIRT, lambda _item: False)]
     for reason, is_due in asked:

@@ -1,4 +1,4 @@
-"""Which addresses are this machine's."""
+"""Tests of which URLs are loopback addresses."""
 
 from __future__ import annotations
 

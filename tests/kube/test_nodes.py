@@ -1,4 +1,4 @@
-"""Cordon and taints as JSON patches, pure and against a real API server."""
+"""Tests of the JSON patches for cordon, labels and taints, on plain dicts and against a real API server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def keys(taints: list[Object]) -> list[str]:
 
 
 def test_nothing_is_sent_when_nothing_would_change() -> None:
-    """X-2, NMO-3, NMO-4, NMO-14: each patch of a node that is as wanted is empty."""
+    """X-2, NMO-3, NMO-4, NMO-14: each patch is empty if the node is in the desired state already."""
     assert cordon_patch(IN_MAINTENANCE, "nm-uid") == []
     assert cordon_patch(IN_MAINTENANCE) == []
     assert taint_patch(IN_MAINTENANCE, DRAIN, "nm-uid") == []
@@ -65,7 +65,7 @@ def test_nothing_is_sent_when_nothing_would_change() -> None:
     ],
 )
 def test_key_and_effect_decide_what_is_missing(before: Object, missing: list[str]) -> None:
-    """NMO-4, C4: a taint of the same key and effect serves with any value."""
+    """NMO-4, C4: a taint with the same key and effect counts as present, whatever its value."""
     assert keys(missing_taints(before, DRAIN)) == missing
     assert all(taint["effect"] == NO_SCHEDULE and "value" not in taint for taint in missing_taints(before, DRAIN))
 
@@ -80,7 +80,7 @@ def test_key_and_effect_decide_what_is_missing(before: Object, missing: list[str
     ],
 )
 def test_the_log_names_the_taints_in_the_documents_order(before: Object, named: list[str]) -> None:
-    """The list is the same whether or not the controller manager has tainted the cordoned node already."""
+    """Log the same list whether or not the controller manager has already tainted the cordoned node."""
     logged = taints_to_log(before, DRAIN)
 
     assert keys(logged) == named
@@ -88,7 +88,7 @@ def test_the_log_names_the_taints_in_the_documents_order(before: Object, named: 
 
 
 def test_a_taint_is_there_by_key_and_effect() -> None:
-    """NMO-4: whatever its value; one that only deters does not close a node."""
+    """NMO-4: a NoSchedule taint counts whatever its value, and a PreferNoSchedule taint does not count."""
     there = node(("medik8s.io/drain", "by-hand", NO_SCHEDULE))
 
     assert is_tainted(there, "medik8s.io/drain")
@@ -98,7 +98,7 @@ def test_a_taint_is_there_by_key_and_effect() -> None:
 
 
 def test_the_taints_of_others_keep_their_place() -> None:
-    """NMO-4: the patch tests what was read, and adds ours after the others."""
+    """NMO-4: the patch tests the taints that were read, and adds ours after all others."""
     before = node(THEIRS, (DRAIN, "value", NO_SCHEDULE), ("example.com/last", "", NO_SCHEDULE), holder="another")
 
     test_uid, test_label, test_taints, add = taint_patch(before, DRAIN, "nm-uid")
@@ -110,7 +110,7 @@ def test_the_taints_of_others_keep_their_place() -> None:
 
 
 def test_restoring_takes_ours_whatever_their_value() -> None:
-    """NMO-14, KNM-4: ours go with any value, others and other effects of our key stay in order."""
+    """NMO-14, KNM-4: our NoSchedule taints are removed whatever their value; all other taints stay in order."""
     kept = [THEIRS, (DRAIN, "", "PreferNoSchedule")]
     before = node(kept[0], (DRAIN, "draining", NO_SCHEDULE), kept[1], (UNSCHEDULABLE, "", NO_SCHEDULE), cordoned=True)
 
@@ -121,7 +121,7 @@ def test_restoring_takes_ours_whatever_their_value() -> None:
 
 
 def test_a_node_that_others_hold_stays_cordoned() -> None:
-    """X-7: without uncordon only the drain taint goes."""
+    """X-7: a node with a next maintenance loses only the drain taint, and its label names that maintenance."""
     *_, taints, label = restore_patch(IN_MAINTENANCE, [DRAIN], heir="heir-uid")
 
     assert keys(taints["value"]) == [UNSCHEDULABLE]
@@ -140,7 +140,7 @@ def test_a_node_that_others_hold_stays_cordoned() -> None:
     ids=["neither", "cordoned", "labelled for another", "cordoned, too", "both"],
 )
 def test_the_cordon_labels_in_the_same_patch(before: Object, operations: list[str]) -> None:
-    """Rule 10: one patch sets what is missing; where there were no labels at all it fails if there are any by then."""
+    """Rule 10: one patch cordons and labels the node; for an unlabelled node, it tests that no labels were added."""
     patch = cordon_patch(before, "nm-uid")
 
     assert [operation["op"] for operation in patch] == operations
@@ -159,7 +159,10 @@ def test_the_cordon_labels_in_the_same_patch(before: Object, operations: list[st
 def test_the_cordon_takes_the_drain_taint_off_that_another_left(
     holder: str, label: str, left: list[str] | None
 ) -> None:
-    """NMO-14: with the label goes the last that is known of one that did not give the node back."""
+    """NMO-14: a cordon that replaces another maintenance's label also removes that maintenance's drain taint.
+
+    The label is the only trace of a maintenance that did not restore the node.
+    """
     before = node(("kubevirt.io/drain", "", NO_SCHEDULE), *OURS, THEIRS, cordoned=True, holder=label)
 
     patch = cordon_patch(before, holder, ["kubevirt.io/drain"])
@@ -173,7 +176,7 @@ def test_a_cordon_that_no_maintenance_asked_for_sets_no_label() -> None:
 
 
 def test_restoring_takes_the_label_of_an_uncordoned_node_too() -> None:
-    """Rule 10: uncordoned by hand meanwhile, the node still leaves the sources' selection."""
+    """Rule 10: a node that was uncordoned by hand also loses the label by which event sources select it."""
     removed = [f"/metadata/labels/{name.replace('/', '~1')}" for name in (LABEL, BEFORE, EXCLUDED)]
 
     assert restore_patch(node(holder="nm-uid"), [DRAIN])[2:] == [{"op": "remove", "path": path} for path in removed]
@@ -192,7 +195,7 @@ def test_restoring_takes_the_label_of_an_uncordoned_node_too() -> None:
     ids=["ours", "theirs", "another value", "theirs, taken off", "ours, taken off", "not remembered"],
 )
 def test_the_label_of_the_remediators_is_as_it_was(labels: dict[str, str], excluded: list[tuple[str, str]]) -> None:
-    """NMO-27b: what was there before comes back, what we set goes, what we did not set stays."""
+    """NMO-27b: the exclusion label gets its remembered value, is removed if that is `unset`, and otherwise stays."""
     labelled = node()
     labelled["metadata"]["labels"] = {LABEL: "nm-uid", **labels}
     path = f"/metadata/labels/{EXCLUDED.replace('/', '~1')}"
@@ -203,12 +206,12 @@ def test_the_label_of_the_remediators_is_as_it_was(labels: dict[str, str], exclu
 
 
 def test_a_cordon_without_taints_is_taken_off() -> None:
-    """NMO-14: a node that is cordoned and nothing else is uncordoned by a guarded patch."""
+    """NMO-14: a node that is cordoned but not tainted is uncordoned by a guarded patch."""
     assert [operation["op"] for operation in restore_patch(node(cordoned=True), [DRAIN])] == ["test", "test", "remove"]
 
 
 def test_taints_bring_the_label_where_it_is_missing() -> None:
-    """Rule 12: whatever closes a node a bit says for whom, so that a late write is found; another's label stays."""
+    """Rule 12: a patch that taints an unlabelled node also labels it, so that a late write is found and undone."""
     label, taints = (operation for operation in taint_patch(node(), DRAIN, "nm-uid") if operation["op"] == "add")
 
     labels = {LABEL: "nm-uid", BEFORE: UNSET, EXCLUDED: "true"}
@@ -226,7 +229,7 @@ def test_taints_bring_the_label_where_it_is_missing() -> None:
     ids=["no labels", "an empty object", "labelled"],
 )
 def test_what_gives_back_and_what_closes_holds_for_the_label_that_was_read(before: Object) -> None:
-    """Rule 12: who closes the node, or gives it back, changes the label; what was decided before is refused then."""
+    """Rule 12: each patch tests the label that was read, so that it is rejected after another cordon or restore."""
     labels = before["metadata"].get("labels")
     path, value = (LABEL_PATH, labels[LABEL]) if labels else ("/metadata/labels", labels)
 
@@ -250,19 +253,19 @@ def test_what_gives_back_and_what_closes_holds_for_the_label_that_was_read(befor
     ids=["none", "tainted", "cordoned", "uncordoned", "not labelled", "all", "labelled for another"],
 )
 def test_in_maintenance_is_cordoned_tainted_and_labelled(before: Object, answer: tuple[bool, bool]) -> None:
-    """NMO-5, rule 10: closed when cordoned and tainted; pods may be evicted when the node is labelled, too."""
+    """NMO-5, rule 10: a cordoned and tainted node takes no new pods; pods are evicted only if it is also labelled."""
     assert (is_closed(before, DRAIN), in_maintenance(before, DRAIN)) == answer
 
 
 def patched(admin: Cluster, path: str, decide: Callable[[Object], list[Object]]) -> Object:
-    """The node after the patch, which is made anew while the controller manager writes taints of its own."""
+    """Patch the node, and compute the patch again if another writer, such as the controller manager, interferes."""
     while True:
         with contextlib.suppress(Conflict):
             return admin.patch(path, decide(admin.get(path)), JSON_PATCH)
 
 
 def test_the_patches_work_on_a_real_server(installed: LocalCluster, admin: Cluster) -> None:
-    """NMO-3, NMO-4, NMO-14: there and back the node is as before; a patch made of an old reading is a Conflict."""
+    """NMO-3, NMO-4, NMO-14: cordon, taint and restore leave the node as before, and a stale patch is a Conflict."""
     path = node_path(Workload(installed, admin).node())
     theirs = [{"key": "example.com/theirs", "value": "1", "effect": "PreferNoSchedule"}]
     before = admin.patch(path, {"spec": {"taints": theirs}})
@@ -281,14 +284,14 @@ def test_the_patches_work_on_a_real_server(installed: LocalCluster, admin: Clust
     assert in_maintenance(tainted, DRAIN)
     labels = restored["metadata"]["labels"]
     assert LABEL not in labels
-    assert before["metadata"]["labels"].items() <= labels.items()  # the cluster's own may have come meanwhile
+    assert before["metadata"]["labels"].items() <= labels.items()  # the cluster may have added its own labels meanwhile
     assert not is_cordoned(restored)
     assert DRAIN not in keys(restored["spec"]["taints"])
     assert restored["spec"]["taints"][0] == theirs[0]
 
 
 def test_a_node_without_any_label_is_labelled_on_a_real_server(installed: LocalCluster, admin: Cluster) -> None:
-    """Rule 10: metadata.labels absent: the patch makes it, and is a Conflict once somebody else did."""
+    """Rule 10: the patch creates missing labels, and is a Conflict if another client created some since the read."""
     path = node_path("without-labels")
     bare = admin.create("/api/v1/nodes", {"metadata": {"name": "without-labels"}})
     labelled = admin.patch(path, cordon_patch(bare, "nm-uid"), JSON_PATCH)
@@ -308,7 +311,7 @@ def test_a_node_without_any_label_is_labelled_on_a_real_server(installed: LocalC
 def test_a_node_is_excluded_from_remediation_as_long_as_it_is_maintained(
     installed: LocalCluster, admin: Cluster, before: str | None, meanwhile: str | None
 ) -> None:
-    """NMO-27b: set with the cordon and removed with it, unless it was there before; what it was then, it is again."""
+    """NMO-27b: the cordon sets the exclusion label, and the restore returns it to its earlier value."""
     path = node_path(Workload(installed, admin).node())
     admin.patch(path, {"metadata": {"labels": {EXCLUDED: before}}})
 
@@ -327,14 +330,14 @@ def test_a_node_is_excluded_from_remediation_as_long_as_it_is_maintained(
 
 @pytest.mark.parametrize("name", ["x/status", "x?y", "x#y", "..", ".", "x%2Fy", "a b"])
 def test_an_odd_name_leads_to_no_other_resource(admin: Cluster, name: str) -> None:
-    """NMO-19: a path made of free text is the path of one node, which is not there."""
+    """NMO-19: a path built from free text is the path of one node, which does not exist."""
 
     with pytest.raises(NotFound):
         admin.get(node_path(name))
 
 
 def test_a_number_in_a_name_may_have_thousands_of_digits() -> None:
-    """Python makes no number of them; zeros before one count for nothing."""
+    """Sort numbers that have too many digits for Python's `int`, and ignore leading zeros."""
     assert sorted(["node-" + "9" * 5000, "node-010", "node-9", "node-" + "8" * 5000], key=natural) == [
         *("node-9", "node-010", "node-" + "8" * 5000, "node-" + "9" * 5000),
     ]

@@ -1,4 +1,4 @@
-"""Names in paths and selectors: free text leads to no other resource, and spoils no request."""
+"""Tests of names in paths and selectors: free text never addresses another resource."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from kube.paths import on_node, pods_on, segment
     ],
 )
 def test_a_name_is_one_segment(name: str, path: str) -> None:
-    """NMO-19: what no object can be called is the name of none."""
+    """NMO-19: a text that cannot be an object's name becomes one path segment that names no object."""
     assert segment(name) == path
     assert node_path(name) == f"/api/v1/nodes/{path}"
 
 
 def test_a_field_selector_takes_free_text() -> None:
-    """NMO-19: comma, equals sign and backslash would end the value."""
+    """NMO-19: comma, equals sign and backslash are escaped, because they would end the value."""
     assert on_node("node-1") == "spec.nodeName=node-1"
     assert pods_on(r"a,b=c\d") == ("/api/v1/pods", r"spec.nodeName=a\,b\=c\\d")

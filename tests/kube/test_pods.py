@@ -1,4 +1,4 @@
-"""Which pods leave: kubectl's rules, on plain dicts and next to kubectl itself."""
+"""Tests of which pods a drain evicts: kubectl's rules, on plain dicts and compared with kubectl itself."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def with_empty_dir(item: Object) -> Object:
     ],
 )
 def test_where_a_pod_belongs(item: Object, place: str) -> None:
-    """NMO-6 to NMO-9: each kind of pod is sorted as kubectl drain does."""
+    """NMO-6 to NMO-9: each kind of pod is classified as `kubectl drain` does."""
     found = sort([item])
 
     assert (item in found.leaving) is (place in ("leaving", "bare"))
@@ -54,14 +54,14 @@ def test_where_a_pod_belongs(item: Object, place: str) -> None:
 
 
 def test_an_owner_that_is_no_controller_does_not_count() -> None:
-    """NMO-8: only the owner that would make the pod again makes it a managed one."""
+    """NMO-8: only an owner that would recreate the pod makes it a managed pod."""
     item = pod(ownerReferences=[{"kind": "Node", "name": "n", "uid": "u"}])
 
     assert sort([item]).bare == [item]
 
 
 def test_an_orphaned_daemon_is_a_bare_pod() -> None:
-    """NMO-7: a DaemonSet pod whose DaemonSet is gone leaves."""
+    """NMO-7: a DaemonSet pod whose DaemonSet was deleted has to leave."""
     item = pod(owner="DaemonSet")
 
     found = sort([item], orphans={item["metadata"]["uid"]})
@@ -87,7 +87,7 @@ def test_an_orphaned_daemon_is_a_bare_pod() -> None:
     ids=["DRN-4", "DRN-3", "DRN-2"],
 )
 def test_a_missing_flag_refuses_the_drain(item: Object, options: DrainOptions, reason: str) -> None:
-    """DRN-2, DRN-3, DRN-4: without its flag a pod refuses the whole drain, in kubectl's words and by its name."""
+    """DRN-2, DRN-3, DRN-4: without a pod's flag, the drain is refused with kubectl's message and the pod's name."""
     (refusal,) = sort([item], options).refusals
 
     assert (refusal.reason, refusal.pods) == (reason, ["ns/pod"])
@@ -100,12 +100,12 @@ def test_a_missing_flag_refuses_the_drain(item: Object, options: DrainOptions, r
     ids=["finished", "finished with emptyDir", "mirror"],
 )
 def test_some_pods_refuse_nothing(item: Object) -> None:
-    """NMO-9, DRN-1: finished pods and mirror pods stop no drain, whatever the flags."""
+    """NMO-9, DRN-1: no drain is refused because of finished pods or mirror pods, whatever the flags."""
     assert sort([item], STRICT).refusals == []
 
 
 def test_the_warnings_name_the_pods() -> None:
-    """NMO-7, NMO-8: one line for the daemons that stay, one for the pods that nobody makes again."""
+    """NMO-7, NMO-8: one line names the DaemonSet pods that stay, and one the pods that no controller recreates."""
     found = sort([pod("a", owner="DaemonSet"), pod("b", owner="DaemonSet"), pod("c"), pod("d", owner="Job")])
 
     assert warnings(found) == [
@@ -117,7 +117,7 @@ def test_the_warnings_name_the_pods() -> None:
 
 @proves("NMO-8a")
 def test_a_maintenance_warns_in_one_line_in_the_documents_words() -> None:
-    """NMO-8a: the daemons that stay, then the pods that nobody makes again."""
+    """NMO-8a: the line names the DaemonSet pods that stay, then the pods that no controller recreates."""
     daemons, bare = [pod("a", owner="DaemonSet"), pod("b", owner="DaemonSet")], [pod("c")]
     unmanaged = "deleting Pods not managed by ReplicationController, ReplicaSet, Job, DaemonSet or StatefulSet: ns/c"
 
@@ -128,7 +128,7 @@ def test_a_maintenance_warns_in_one_line_in_the_documents_words() -> None:
 
 @given(samples.pods)
 def test_every_pod_has_one_place(items: list[Object]) -> None:
-    """NMO-6: a pod leaves, or stays as a daemon, or is a mirror pod; bare ones are among those that leave."""
+    """NMO-6: each pod leaves, stays as a DaemonSet pod, or is a mirror pod; all unmanaged pods leave."""
     found = sort(items)
 
     mirrors = [item for item in items if item["metadata"]["annotations"]]
@@ -138,7 +138,7 @@ def test_every_pod_has_one_place(items: list[Object]) -> None:
 
 @given(samples.pods)
 def test_a_maintenance_is_never_refused(items: list[Object]) -> None:
-    """DRN-1: with the flags of a NodeMaintenance nothing stops the drain."""
+    """DRN-1: with the default flags of a NodeMaintenance, no pod prevents the drain."""
     assert sort(items).refusals == []
 
 
@@ -153,13 +153,13 @@ def test_a_maintenance_is_never_refused(items: list[Object]) -> None:
     ],
 )
 def test_ready(conditions: list[Object], ready: bool) -> None:
-    """NMO-6: a pod is ready by its Ready condition alone."""
+    """NMO-6: only the condition Ready makes a pod ready."""
     assert is_ready({"metadata": {}, "spec": {}, "status": {"conditions": conditions}}) is ready
     assert is_ready({"metadata": {}, "spec": {}}) is False
 
 
 def test_kubectl_refuses_in_the_same_words(installed: LocalCluster, admin: Cluster) -> None:
-    """DRN-2, DRN-3, DRN-4, KNM-6: on the same node kubectl drain gives our reasons and names our pods."""
+    """DRN-2, DRN-3, DRN-4, KNM-6: on the same node, `kubectl drain` gives the same reasons and names the same pods."""
     work = Workload(installed, admin)
     node = work.node()
     work.pods(node, "bare")

@@ -1,4 +1,4 @@
-"""Which of several resource versions is the newest, and which the oldest."""
+"""Tests of which of several resourceVersions is the newest or the oldest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kube.resource_versions import is_version, newest, oldest
     ],
 )
 def test_the_newest(versions: list[str], found: str) -> None:
-    """Whatever an event brings, it raises nothing."""
+    """Return the newest valid version, and never raise an error for other texts that an event contains."""
     assert newest(versions) == found
 
 
@@ -26,11 +26,11 @@ def test_the_newest(versions: list[str], found: str) -> None:
     ("versions", "found"), [(["12", "9", "11"], "9"), (["7"], "7"), ([], ""), (["7", ""], ""), (["7", "x"], "")]
 )
 def test_the_oldest(versions: list[str], found: str) -> None:
-    """Of lists of which one is of nobody knows when, nobody knows how old they are."""
+    """Return an empty string if any version is invalid, because the age of that list is unknown."""
     assert oldest(versions) == found
 
 
 @pytest.mark.parametrize("value", [None, 7, {}, "", "0", "01", "1\n"])
 def test_what_is_no_version(value: object) -> None:
-    """X-1: an event may bring it."""
+    """X-1: other values, which an event may contain, are not resourceVersions."""
     assert not is_version(value)

@@ -1,4 +1,4 @@
-"""Label selectors: a truth table, and the API server's own answer to the same question."""
+"""Tests of label selectors: a truth table, compared with the API server's results."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ CASES = [
 
 @pytest.fixture(autouse=True)
 def _read_anew() -> None:
-    """Have each test read its selectors itself."""
+    """Clear the cache, so that each test parses its selectors itself."""
     parsed.cache_clear()
 
 
 @pytest.fixture(scope="module")
 def listed(installed: LocalCluster, admin: Cluster) -> tuple[Cluster, str]:
-    """Give a namespace with one ConfigMap for each of LABELS, named by its number."""
+    """Create a ConfigMap for each of `LABELS`, named by its index; return the API client and the list's path."""
     work = Workload(installed, admin)
     path = f"/api/v1/namespaces/{work.namespace}/configmaps"
     for number, labels in enumerate(LABELS):
@@ -49,14 +49,14 @@ def listed(installed: LocalCluster, admin: Cluster) -> tuple[Cluster, str]:
 
 @pytest.mark.parametrize(("selector", "query", "numbers"), CASES)
 def test_our_rules_select(selector: Object, query: str, numbers: list[int]) -> None:
-    """NMO-6: by the selector, and by what is read of the same in kubectl's words."""
+    """NMO-6: the selector, and the one parsed from kubectl's syntax, match the expected labels."""
     for read in (selector, parsed(query)):
         assert [number for number, labels in enumerate(LABELS) if matches(read, labels)] == numbers
 
 
 @pytest.mark.parametrize(("selector", "query", "numbers"), CASES)
 def test_a_selector_selects(selector: Object, query: str, numbers: list[int], listed: tuple[Cluster, str]) -> None:
-    """NMO-6: what the API server lists by the selector that our rules hold it against."""
+    """NMO-6: the API server lists the same objects that our rules match."""
     admin, path = listed
     by_server = admin.list(path, labels=f"of=test,{query}".rstrip(","))["items"]
 
@@ -64,12 +64,12 @@ def test_a_selector_selects(selector: Object, query: str, numbers: list[int], li
 
 
 def test_no_selector_selects_nothing() -> None:
-    """NMO-6: None is no selector, unlike an empty one."""
+    """NMO-6: a missing selector selects nothing, unlike an empty one."""
     assert not matches(None, {"app": "db"})
 
 
 def test_an_unknown_operator_is_an_error() -> None:
-    """NMO-6: what cannot be understood is not taken for a no."""
+    """NMO-6: an unknown operator is an error and not a mismatch."""
     with pytest.raises(ValueError, match="unknown selector operator 'Gt'"):
         matches(expression("Gt", "1"), {"app": "2"})
 
@@ -89,7 +89,7 @@ def test_what_no_selector_has_is_refused(selector: Object) -> None:
 
 @pytest.mark.parametrize(("_selector", "query", "numbers"), CASES)
 def test_a_query_is_read_as_the_server_reads_it(_selector: Object, query: str, numbers: list[int]) -> None:
-    """DRN-1a: what is written for a query comes back as a selector of the same labels."""
+    """DRN-1a: a query is parsed to a selector that matches the expected labels."""
     assert [number for number, labels in enumerate(LABELS) if matches(parsed(query), labels)] == numbers
 
 
@@ -113,7 +113,10 @@ WORDS = [
 
 @pytest.mark.parametrize("query", WORDS)
 def test_a_query_is_readable_when_the_server_can_read_it(query: str, listed: tuple[Cluster, str]) -> None:
-    """DRN-1a, DRN-5: and the same objects are selected; only comparisons with numbers are the server's alone."""
+    """DRN-1a, DRN-5: a query is valid exactly if the server accepts it, and then selects the same objects.
+
+    Only comparisons with numbers are valid on the server alone.
+    """
     admin, path = listed
     try:
         items = [item["metadata"] for item in admin.list(path)["items"]]

@@ -1,4 +1,4 @@
-"""An object that was cut down answers every rule as the whole one does."""
+"""Tests that the rules give the same results for trimmed objects as for complete ones."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def names(found: Iterable[Pod]) -> list[str]:
 
 
 def told(found: Sorted) -> Any:
-    """What `sort` says, in names."""
+    """Return the classification with uids in place of pods."""
     return names(found.leaving), names(found.daemons), names(found.bare), found.refusals
 
 
 def planned(found: Plan) -> Any:
-    """What `plan` says, in names."""
+    """Return the plan with uids in place of pods."""
     queues = {key: names(queue) for key, queue in found.queues.items()}
     return names(found.free), queues, found.blocked, list(found.budgets)
 
@@ -70,7 +70,7 @@ drawn = st.builds(with_volumes, samples.pods, st.lists(st.lists(st.sampled_from(
 
 @given(drawn)
 def test_pods_are_sorted_alike(pods: list[Object]) -> None:
-    """NMO-6 to NMO-9: who leaves, who stays and why, with orphans and with strict options, too."""
+    """NMO-6 to NMO-9: trimmed pods are classified like complete ones, also with orphans and strict options."""
     trimmed = [trimmed_pod(item) for item in pods]
     orphans = {uid(item) for item in pods[::2]}
 
@@ -82,7 +82,7 @@ def test_pods_are_sorted_alike(pods: list[Object]) -> None:
 
 @given(drawn, samples.budgets)
 def test_budgets_let_the_same_pods_go(pods: list[Object], budgets: list[Object]) -> None:
-    """NMO-6, X-6: covered, admitted, beside the count, blocked and with which words."""
+    """NMO-6, X-6: trimmed pods and budgets give the same plan, with the same messages."""
     less, fewer = [trimmed_pod(item) for item in pods], [trimmed_budget(item) for item in budgets]
 
     assert planned(plan(less, fewer)) == planned(plan(pods, budgets))
@@ -94,7 +94,7 @@ def test_budgets_let_the_same_pods_go(pods: list[Object], budgets: list[Object])
 
 
 def test_a_trimmed_object_keeps_its_version_and_says_the_same_when_it_is_trimmed_again() -> None:
-    """The follower tells by uid and version what has changed."""
+    """Keep uid and resourceVersion, by which a follower detects changes; a second trim changes nothing."""
     mine, ours = trimmed_pod(pod(owner="Job")), trimmed_budget({**budget(), "kind": "PodDisruptionBudget"})
 
     assert (mine["metadata"]["uid"], mine["metadata"]["resourceVersion"]) == ("ns-pod-uid", "1")
@@ -103,7 +103,7 @@ def test_a_trimmed_object_keeps_its_version_and_says_the_same_when_it_is_trimmed
 
 
 def test_what_no_rule_reads_is_left_out() -> None:
-    """Of a usual pod most is its spec, who wrote what, and the state of its containers."""
+    """Drop the largest parts of a typical pod: most of its spec, its managed fields and its container statuses."""
     usual = pod(managedFields=[{"manager": "kubelet", "fieldsV1": {}}], annotations={"note": "x" * 5000})
     usual["spec"] = {"containers": [{"name": "main", "env": [{"name": "A", "value": "b" * 5000}]}]}
     usual["status"]["containerStatuses"] = [{"name": "main", "imageID": "c" * 100}]
@@ -112,7 +112,7 @@ def test_what_no_rule_reads_is_left_out() -> None:
 
 
 def test_a_trimmed_pod_tells_its_controller() -> None:
-    """Rule 9, DRN-3: who makes it again is named, and an orphan found, by kind, name and uid."""
+    """Rule 9, DRN-3: a trimmed pod keeps its controller's kind, name and uid, which identify orphans."""
     owned = pod(owner="DaemonSet")
 
     assert rules.controller(trimmed_pod(owned)) == rules.controller(owned)
@@ -121,7 +121,7 @@ def test_a_trimmed_pod_tells_its_controller() -> None:
 
 @given(drawn)
 def test_what_decides_about_a_drain_reads_no_more_of_a_pod(pods: list[Object]) -> None:
-    """NMO-6 to NMO-9: a drained pod answers as a trimmed one does."""
+    """NMO-6 to NMO-9: pods trimmed for a drain are classified like complete ones."""
     assert told(sort([drained_pod(item) for item in pods], STRICT)) == told(sort(pods, STRICT))
 
 
@@ -138,7 +138,7 @@ def test_what_decides_about_a_drain_reads_no_more_of_a_pod(pods: list[Object]) -
     ],
 )
 def test_a_drained_pod_returns_as_the_whole_one_does(tolerations: list[Object], created: str, rests: bool) -> None:
-    """Rule 9: what it tolerates, and since when it is there, say whether evicting it would change anything."""
+    """Rule 9: tolerations and creation time are kept, because they decide whether an eviction would change anything."""
     now, asked = datetime(2026, 1, 1, 0, 0, 21, tzinfo=timezone.utc), samples.maintenance(CORDONED)
     whole = {**pod(owner="ReplicaSet", creationTimestamp=created), "spec": {"tolerations": tolerations}}
 
@@ -149,7 +149,7 @@ def test_a_drained_pod_returns_as_the_whole_one_does(tolerations: list[Object], 
 
 
 def test_a_drained_pod_is_as_stuck_as_the_whole_one() -> None:
-    """NMO-12, OSV-15: what holds a pod whose time is over is named."""
+    """NMO-12, OSV-15: finalizers are kept, because the status names those that hold a stuck pod."""
     whole = pod(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["example.com/hold"])
     now = datetime(2026, 1, 1, 0, 1, tzinfo=timezone.utc)
 
@@ -161,7 +161,7 @@ def test_a_drained_pod_is_as_stuck_as_the_whole_one() -> None:
 
 @given(drawn)
 def test_a_decoded_pod_has_all_that_decides_about_a_drain(pods: list[Object]) -> None:
-    """NMO-6 to NMO-9: what is not decoded, the rules do not read."""
+    """NMO-6 to NMO-9: the typed decoder keeps every field that the drain rules read."""
     served = [{**item, "metadata": {k: v for k, v in item["metadata"].items() if v is not None}} for item in pods]
     answer = json.dumps({"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": served})
 
@@ -169,21 +169,21 @@ def test_a_decoded_pod_has_all_that_decides_about_a_drain(pods: list[Object]) ->
 
 
 def test_a_pod_of_another_form_is_decoded_as_a_whole() -> None:
-    """X-6: what the API server would not send is no crash of the decoder."""
+    """X-6: a response that does not match the decoder's types is decoded completely and raises no error."""
     answer = b'{"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": 1}}]}'
 
     assert decoded(answer, PODS) == json.loads(answer)
 
 
 def test_a_drained_pod_is_where_the_whole_one_is() -> None:
-    """P7: nodes take turns, so each eviction tells whose it is."""
+    """P7: the node's name is kept, because evictions are sent for the nodes in rotation."""
     whole = {**pod(), "spec": {"nodeName": "node-1"}}
 
     assert rules.node_of(drained_pod(whole)) == rules.node_of(whole) == "node-1"
 
 
 def test_a_trimmed_node_is_in_maintenance_like_the_whole_one() -> None:
-    """Label, cordon, taints and uid are kept; the images are not."""
+    """Keep labels, cordon, taints and uid, but not the images."""
     whole = {**samples.IN_MAINTENANCE, "status": {"images": [{"names": ["x" * 5000]}]}}
 
     node = trimmed_node(whole)
@@ -195,7 +195,7 @@ def test_a_trimmed_node_is_in_maintenance_like_the_whole_one() -> None:
 
 
 def test_a_trimmed_node_keeps_what_names_it() -> None:
-    """Name, uid, version, labels and spec; whatever else there is goes."""
+    """Keep name, uid, resourceVersion, labels and spec, and nothing else."""
     metadata = {"name": "n", "uid": "u", "resourceVersion": "7", "labels": {"a": "b"}}
     whole = {
         "metadata": {**metadata, "annotations": {"x": "y"}},

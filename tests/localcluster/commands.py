@@ -1,4 +1,4 @@
-"""`make up`, `down` and `status` as tests run them, and what they look at."""
+"""Helpers that run `make up`, `make down` and `make status`, and read the state of the cluster."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ ROOT = Path(__file__).parents[2]
 
 
 def command(directory: Path, verb: str, *options: str) -> list[str]:
-    """Give the command line that the Makefile uses, for a folder of our own."""
+    """Return the command line that the Makefile uses, for another state directory."""
     module = "localcluster" if verb == "up" else "localcluster.up"
     return [sys.executable, "-m", module, verb, "--directory", str(directory), *options]
 
 
 def run(directory: Path, verb: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run such a command to its end."""
+    """Run such a command and return its result."""
     words = command(directory, verb, *options)
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
 
 
 def kubectl(directory: Path, *words: str) -> str:
-    """Run kubectl on the folder's cluster; gives its output."""
+    """Run kubectl on the directory's cluster and return its output."""
     line = [str(build.servers() / "kubectl"), f"--kubeconfig={directory / folder.KUBECONFIG}", *words]
     done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -37,12 +37,12 @@ def kubectl(directory: Path, *words: str) -> str:
 
 
 def record_of(directory: Path, name: str) -> Record:
-    """Give what the supervisor wrote down last about one of its processes."""
+    """Return the supervisor's latest record of one of its processes."""
     return next(record for record in folder.records(directory) if record.name == name)
 
 
 def living(groups: list[int]) -> list[int]:
-    """Give which of these process groups still have a process."""
+    """Return which of these process groups still have a process."""
     alive = []
     for group in groups:
         try:
@@ -54,7 +54,10 @@ def living(groups: list[int]) -> list[int]:
 
 
 def soon(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Wait until it holds; a process that ended is there until it was reaped, which others do when they come to it."""
+    """Wait until `holds` returns true, and return its last result.
+
+    An exited process exists until its parent reaps it, which may take a moment.
+    """
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.02)

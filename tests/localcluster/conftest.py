@@ -1,4 +1,4 @@
-"""A folder for a cluster of `make up`, and one that is up."""
+"""A state directory for `make up`, and one of a running cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.localcluster.commands import kubectl, run
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    """Give a folder for a cluster, and end what a failed test left in it."""
+    """Yield a state directory, and stop a cluster that a failed test left running."""
     build.servers()
     yield tmp_path / "up"
     run(tmp_path / "up", "down")
@@ -21,7 +21,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="package")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Give the folder of a cluster of two nodes with the product at work, and some pods on each node."""
+    """Yield the state directory of a running cluster with two nodes, the product, and a Deployment of eight pods."""
     build.servers()
     directory = tmp_path_factory.mktemp("made") / "up"
     try:

@@ -1,4 +1,4 @@
-"""KUBEBUILDER_ASSETS: the API server, etcd and kubectl come from there, and only the controllers are built."""
+"""KUBEBUILDER_ASSETS provides the API server, etcd and kubectl, so that only the controllers are built."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ exec {program} "$@"
 
 
 def ready_made(folder: Path, notes: Path, programs: Path) -> Path:
-    """Make a folder of programs, each of which notes its name and then becomes the one in `programs`."""
+    """Create a directory of programs that log their name and execute the program of the same name in `programs`."""
     folder.mkdir()
     for name in assets.PROGRAMS:
         (folder / name).write_text(NOTING.format(name=name, notes=notes, program=programs / name))
@@ -30,7 +30,7 @@ def ready_made(folder: Path, notes: Path, programs: Path) -> Path:
 
 @pytest.fixture
 def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
-    """Give a fake go, first on PATH, and an empty cache."""
+    """Return a fake go that is first on PATH, with an empty cache."""
     fake = FakeGo(tmp_path)
     monkeypatch.setenv("PATH", f"{fake.program.parent}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -39,7 +39,7 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
 
 @pytest.mark.slow
 def test_a_cluster_runs_on_the_named_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """etcd, kube-apiserver and kubectl are those of the named folder; what is built serves beside them."""
+    """Check that a cluster runs etcd, kube-apiserver and kubectl from the named directory."""
     monkeypatch.delenv(assets.VARIABLE, raising=False)
     built, notes = build.servers(), tmp_path / "notes"
     monkeypatch.setenv(assets.VARIABLE, str(ready_made(tmp_path / "assets", notes, built)))
@@ -55,7 +55,7 @@ def test_a_cluster_runs_on_the_named_programs(tmp_path: Path, monkeypatch: pytes
 def test_only_the_controllers_are_built(
     go: FakeGo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """etcd is not built at all, and a second call builds nothing; another version than ours is said."""
+    """Check that only the controllers are built, only once, and that a different version is reported."""
     given = ready_made(tmp_path / "assets", tmp_path / "notes", Path("/usr/bin"))
     (given / "kube-apiserver").write_text("#!/bin/sh\necho Kubernetes v1.30.0\n")
     monkeypatch.setenv(assets.VARIABLE, str(given))
@@ -73,7 +73,7 @@ def test_only_the_controllers_are_built(
 
 
 def test_a_program_that_is_missing_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is built or started on half a folder; the one line names what it lacks."""
+    """Check that a missing program is named, and that nothing is built or started."""
     given = ready_made(tmp_path / "assets", tmp_path / "notes", Path("/usr/bin"))
     (given / "etcd").unlink()
     (given / "kubectl").chmod(0o644)
@@ -84,7 +84,7 @@ def test_a_program_that_is_missing_there_is_named(tmp_path: Path, monkeypatch: p
 
 
 def test_other_programs_are_built_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder is asked for Kubernetes only."""
+    """Check that the variable affects only the Kubernetes programs."""
     monkeypatch.delenv(assets.VARIABLE, raising=False)
     expected = build.target(build.KNATIVE)
     monkeypatch.setenv(assets.VARIABLE, str(tmp_path / "nowhere"))

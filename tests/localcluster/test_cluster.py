@@ -1,4 +1,4 @@
-"""The cluster is quick to start, shares the machine, and leaves nothing behind."""
+"""A local cluster starts quickly, shares the machine, and leaves no processes."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ signal.pause()
 
 
 def processes_of(directory: Path) -> list[str]:
-    """Give the command lines of all living processes that name this folder."""
+    """Return the command lines of all running processes that name this directory."""
     lines = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             lines.append(entry.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
         except OSError:
-            continue  # it ended while we looked
+            continue  # the process ended in between
     return [line for line in lines if str(directory) in line and "-c" not in line.split()]
 
 
 def await_none(directory: Path, seconds: float = 10.0) -> list[str]:
-    """Give what is left of a cluster after at most that time."""
+    """Wait for the cluster's processes to end; return the command lines of those that are left."""
     deadline = time.monotonic() + seconds
     while (left := processes_of(directory)) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -63,7 +63,7 @@ def await_none(directory: Path, seconds: float = 10.0) -> list[str]:
 
 @pytest.mark.slow
 def test_two_clusters_run_side_by_side_and_each_starts_in_time(cluster: LocalCluster, tmp_path: Path) -> None:
-    """A second cluster starts in under ten seconds beside the first, with its own nodes, and stops without a trace."""
+    """Check that a second cluster starts within ten seconds, with its own nodes, and leaves no process."""
     build.servers()
 
     started = time.monotonic()
@@ -79,7 +79,7 @@ def test_two_clusters_run_side_by_side_and_each_starts_in_time(cluster: LocalClu
 
 @pytest.mark.slow
 def test_nothing_outlives_a_killed_owner(tmp_path: Path) -> None:
-    """When the process that owns a cluster is killed with SIGKILL, all its servers end at once."""
+    """Check that all servers end when the process that owns the cluster is killed with SIGKILL."""
     build.servers()
     command = [sys.executable, "-c", OWNER, str(tmp_path / "cluster")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as owner:
@@ -93,7 +93,7 @@ def test_nothing_outlives_a_killed_owner(tmp_path: Path) -> None:
 
 
 def test_a_failed_start_leaves_nothing_and_says_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that ends while the cluster starts is named, with the end of its log, and the others are stopped."""
+    """Check that a server that exits during the start is named with the end of its log; the others are stopped."""
     monkeypatch.setattr("localcluster.servers.SERVICE_CIDR", "not-a-range")
 
     with pytest.raises(
@@ -106,15 +106,15 @@ def test_a_failed_start_leaves_nothing_and_says_where_to_look(tmp_path: Path, mo
 
 
 def test_a_used_folder_is_refused(cluster: LocalCluster) -> None:
-    """A folder that holds an earlier cluster is not mixed with a new one."""
+    """Check that a directory with an earlier cluster's files is rejected."""
     with pytest.raises(LocalClusterError, match="give an empty folder"):
         LocalCluster(cluster.directory).start()
 
 
 def test_the_certificate_passes_the_strict_check(cluster: LocalCluster) -> None:
-    """The API server's certificate is accepted with X.509 strictness, which newer Pythons ask for by default."""
+    """Check that the API server's certificate passes strict X.509 verification, newer Pythons' default."""
     context = ssl.create_default_context(cadata=cluster.certificate)
-    context.verify_flags |= ssl.VERIFY_X509_STRICT  # newer Pythons' default, so older ones show it too
+    context.verify_flags |= ssl.VERIFY_X509_STRICT  # the default of newer Pythons, set for older ones, too
     where = urlsplit(cluster.url)
 
     assert context.verify_mode == ssl.CERT_REQUIRED
@@ -125,7 +125,7 @@ def test_the_certificate_passes_the_strict_check(cluster: LocalCluster) -> None:
 
 @pytest.mark.parametrize("name", access.SERVICE_ACCOUNTS)
 def test_each_function_has_an_identity_of_its_own(cluster: LocalCluster, name: str) -> None:
-    """A kubeconfig for a function's ServiceAccount is known to the API server by that name and its groups."""
+    """Check that the API server authenticates a function's token as its ServiceAccount with its groups."""
     user = access.service_account(name)
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": cluster.token(user)}}
 
@@ -136,7 +136,7 @@ def test_each_function_has_an_identity_of_its_own(cluster: LocalCluster, name: s
 
 
 def test_an_unprivileged_user_may_not_read_nodes(cluster: LocalCluster) -> None:
-    """RBAC is on: a user without a role is told Forbidden."""
+    """Check that RBAC is enabled: a user without a role gets Forbidden."""
     done = cluster.kubectl("get", "nodes", check=False, user=access.UNPRIVILEGED)
 
     assert done.returncode == 1
@@ -146,7 +146,7 @@ def test_an_unprivileged_user_may_not_read_nodes(cluster: LocalCluster) -> None:
 def test_a_user_s_own_settings_of_kubectl_change_nothing(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is asked here is read by programs, and shown as it is described."""
+    """Check that the user's kuberc does not affect kubectl calls, whose output is parsed."""
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "kuberc").write_text(KUBERC)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -155,7 +155,7 @@ def test_a_user_s_own_settings_of_kubectl_change_nothing(
 
 
 def etcd_answers(scheme: str, port: int, **tls: Any) -> bool:
-    """Tell whether it says what is in it."""
+    """Return whether etcd responds to a read request."""
     try:
         return requests.post(f"{scheme}://127.0.0.1:{port}/v3/kv/range", data='{"key": "AA=="}', timeout=5, **tls).ok
     except requests.RequestException:
@@ -164,7 +164,10 @@ def etcd_answers(scheme: str, port: int, **tls: Any) -> bool:
 
 @pytest.mark.slow
 def test_beside_real_nodes_etcd_answers_its_api_server_alone(tmp_path: Path) -> None:
-    """Whoever may write there has root's kubelets do what he likes, and any user of this machine reaches the port."""
+    """Check that etcd of a cluster with real nodes requires the API server's client certificate.
+
+    Any local user can reach the port, and writing to etcd would control the kubelets, which run as root.
+    """
     with LocalCluster(tmp_path / "cluster", nodes=1, real=1) as cluster:
         listens = next(word for word in cluster.servers[0].command if word.startswith("--listen-client-urls="))
         port, trusted = int(listens.rpartition(":")[2]), str(cluster.pki / "etcd-ca.crt")
@@ -177,12 +180,12 @@ def test_beside_real_nodes_etcd_answers_its_api_server_alone(tmp_path: Path) -> 
 
 
 def test_only_its_owner_may_read_a_kubeconfig(cluster: LocalCluster) -> None:
-    """Files with a token in them are readable by their owner only."""
+    """Check that only the owner can read files that contain a token."""
     assert os.stat(cluster.kubeconfig).st_mode & 0o077 == 0
 
 
 def test_writes_are_in_the_audit_log_when_they_are_answered(cluster: LocalCluster) -> None:
-    """A write is in the audit log, with its body and its user, as soon as it was answered."""
+    """Check that a write is in the audit log, with body and user, as soon as it was answered."""
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "audited"}, "data": {"proof": "a-rare-word"}}
 
     cluster.door().create("/api/v1/namespaces/default/configmaps", body)
@@ -193,7 +196,11 @@ def test_writes_are_in_the_audit_log_when_they_are_answered(cluster: LocalCluste
 
 @pytest.mark.slow
 def test_a_nodes_annotations_say_how_often_its_heartbeat_is_written(cluster: LocalCluster) -> None:
-    """Below a second there is no next one: Kubernetes writes seconds, and a heartbeat that changes nothing is none."""
+    """Check that a node's annotations set its heartbeat interval.
+
+    It is more than a second, because timestamps have a resolution of a second, and an unchanged heartbeat is not
+    written.
+    """
     cluster.add_named("beating")
     stage = "node-heartbeat.stage.kwok.x-k8s.io"
     annotations = {f"{stage}/delay": "1100ms", f"{stage}/jitter-delay": "1200ms"}

@@ -1,4 +1,4 @@
-"""`make demo-mutex` shows a whole upgrade, and its exit status says whether that happened."""
+"""`make demo-mutex` runs a complete upgrade, and its exit status reports whether it succeeded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def story():
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup may have started these tests
 tell(story)
 """
-"""A story that goes on until somebody ends it."""
+"""A demo that runs until it is interrupted."""
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ tell(story)
     ],
 )
 def test_the_status_is_one_line(status: dict[str, object], line: str) -> None:
-    """How many nodes are done, and what the run does for which."""
+    """Check that the line has the finished nodes, the run's step, and the node and Job in progress."""
     assert progress_line(status) == line
 
 
@@ -67,7 +67,7 @@ def test_the_status_is_one_line(status: dict[str, object], line: str) -> None:
     ],
 )
 def test_what_is_not_shown_is_the_exit_status(trouble: Exception, line: str) -> None:
-    """One line says what it was, and the status is not 0."""
+    """Check that an error becomes one line and an exit status other than 0."""
 
     def story() -> int:
         raise trouble
@@ -79,7 +79,7 @@ def test_what_is_not_shown_is_the_exit_status(trouble: Exception, line: str) -> 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_demo_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
-    """By somebody's kill, or with its terminal, as by Ctrl-C."""
+    """Check that SIGTERM or SIGHUP stops the demo as Ctrl-C does, without leaving files."""
     words, where = [sys.executable, "-c", WAITING], {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(words, cwd=ROOT, env=where, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
@@ -93,7 +93,10 @@ def test_a_demo_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Sign
 
 
 def test_the_demo_shows_an_upgrade_to_its_end() -> None:
-    """Status 0: each worker released once, each Job complete, the pools as they were, and nothing left running."""
+    """Check that the demo exits with status 0 after releasing each worker once and completing each Job.
+
+    The pools are restored, and everything that was started is stopped.
+    """
     words = ["make", "--no-print-directory", "demo-mutex"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=SECONDS)
 

@@ -1,4 +1,4 @@
-"""The virtual environment of the Makefile: who sets it up, and what becomes of one that is not whole."""
+"""The Makefile's virtual environment: how it is created, and how an incomplete one is handled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILES = ("Makefile", "pyproject.toml", "requirements.txt", "requirements-dev.txt
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """Give a work tree in which nothing was made yet."""
+    """Return a work tree in which make has not run yet."""
     for name in FILES:
         shutil.copy(ROOT / name, tmp_path)
     for room in ("localcluster", "kube"):
@@ -29,20 +29,20 @@ def clone(tmp_path: Path) -> Path:
 
 
 def make(clone: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run make there; what pip would install, and what a test leaves out, is nobody's concern here."""
+    """Run make in the work tree, with a pip that installs nothing."""
     line = ["make", "--no-print-directory", "UV=", "PIP=true", *words]
-    where = {**os.environ, "LC_ALL": "C.UTF-8"}  # in the locale C Python has it as here by itself
+    where = {**os.environ, "LC_ALL": "C.UTF-8"}  # Python switches the locale C to UTF-8 by itself
     return subprocess.run(line, cwd=clone, env=where, capture_output=True, text=True, check=False, timeout=120)
 
 
 def break_off(clone: Path) -> Path:
-    """Leave what is there after Ctrl-C while pip came into a new environment; gives its Python."""
+    """Create the environment that an interrupted installation leaves, without pip; return its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", clone / ".venv"], check=True)
     return clone / ".venv" / "bin" / "python"
 
 
 def working(clone: Path, words: str = '"$@"') -> Path:
-    """Have an environment that works, though make did not see to it; gives its Python, which is told these words."""
+    """Create a working environment without make's stamp; return its Python, a script that passes `words` to Python."""
     python = clone / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(f"#!/bin/sh\nexec {sys.executable} {words}\n")
@@ -51,7 +51,7 @@ def working(clone: Path, words: str = '"$@"') -> Path:
 
 
 def bare_python(clone: Path) -> str:
-    """Give a Python for which nothing is installed, as a setting of make."""
+    """Return the make variable for a Python without installed packages."""
     python = clone / "python-that-is-bare"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
@@ -72,7 +72,7 @@ def test_an_environment_without_pip_is_made_anew(clone: Path, stamped: bool) -> 
 
 
 def test_an_environment_that_works_is_not_made_anew(clone: Path) -> None:
-    """It may be at work."""
+    """Check that a working environment is not replaced, because it may be in use."""
     python = working(clone)
 
     assert make(clone, ".venv/.stamp").returncode == 0
@@ -80,7 +80,7 @@ def test_an_environment_that_works_is_not_made_anew(clone: Path) -> None:
 
 
 def recording_uv(clone: Path) -> str:
-    """Write a uv that appends its arguments to the file `calls`, as a setting of make."""
+    """Create a uv that appends its arguments to the file `calls`; return the make variable for it."""
     uv = clone / "uv"
     uv.write_text(f'#!/bin/sh\nmkdir -p .venv\necho "$@" >> {clone}/calls\n')
     uv.chmod(0o755)
@@ -88,7 +88,7 @@ def recording_uv(clone: Path) -> str:
 
 
 def test_uv_creates_a_new_environment_and_installs_the_lock_file_with_hashes(clone: Path) -> None:
-    """pip is not called, and the terminal shows one line."""
+    """Check that uv creates the environment and installs the lock file with hashes, without pip and with one line."""
     done = make(clone, recording_uv(clone), "PIP=false", f"PYTHON={sys.executable}", ".venv/.stamp")
 
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 1), done.stderr
@@ -128,7 +128,7 @@ NOTHING_UP = {"down": "not up: nothing to do\n", "status": "not up; `make up` st
 
 @pytest.mark.parametrize(("target", "said"), NOTHING_UP.items())
 def test_what_looks_at_a_cluster_installs_nothing(clone: Path, target: str, said: str) -> None:
-    """In a fresh work tree, and where what is installed is older than what shall be."""
+    """Check that `down` and `status` install nothing, in a new work tree or with an outdated environment."""
     assert make(clone, "PIP=false", target).stdout == said
     assert not (clone / ".venv").exists()
     working(clone)
@@ -137,7 +137,7 @@ def test_what_looks_at_a_cluster_installs_nothing(clone: Path, target: str, said
 
 @pytest.fixture
 def other(clone: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Give what keeps a cluster up in that work tree: a process that holds its lock."""
+    """Yield a process that holds the lock of the work tree's cluster."""
     (clone / ".cluster").mkdir()
     with folder.locked(clone / ".cluster") as lock:
         holder = subprocess.Popen(["sleep", "60"], pass_fds=[lock], start_new_session=True)
@@ -151,7 +151,7 @@ def other(clone: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_cluster_is_seen_and_ended_without_its_environment(
     clone: Path, other: subprocess.Popen[bytes], interrupted: bool
 ) -> None:
-    """By a Python that has nothing installed: the system's, or that of an environment into which pip did not come."""
+    """Check that `status` and `down` need no installed packages: the environment may be missing or incomplete."""
     if interrupted:
         break_off(clone)
     bare = bare_python(clone)
@@ -164,7 +164,7 @@ def test_a_cluster_is_seen_and_ended_without_its_environment(
 
 
 def test_what_make_starts_writes_utf_8_wherever_it_is(clone: Path) -> None:
-    """A demo has bars, which a terminal of Latin-1 would not take."""
+    """Check that programs of the Makefile use UTF-8 in every locale, which a demo's progress bars need."""
     working(clone, "-c 'import sys; print(sys.flags.utf8_mode)'")
 
     assert make(clone, "status").stdout == "1\n"
@@ -189,7 +189,7 @@ def test_clean_ends_a_cluster_without_its_environment(clone: Path) -> None:
 
 @pytest.mark.usefixtures("other")
 def test_clean_removes_nothing_where_it_cannot_end_the_cluster(clone: Path) -> None:
-    """Neither Python works; and where one does, what it says is one line."""
+    """Check that `clean` fails with one line and removes nothing if it cannot stop the cluster."""
     assert make(clone, "PYTHON=false", "clean").returncode != 0
     (clone / ".cluster" / folder.PROCESSES_FILE).mkdir()
     done = make(clone, bare_python(clone), "clean")

@@ -1,4 +1,4 @@
-"""Ready-made programs are downloaded by the real setup-envtest; a local server has the index and the release."""
+"""The real setup-envtest downloads prebuilt programs; a local server provides the index and the release."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROGRAM = b"#!/bin/sh\necho Kubernetes v1.36.1\n"
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[str]:
-    """Give the address of an index with one release, 1.36.1."""
+    """Yield the URL of an index with one release, 1.36.1."""
     folder = tmp_path / "served"
     folder.mkdir()
     archive = folder / f"envtest-v1.36.1-{PLACE}.tar.gz"

@@ -1,4 +1,4 @@
-"""What ends by itself is started again, later each time; what was ended on purpose stays down."""
+"""A process that exits is restarted, with a growing backoff; one that its owner stopped is not."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ if os.fork():
 print("serving", flush=True)
 time.sleep(600)
 """
-"""A server whose worker holds the port and does not notice that its parent is gone."""
+"""A server whose child process holds the port and does not notice that its parent exited."""
 
 
 class Watch:
-    """Keeps servers, and waits for what their keeper notes."""
+    """A restarter with its servers, which records the changes that it reports."""
 
     def __init__(self) -> None:
         self._changes: queue.Queue[list[Record]] = queue.Queue()
@@ -50,21 +50,21 @@ class Watch:
         self.servers: list[Server] = []
 
     def start(self, server: Server) -> Server:
-        """Start one and keep it."""
+        """Start a server and let the restarter watch it."""
         self.servers.append(server)
         server.start()
         self.keeper.keep([server])
         return server
 
     def until(self, holds: Callable[[Record], bool], server: Server) -> Record:
-        """Give the first record of the server of which it holds."""
+        """Return the server's first record that satisfies the predicate."""
         while True:
             for record in self._changes.get(timeout=SECONDS):
                 if record.name == server.name and holds(record):
                     return record
 
     def close(self) -> None:
-        """End all."""
+        """Stop the restarter and all servers."""
         self.keeper.stop()
         for server in self.servers:
             server.kill()
@@ -72,18 +72,18 @@ class Watch:
 
 @pytest.fixture
 def watch() -> Iterator[Watch]:
-    """Give a keeper of nothing yet."""
+    """Yield a restarter without servers."""
     with closing(Watch()) as watch:
         yield watch
 
 
 def sleeper(folder: Path, name: str = "sleeper", *words: str) -> Server:
-    """Give a server that does nothing, or what these words say."""
+    """Build a server that sleeps, or runs the given command."""
     return Server(name, words or ["sleep", "600"], folder / f"{name}.log")
 
 
 def test_pauses_grow_from_none_to_the_longest() -> None:
-    """None before the first start again, then doubling, and never longer than the longest."""
+    """Check that the backoff is zero for the first restart, then doubles up to the maximum."""
     first = list(islice(restart_pauses(), 50))
 
     assert first[:4] == [0.0, FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE]
@@ -91,13 +91,13 @@ def test_pauses_grow_from_none_to_the_longest() -> None:
 
 
 def test_an_end_is_described_in_words() -> None:
-    """A signal by its name, an exit by its status."""
+    """Check that an exit is described by the signal's name or by the exit status."""
     assert description(-signal.SIGKILL) == "killed by SIGKILL"
     assert description(3) == "exit status 3"
 
 
 def test_a_killed_server_is_back_at_once(watch: Watch, tmp_path: Path) -> None:
-    """Killed from outside, it runs again without a pause, in another process, and its record has the reason."""
+    """Check that a killed server is restarted at once in another process, and that its record has the reason."""
     server = watch.start(sleeper(tmp_path))
     first = server.pid
     os.kill(first, signal.SIGKILL)
@@ -113,7 +113,7 @@ def test_a_killed_server_is_back_at_once(watch: Watch, tmp_path: Path) -> None:
 def test_what_ends_again_and_again_waits_longer_each_time(
     watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that exits with status 3 as soon as it is started: each pause is twice the one before."""
+    """Check that the backoff doubles for a program that exits with status 3 at every start."""
     monkeypatch.setattr(keeper, "FIRST_PAUSE", 0.1)
     server = watch.start(sleeper(tmp_path, "broken", "sh", "-c", "exit 3"))
 
@@ -128,7 +128,7 @@ def test_what_ends_again_and_again_waits_longer_each_time(
 
 
 def test_after_a_long_life_it_begins_anew(tmp_path: Path) -> None:
-    """The pause after an end that came late is none, as after the first; after one that came soon it is longer."""
+    """Check that the backoff restarts at zero after a long uptime, and grows after a short one."""
     kept = Kept(sleeper(tmp_path))
 
     pauses = [kept.end("exit status 1", lived) for lived in (1.0, LONG_LIFE - 1, 0.0, LONG_LIFE, 1.0)]
@@ -137,10 +137,10 @@ def test_after_a_long_life_it_begins_anew(tmp_path: Path) -> None:
 
 
 def test_what_was_ended_on_purpose_stays_down_until_it_is_started(watch: Watch, tmp_path: Path) -> None:
-    """A server that its owner killed is left alone; started by its owner, it is kept as before."""
+    """Check that a server that its owner killed is not restarted until its owner starts it."""
     server, witness = watch.start(sleeper(tmp_path)), watch.start(sleeper(tmp_path, "witness"))
     server.kill()
-    os.kill(witness.pid, signal.SIGKILL)  # ended later, and so noticed later
+    os.kill(witness.pid, signal.SIGKILL)  # killed later, so its exit is noticed later
     watch.until(lambda record: record.restarts == 1, witness)
     assert not server.alive
     assert [record.ended for record in watch.keeper.records()] == ["", "killed by SIGKILL"]
@@ -151,7 +151,7 @@ def test_what_was_ended_on_purpose_stays_down_until_it_is_started(watch: Watch, 
 
 
 def test_a_program_that_cannot_be_started_is_tried_again(watch: Watch, tmp_path: Path) -> None:
-    """Where even the log cannot be written, the record says so; when it can, the server is back."""
+    """Check that a server whose log cannot be written is retried, and that its record names the reason."""
     room = tmp_path / "room"
     room.mkdir()
     server = watch.start(sleeper(room))
@@ -166,7 +166,7 @@ def test_a_program_that_cannot_be_started_is_tried_again(watch: Watch, tmp_path:
 
 
 def test_a_worker_left_behind_does_not_hold_the_port(watch: Watch, tmp_path: Path) -> None:
-    """What the killed process had started ends before the next one starts, so that it finds its port free."""
+    """Check that the killed process's children end before the restart, so that the port is free."""
     port = free_port()
     server = watch.start(sleeper(tmp_path, "listening", sys.executable, "-c", LISTENING, str(port)))
     await_ready("the worker", lambda: server.log.read_bytes().count(b"serving") == 1, [server])
@@ -178,7 +178,7 @@ def test_a_worker_left_behind_does_not_hold_the_port(watch: Watch, tmp_path: Pat
 
 
 def test_a_restarted_server_holds_the_lock(watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Like the first, it inherits the open file of the lock."""
+    """Check that a restarted server inherits the open lock file like the first one."""
     with (tmp_path / "lock").open("w") as lock:
         monkeypatch.setattr("localcluster.processes.inherited", [*inherited, lock.fileno()])
         server = watch.start(sleeper(tmp_path))
@@ -191,7 +191,7 @@ def test_a_restarted_server_holds_the_lock(watch: Watch, tmp_path: Path, monkeyp
 
 
 def test_a_restart_waits_for_its_turn(watch: Watch, tmp_path: Path) -> None:
-    """A server that has to come after another one stays down until that is there, and no longer."""
+    """Check that a server that depends on another one is not restarted before `may_restart` allows it."""
     turn = threading.Event()
     asked = threading.Event()
 
@@ -210,7 +210,7 @@ def test_a_restart_waits_for_its_turn(watch: Watch, tmp_path: Path) -> None:
 
 
 def test_no_port_is_given_to_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A port that another process was given, and does not listen on yet, is not free."""
+    """Check that `free_port` never returns a port that another process has reserved."""
     monkeypatch.setattr(processes, "PORTS", range(31_000, 31_200))
     script = "from localcluster import processes as p\np.PORTS = range(31_000, 31_200)\n"
     script += "print(*(p.free_port() for _ in range(100)), flush=True)\ninput()"

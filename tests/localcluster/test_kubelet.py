@@ -1,4 +1,4 @@
-"""What plays kubelet where functions are Deployments."""
+"""The simulated kubelet runs functions as the image does."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from localcluster.servers import ROOT
 
 
 def test_it_runs_the_command_of_the_image() -> None:
-    """A container that names no command runs what the Dockerfile says."""
+    """Check that a container without a command runs the Dockerfile's CMD."""
     commands = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("CMD ")]
 
     assert [json.loads(line.removeprefix("CMD ")) for line in commands] == [list(SERVE)]
 
 
 def test_it_has_the_environment_of_the_image() -> None:
-    """What is measured here is measured with the memory allocator that is shipped."""
+    """Check that the functions use the image's memory allocator settings, so that measurements match."""
     environment = next(line for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("ENV PATH"))
 
     assert {f"{name}={value}" for name, value in THRIFT.items()} <= set(environment.split())

@@ -1,4 +1,4 @@
-"""`make demo-vm` shows what a drain does with virtual machines, and its exit status says whether that happened."""
+"""`make demo-vm` drains a node with virtual machines; its exit status reports whether each behaved as expected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def instance(phase: str) -> Object:
 
 
 def test_a_machine_is_up_from_its_boot_until_it_stops() -> None:
-    """On its node."""
+    """Check that a VM's uptime counts from its boot, on its node, until it stops."""
     assert [uptime(instance("Running")), uptime(instance("Failed"))] == [HERE, DOWN]
     assert counters({"b": ANEW, "a": HERE, "c": DOWN}, NOW) == "a up 42 s on node-1   b up 12 s on node-2   c down"
 
@@ -56,7 +56,7 @@ def test_what_becomes_of_a_machine_is_said_once(before: Uptime, after: Uptime, w
     ("drain", "good"), [("moves", [THERE]), ("blocks", [THERE]), ("restarts", [ANEW]), ("stops", [DOWN])]
 )
 def test_what_was_foretold_and_did_not_come_is_an_error(drain: str, good: list[Uptime]) -> None:
-    """Each kind has one end that is right."""
+    """Check that an outcome that differs from the preview is an error."""
     for after in (HERE, THERE, ANEW, DOWN, Uptime("node-1", SECOND)):
         if after in good:
             assert [line.split()[:2] for line in outcomes("node-1", {"vm": drain}, {"vm": HERE}, {"vm": after})] == [
@@ -68,7 +68,7 @@ def test_what_was_foretold_and_did_not_come_is_an_error(drain: str, good: list[U
 
 
 def test_the_status_is_one_line() -> None:
-    """How far the drain is, and who blocks it."""
+    """Check that the line has the progress of the drain and one blocked pod."""
     assert drain_line({}) == f"new       {'░' * 20}   0 %  ? pods left"
     blocked = [{"name": "pinned", "message": "no disk"}]
     status: Object = {"phase": "Running", "drainProgress": 80, "pendingCount": 1, "blockedPods": blocked}
@@ -77,7 +77,10 @@ def test_the_status_is_one_line() -> None:
 
 @proves("DRN-16", "OSV-2", "OSV-3")
 def test_the_demo_drains_a_node_with_machines_of_each_kind() -> None:
-    """Status 0: each machine as was said before, the block lifted, the labels of CPUs changed, nothing left running."""
+    """Check that the demo exits with status 0: each VM behaved as previewed, and the blocked one could leave later.
+
+    The CPU labels changed, and everything that was started is stopped.
+    """
     words = ["make", "--no-print-directory", "demo-vm"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=SECONDS)
 
@@ -92,7 +95,7 @@ def test_the_demo_drains_a_node_with_machines_of_each_kind() -> None:
 
 @proves("DRN-16")
 def test_a_story_that_goes_otherwise_is_told_as_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine that was to move is shut down in the demo's own cluster: the status is not 0."""
+    """Check that the demo fails if a VM is shut down although the preview promised a migration."""
     other = tmp_path / "machines.yaml"
     other.write_text(machines.STORY.read_text().replace("evictionStrategy: LiveMigrate, ", "", 1))
     monkeypatch.setattr(machines, "STORY", other)

@@ -1,4 +1,4 @@
-"""nginx, which stands in for cluster DNS."""
+"""nginx, which replaces cluster DNS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from localcluster.processes import await_ready, listens
 
 @pytest.mark.e2e
 def test_nginx_starts_in_a_folder_with_a_blank(tmp_path: Path) -> None:
-    """A work tree may be in one."""
+    """Check that nginx starts in a directory whose name contains a space, as a work tree's may."""
     proxy = Proxy(tmp_path / "my clone", {"ingress": 1, "filter": 2, "dispatcher": 3})
     port = urlsplit(proxy.url).port or 0
     proxy.server.start()

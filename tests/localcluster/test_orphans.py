@@ -1,4 +1,4 @@
-"""What is said of a cluster whose supervisor was killed, while something that it started holds the lock, and after."""
+"""The messages about a cluster whose supervisor was killed, with and without processes that still hold the lock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from localcluster.up.wish import Wish
 
 @pytest.fixture
 def killed() -> Iterator[subprocess.Popen[bytes]]:
-    """Give a process that was killed, and that nobody has reaped."""
+    """Yield a killed process that was not reaped."""
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -28,7 +28,7 @@ def killed() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def orphan(tmp_path: Path, killed: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """Give what is left of a cluster that was up in the folder: a process of it that holds the lock."""
+    """Yield a process of a cluster without supervisor, which holds the lock of the directory."""
     with folder.locked(tmp_path) as lock:
         process = subprocess.Popen(["sleep", "60"], pass_fds=[lock], start_new_session=True)
     another = subprocess.Popen(["sleep", "60"])
@@ -45,7 +45,7 @@ def orphan(tmp_path: Path, killed: subprocess.Popen[bytes]) -> Iterator[subproce
 def test_status_lists_what_is_gone_with_its_supervisor(
     tmp_path: Path, orphan: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One that ended is gone, reaped or not, and so is one whose id another process has got; nothing is at work."""
+    """Check that `status` lists ended processes as gone, even if not reaped or if their pid was reused."""
     with pytest.raises(LocalClusterError, match=f"^the supervisor of {tmp_path} is gone and restarts nothing: `make d"):
         status(tmp_path)
 
@@ -61,7 +61,7 @@ def test_status_lists_what_is_gone_with_its_supervisor(
 def test_what_is_left_of_a_cluster_is_neither_up_nor_to_be_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Up and env name the remedy."""
+    """Check that `up` and `env` fail and name the remedy."""
     monkeypatch.setattr(folder, "ORPHAN_SECONDS", 0.0)
 
     with pytest.raises(LocalClusterError, match=r"`make down`, then `make up`$"):
@@ -71,7 +71,7 @@ def test_what_is_left_of_a_cluster_is_neither_up_nor_to_be_named(
 
 
 def test_status_fails_where_a_cluster_ended_by_itself(tmp_path: Path, orphan: subprocess.Popen[bytes]) -> None:
-    """As after the machine was started anew."""
+    """Check that `status` fails if the whole cluster ended, for example after a reboot."""
     os.kill(orphan.pid, signal.SIGKILL)
     orphan.wait()
 

@@ -1,6 +1,6 @@
-"""On a new machine a target gets the programs that it starts, or one line says all that is missing.
+"""On a new machine, a make target installs the programs that it needs, or lists all missing ones in one line.
 
-A shell script stands in for apt-get.
+A shell script replaces apt-get.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ exit {status}
 
 
 class Machine:
-    """A machine whose PATH has nothing but an apt-get that notes how it was called."""
+    """A machine whose PATH contains only an apt-get that logs its calls."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "path"
@@ -39,19 +39,19 @@ class Machine:
         self.path.mkdir()
 
     def installs(self, *programs: str, status: int = 0) -> None:
-        """Have apt-get bring these programs, whatever it is asked for."""
+        """Write an apt-get that installs these programs, whatever its arguments are."""
         words = {"calls": self._calls, "folder": self.path, "programs": " ".join(programs), "status": status}
         (self.path / "apt-get").write_text(APT.format(**words))
         (self.path / "apt-get").chmod(0o755)
 
     def calls(self) -> list[str]:
-        """Give how it was called."""
+        """Return the logged calls."""
         return self._calls.read_text().splitlines() if self._calls.exists() else []
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Give a machine that is Debian, has a Python with its virtual environments, and none of our programs on PATH."""
+    """Return a Debian machine with Python and its module venv, but without the required programs."""
     machine = Machine(tmp_path)
     monkeypatch.setenv("PATH", str(machine.path))
     monkeypatch.setenv("SSL_CERT_FILE", "given")
@@ -60,7 +60,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def test_what_a_target_lacks_is_installed(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    """As root on Debian: the lists first, then the packages without more than they need, and no questions."""
+    """Check that root on Debian updates the lists, then installs only required packages, without questions."""
     machine.installs("chromium", "chromedriver")
 
     packages.provide(["screenshots"], may_install=True)
@@ -72,7 +72,7 @@ def test_what_a_target_lacks_is_installed(machine: Machine, capsys: pytest.Captu
 
 
 def test_what_is_there_is_not_installed(machine: Machine) -> None:
-    """A machine that has all is left alone."""
+    """Check that existing programs are not installed again."""
     machine.installs("chromium", "chromedriver")
     packages.provide(["screenshots"], may_install=True)
     machine._calls.unlink()
@@ -83,7 +83,7 @@ def test_what_is_there_is_not_installed(machine: Machine) -> None:
 
 
 def test_nothing_is_installed_for_the_demo(machine: Machine) -> None:
-    """The demo, style and types, and the local delivery need none of it."""
+    """Check that the demo, the linters and the local delivery need no programs."""
     machine.installs()
 
     packages.provide(["demo", "lint", "check", "up", "local"], may_install=True)
@@ -95,7 +95,7 @@ def test_nothing_is_installed_for_the_demo(machine: Machine) -> None:
 def test_a_target_of_engines_needs_what_they_need(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
-    """Each of the engines that are named, and no other target does."""
+    """Check that `bench` and `chaos` need the programs of the selected engines, and that other targets do not."""
     monkeypatch.setattr(packages, "PROGRAMS", (packages.Program("a-broker", "a-broker", frozenset({"rabbitmq"})),))
     monkeypatch.setattr(sys, "argv", ["packages", "--engines", "local, rabbitmq", "lint"])
     packages.main()
@@ -106,7 +106,7 @@ def test_a_target_of_engines_needs_what_they_need(
 
 
 def test_without_the_right_to_install_all_that_is_missing_is_said_at_once(machine: Machine) -> None:
-    """One line with everything, and how to get it; nothing is tried."""
+    """Check that without the right to install, one line names everything that is missing, and the command."""
     machine.installs()
 
     with pytest.raises(LocalClusterError) as raised:
@@ -120,13 +120,13 @@ def test_without_the_right_to_install_all_that_is_missing_is_said_at_once(machin
 
 
 def test_another_system_is_told_the_names(machine: Machine) -> None:
-    """Without apt-get, root installs nothing either."""
+    """Check that on a system without apt-get, nothing is installed and the Debian packages are named."""
     with pytest.raises(LocalClusterError, match=r"this system's package manager; Debian's packages are chromium chrom"):
         packages.provide(["screenshots"], may_install=True)
 
 
 def test_ubuntu_names_its_browser_otherwise(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package `chromium` is Debian's."""
+    """Check that Ubuntu gets the names of its own packages: `chromium` exists only in Debian."""
     packages.RELEASE.write_text('NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\n')
 
     needed = {need.package for need in packages.missing(["screenshots"])}
@@ -135,7 +135,7 @@ def test_ubuntu_names_its_browser_otherwise(machine: Machine, monkeypatch: pytes
 
 
 def test_a_failed_installation_is_an_error(machine: Machine) -> None:
-    """The package manager has said why; the one line says what for."""
+    """Check that a failed installation is an error that names the packages."""
     machine.installs(status=100)
 
     with pytest.raises(LocalClusterError, match=r"could not install chromium chromium-driver \(exit 100\)"):
@@ -143,7 +143,7 @@ def test_a_failed_installation_is_an_error(machine: Machine) -> None:
 
 
 def test_a_package_without_its_program_is_an_error(machine: Machine) -> None:
-    """What is missing after the installation is missing."""
+    """Check that a program that is still missing after the installation is an error."""
     machine.installs("chromium")
 
     with pytest.raises(LocalClusterError, match=r"^missing: chromedriver; as root: "):
@@ -153,7 +153,7 @@ def test_a_package_without_its_program_is_an_error(machine: Machine) -> None:
 def test_a_python_without_virtual_environments_gets_its_package(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Debian has the module in a package of its own; once the environment is there nobody asks."""
+    """Check that Debian's package for the module venv is required until the environment exists."""
     monkeypatch.setitem(sys.modules, "ensurepip", None)
     monkeypatch.chdir(tmp_path)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -168,7 +168,7 @@ def test_a_python_without_virtual_environments_gets_its_package(
 
 
 def test_uv_needs_no_module_venv_unless_it_is_turned_off(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look for the module venv with `make UV=` alone if uv is on the PATH."""
+    """Check that the module venv is required only with `make UV=` if uv is on the PATH."""
     monkeypatch.setitem(sys.modules, "ensurepip", None)
     monkeypatch.chdir(machine.path)
     monkeypatch.delenv("UV", raising=False)
@@ -181,7 +181,7 @@ def test_uv_needs_no_module_venv_unless_it_is_turned_off(machine: Machine, monke
 
 
 def test_go_needs_to_trust_somebody(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bare Debian has no list of certificate authorities, and Go would fetch nothing."""
+    """Check that a CA list is required: a minimal Debian has none, and Go could download nothing."""
     monkeypatch.delenv("SSL_CERT_FILE")
     monkeypatch.delenv("SSL_CERT_DIR", raising=False)
     monkeypatch.setattr(packages, "CERTIFICATES", ())
@@ -190,13 +190,13 @@ def test_go_needs_to_trust_somebody(machine: Machine, monkeypatch: pytest.Monkey
 
 
 def test_a_program_that_is_missing_says_how_to_get_it(machine: Machine) -> None:
-    """A test that starts it fails with that line."""
+    """Check that a test that starts a missing program fails with the command that installs it."""
     with pytest.raises(LocalClusterError, match=r"^promtool is missing; .* prometheus$"):
         packages.find("promtool")
 
 
 def python_for_all() -> str:
-    """The Python of these tests or, where that is in somebody's own folder, the system's."""
+    """Return the Python of these tests, or the system's if an unprivileged user cannot read the former."""
     pythons = (f"{sys.base_prefix}/bin/python3", "/usr/bin/python3")
     return next(python for python in pythons if runs(*user(), "sh", "-c", f"{python} -c ''"))
 
@@ -206,13 +206,13 @@ def runs(*command: str) -> bool:
 
 
 def user() -> tuple[str, ...]:
-    """The words before a command that make it run as somebody who is not root."""
+    """Return a command prefix that runs a command as an unprivileged user."""
     return NOBODY if os.geteuid() == 0 else ()
 
 
 @pytest.fixture
 def copy() -> Iterator[Path]:
-    """Give a copy of what make needs to begin with, where anybody may read, beside a PATH without our programs."""
+    """Yield a world-readable copy of the files that make needs, and a PATH without the required programs."""
     folder = Path(tempfile.mkdtemp(prefix="machine-"))
     shutil.copytree(ROOT / "localcluster", folder / "localcluster", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Makefile", "pyproject.toml", "requirements.txt", "requirements-dev.txt", "requirements-dev.lock"):
@@ -227,7 +227,7 @@ def copy() -> Iterator[Path]:
 
 
 def test_make_test_on_a_machine_without_our_programs_stops_within_seconds(copy: Path) -> None:
-    """Somebody who is not root: before anything runs, one line names all that is missing."""
+    """Check that `make test` of an unprivileged user stops within seconds and names everything that is missing."""
     started = time.monotonic()
     done = subprocess.run(
         [*user(), "make", "test"],
@@ -240,7 +240,7 @@ def test_make_test_on_a_machine_without_our_programs_stops_within_seconds(copy: 
 
     assert done.returncode == 2
     assert done.stdout == ""
-    (line, _) = done.stderr.splitlines()  # the other is make's own
+    (line, _) = done.stderr.splitlines()  # the other line is that of make
     assert line.startswith("error: missing: ")
     assert "chromium, chromedriver, promtool; install it with " in line
     assert line.endswith(" chromium chromium-driver prometheus")

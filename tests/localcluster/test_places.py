@@ -1,4 +1,4 @@
-"""Where the files of real nodes can be."""
+"""Directories in which real nodes can store their files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from localcluster.trouble import LocalClusterError
 
 @pytest.mark.parametrize("folder", ["/run/user/0/nodes", "/var/my/nodes", "/home/me/a,b/nodes", "/home/me/a:b/nodes"])
 def test_a_folder_in_which_no_node_can_be_is_one_line(folder: str) -> None:
-    """Before anything is mounted."""
+    """Reject a directory that cannot contain nodes with one line, before anything is mounted."""
     with pytest.raises(LocalClusterError, match=rf"^{folder} .*: give another$"):
         check_place(Path(folder))
 

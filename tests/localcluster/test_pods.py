@@ -1,4 +1,4 @@
-"""Pods on fake nodes: when they become Ready, and when they go."""
+"""The lifecycle of pods on fake nodes: readiness, completion and deletion."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.machine import is_below
 pytestmark = pytest.mark.slow
 
 PODS = "/api/v1/namespaces/pods-test/pods"
-AT_ONCE = 0.5  # seconds; measured: some hundredths, the rest is for a busy machine
+AT_ONCE = 0.5  # seconds; measured: a few hundredths, the rest allows for a busy machine
 ROUNDS = 10
 
 
 @pytest.fixture(scope="module")
 def pods(cluster: LocalCluster) -> Iterator[LocalCluster]:
-    """Give the cluster with a namespace that the pods of this file live in."""
+    """Yield the cluster with a namespace for the pods of this file."""
     cluster.kubectl("create", "namespace", "pods-test")
     cluster.kubectl(
         *("wait", "--for=create", "serviceaccount/default", "--namespace=pods-test", "--timeout=30s"),
@@ -31,7 +31,7 @@ def pods(cluster: LocalCluster) -> Iterator[LocalCluster]:
 
 
 def pod(name: str, annotations: dict[str, str] | None = None, **metadata: Any) -> dict[str, Any]:
-    """Give a pod that is already bound to node-1."""
+    """Build a pod that is already bound to node-1."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -41,13 +41,13 @@ def pod(name: str, annotations: dict[str, str] | None = None, **metadata: Any) -
 
 
 def delete(pods: LocalCluster, name: str) -> None:
-    """Ask for a pod's deletion with the usual grace."""
+    """Request the deletion of a pod with its default grace period."""
     door = pods.door()
     door.run(door.api.request("DELETE", f"{PODS}/{name}"))
 
 
 def seconds_to_ready(pods: LocalCluster, name: str) -> float:
-    """Wait until the pod is Ready and give the seconds since its creation request."""
+    """Wait until the pod is Ready; return the seconds since the call."""
     started = time.monotonic()
     for event in pods.watch(PODS, fields=f"metadata.name={name}"):
         conditions = event.object.get("status", {}).get("conditions", [])
@@ -57,7 +57,7 @@ def seconds_to_ready(pods: LocalCluster, name: str) -> float:
 
 
 def gone_after(pods: LocalCluster, name: str) -> float:
-    """Delete a pod, with the usual grace, and give the seconds from the request to its end."""
+    """Delete a pod with its default grace period; return the seconds until it is gone."""
     events = pods.watch(PODS, fields=f"metadata.name={name}")
     next(events)
     started = time.monotonic()
@@ -69,14 +69,14 @@ def gone_after(pods: LocalCluster, name: str) -> float:
 
 
 def test_a_pod_is_ready_at_once(pods: LocalCluster) -> None:
-    """A pod without annotations is Running and Ready a moment after it is bound."""
+    """Check that a pod without annotations is Running and Ready at once after it is bound."""
     pods.door().create(PODS, pod("at-once"))
 
     assert is_below(seconds_to_ready(pods, "at-once"), AT_ONCE)
 
 
 def test_the_ready_delay_is_honoured(pods: LocalCluster) -> None:
-    """A pod with the ready annotation is Ready after that time and not before."""
+    """Check that a pod with the ready annotation is Ready after that delay and not before."""
     pods.door().create(PODS, pod("late", {"pod-ready.stage.kwok.x-k8s.io/delay": "1s"}))
 
     seconds = seconds_to_ready(pods, "late")
@@ -85,7 +85,7 @@ def test_the_ready_delay_is_honoured(pods: LocalCluster) -> None:
 
 
 def test_a_deleted_pod_goes_at_once(pods: LocalCluster) -> None:
-    """Deleted pods without annotations go within a moment each, whatever their grace period."""
+    """Check that deleted pods without annotations are gone at once, whatever their grace period is."""
     for number in range(ROUNDS):
         pods.door().create(PODS, pod(f"short-{number}"))
         seconds_to_ready(pods, f"short-{number}")
@@ -96,7 +96,7 @@ def test_a_deleted_pod_goes_at_once(pods: LocalCluster) -> None:
 
 
 def test_the_delete_delay_is_honoured_without_jitter(pods: LocalCluster) -> None:
-    """A deleted pod with the delete annotation goes after that time, not spread over its grace period."""
+    """Check that a deleted pod with the delete annotation is gone after that delay, without jitter."""
     pods.door().create(PODS, pod("slow", {"pod-delete.stage.kwok.x-k8s.io/delay": "1s"}))
     seconds_to_ready(pods, "slow")
 
@@ -106,13 +106,13 @@ def test_the_delete_delay_is_honoured_without_jitter(pods: LocalCluster) -> None
 
 
 def test_a_finalizer_holds_a_pod(pods: LocalCluster, cluster: LocalCluster) -> None:
-    """A deleted pod with somebody's finalizer stays, finalizer and all, and goes when that is taken off."""
+    """Check that a deleted pod with a foreign finalizer keeps it, and is gone when the finalizer is removed."""
     pods.door().create(PODS, pod("held", finalizers=["example.com/hold"]))
     pods.door().create(PODS, pod("witness"))
     seconds_to_ready(pods, "held")
     delete(pods, "held")
 
-    # By the time that a pod deleted later is gone, kwok has long seen this one.
+    # When a pod that was deleted later is gone, kwok has also processed the deletion of this one.
     gone_after(pods, "witness")
     held = pods.door().get(f"{PODS}/held")["metadata"]
     assert held["finalizers"] == ["example.com/hold"]
@@ -123,7 +123,7 @@ def test_a_finalizer_holds_a_pod(pods: LocalCluster, cluster: LocalCluster) -> N
 
 
 def test_a_job_pod_completes_after_its_time(cluster: LocalCluster, pods: LocalCluster) -> None:
-    """A Job's pod runs for as long as its annotation says, and then the Job is complete."""
+    """Check that a Job's pod runs as long as its annotation specifies, and that the Job then completes."""
     template = {
         "metadata": {"annotations": {"pod-complete.stage.kwok.x-k8s.io/delay": "1s"}},
         "spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "fake"}]},
@@ -135,7 +135,7 @@ def test_a_job_pod_completes_after_its_time(cluster: LocalCluster, pods: LocalCl
 
 
 def test_new_nodes_take_pods(cluster: LocalCluster, pods: LocalCluster) -> None:
-    """A node that is added later is Ready and runs the pods that are bound to it."""
+    """Check that a node that was added later is Ready and runs the pods that are bound to it."""
     (name,) = cluster.add_nodes(1)
     late = pod("elsewhere")
     late["spec"]["nodeName"] = name
@@ -146,9 +146,9 @@ def test_new_nodes_take_pods(cluster: LocalCluster, pods: LocalCluster) -> None:
 
 
 def test_a_node_without_the_annotation_is_left_alone(cluster: LocalCluster, pods: LocalCluster) -> None:
-    """kwok plays the kubelet only for nodes with its annotation."""
+    """Check that kwok manages only nodes with its annotation."""
     pods.door().create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "foreign"}})
-    cluster.add_nodes(1)  # created after it, and Ready by now
+    cluster.add_nodes(1)  # created after it, and Ready now
 
     conditions = pods.door().get("/api/v1/nodes/foreign")["status"].get("conditions", [])
     cluster.kubectl("delete", "node", "foreign", f"node-{cluster.nodes}")

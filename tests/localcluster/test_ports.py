@@ -1,4 +1,4 @@
-"""The ports of Knative's dispatcher are kept for it."""
+"""The fixed ports of Knative's dispatcher are reserved until it starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from localcluster.trouble import LocalClusterError
 
 
 def test_a_port_is_kept_until_the_dispatcher_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who wants one meanwhile is refused, and told which and why; afterwards it is free."""
+    """Check that reserved ports cannot be bound, that the error names the port, and that they are free afterwards."""
     first, second = free_port(), free_port()
     monkeypatch.setattr(planes, "DISPATCHER_PORTS", (first, second))
     with planes.reserved_ports():
@@ -28,7 +28,7 @@ def test_a_port_is_kept_until_the_dispatcher_comes(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_second_port_that_is_taken_frees_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What could not be kept in whole is not kept at all."""
+    """Check that no port stays reserved if one of them is taken."""
     first = free_port()
     with socket.socket() as other:
         other.bind(("", 0))

@@ -1,4 +1,4 @@
-"""The functions and the delivery as processes that tests can end and start again."""
+"""The functions and the local delivery as processes that tests can kill and start again."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from localcluster.trouble import LocalClusterError
 
 
 def test_both_answer_when_the_product_is_started(product: Product) -> None:
-    """After the start both readiness pages answer."""
+    """Check that both readiness endpoints respond after the start."""
     assert is_ready(product.functions_url)
     assert is_ready(product.broker_url)
 
 
 @pytest.mark.slow
 def test_the_functions_come_back_after_a_crash(product: Product) -> None:
-    """Killed functions are gone at once with their workers, and come back at the same address."""
+    """Check that killed functions stop with their workers, and restart at the same address."""
     product.kill_functions()
     gone = not is_ready(product.functions_url)
     product.start_functions()
@@ -29,7 +29,7 @@ def test_the_functions_come_back_after_a_crash(product: Product) -> None:
 
 @pytest.mark.slow
 def test_the_delivery_comes_back_after_a_crash(product: Product) -> None:
-    """A killed delivery is gone at once, and comes back at the same address with the same database."""
+    """Check that a killed delivery stops, and restarts at the same address with the same database."""
     product.kill_delivery()
     gone = not is_ready(product.broker_url)
     product.start_delivery()
@@ -40,7 +40,7 @@ def test_the_delivery_comes_back_after_a_crash(product: Product) -> None:
 
 
 def test_a_server_that_is_never_ready_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Waiting for a server that runs but never answers ends with its name and what it said."""
+    """Check that waiting for a server that never gets ready ends with an error with its name and its log."""
     log = tmp_path_factory.mktemp("sleeper") / "sleeper.log"
     server = Server("sleeper", ["sh", "-c", "echo asleep; sleep 60"], log)
     server.start()

@@ -1,4 +1,4 @@
-"""A proxy from the environment is for the world outside: no request of a local cluster reaches it."""
+"""A local cluster's requests to itself never use a proxy from the environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SERVICE = {"namespace": "default", "name": "nobody"}
 
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """Give the door of a proxy for all there is; nobody answers there, but who knocked is known."""
+    """Yield the listening socket of a proxy for all protocols; it answers nothing, but shows who connects."""
     with socket.create_server(("127.0.0.1", 0)) as door:
         for name in VARIABLES:
             monkeypatch.setenv(name, f"http://127.0.0.1:{door.getsockname()[1]}")
@@ -32,7 +32,7 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 
 
 def knocked(door: socket.socket) -> bool:
-    """Tell whether anybody has come."""
+    """Return whether a client has connected."""
     door.setblocking(False)
     try:
         door.accept()[0].close()
@@ -42,7 +42,7 @@ def knocked(door: socket.socket) -> bool:
 
 
 def refuse_maps(cluster: LocalCluster) -> None:
-    """Have a Service that nobody stands behind be asked about each ConfigMap."""
+    """Register a webhook for ConfigMaps whose Service has no endpoints."""
     spec = {"ports": [{"port": 443}]}
     cluster.door().create("/api/v1/namespaces/default/services", {"metadata": {"name": "nobody"}, "spec": spec})
     webhook = {
@@ -57,7 +57,7 @@ def refuse_maps(cluster: LocalCluster) -> None:
 
 
 def refusal(cluster: LocalCluster) -> str:
-    """Why a ConfigMap is not created; it is until the configuration has come to those who judge."""
+    """Return why the creation of a ConfigMap fails, "" if it succeeds because the webhook is not in force yet."""
     try:
         cluster.door().create(MAPS, {"metadata": {"generateName": "map-"}})
     except ApiError as error:
@@ -67,7 +67,7 @@ def refusal(cluster: LocalCluster) -> str:
 
 @pytest.mark.slow
 def test_a_cluster_asks_no_proxy_for_itself(proxy: socket.socket, tmp_path: Path) -> None:
-    """Neither do we for the API server, nor does that for a webhook that is a Service."""
+    """Check that neither the tests' client nor the API server's webhook calls use the proxy."""
     with LocalCluster(tmp_path / "cluster", nodes=1) as cluster:
         refuse_maps(cluster)
         await_ready("the webhook", lambda: "nobody" in refusal(cluster), cluster.servers)
@@ -77,7 +77,10 @@ def test_a_cluster_asks_no_proxy_for_itself(proxy: socket.socket, tmp_path: Path
 
 @pytest.mark.usefixtures("proxy")
 def test_what_runs_on_a_real_node_is_told_of_no_proxy(tmp_path: Path) -> None:
-    """It could not reach one, and the API server is at an address that is not 127.0.0.1."""
+    """Check that a real node's programs use no proxy, because they could not reach it.
+
+    The API server's address is not 127.0.0.1, so `NO_PROXY` must exclude it, too.
+    """
     server = Room("node", tmp_path / "node", "", "").server("kubelet", "kubelet")
 
     assert (server.env["NO_PROXY"], server.env["no_proxy"]) == ("*", "*")

@@ -1,4 +1,4 @@
-"""RabbitMQ's topology as its Broker's controller would declare it, and what its programs are told."""
+"""RabbitMQ's topology as the Broker's controller declares it, and the environment of its programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVERYTHING = Trigger("record-on-everything", {}, "http://record/", Policy(retry=
 
 
 def test_an_event_needs_all_attributes_of_a_filter() -> None:
-    """A headers binding for each Trigger, all of whose arguments must match; without a filter, none but our own."""
+    """Check that each Trigger has a headers binding for all its attributes; without a filter, for its name only."""
     bindings = topology.definitions("default", [TRIGGER, EVERYTHING])["bindings"]
 
     assert [binding["arguments"] for binding in bindings[:2]] == [
@@ -27,7 +27,10 @@ def test_an_event_needs_all_attributes_of_a_filter() -> None:
 
 
 def test_every_queue_survives_and_dead_letters_have_their_own() -> None:
-    """Durable quorum queues: one a Trigger, one more where there is a dead letter sink, with exchange and policy."""
+    """Check that there is a durable quorum queue per Trigger, and a second one per dead letter sink.
+
+    A dead letter queue has its own exchange and policy.
+    """
     found = topology.definitions("default", [TRIGGER, EVERYTHING])
 
     assert [queue["name"] for queue in found["queues"]] == [
@@ -42,7 +45,7 @@ def test_every_queue_survives_and_dead_letters_have_their_own() -> None:
 
 
 def test_names_fit_into_kubernetes() -> None:
-    """A name that would be too long keeps its beginning, and the rest becomes a hash, the same each time."""
+    """Check that a name that is too long keeps its beginning and ends with a stable hash."""
     name = topology.dead_queue("restore-on-maintenance-updated")
 
     assert len(name) <= topology.LONGEST_NAME
@@ -53,7 +56,7 @@ def test_names_fit_into_kubernetes() -> None:
 
 
 def test_a_dispatcher_is_told_what_the_trigger_says() -> None:
-    """Retries, backoff, timeout and parallelism come from the manifest; durations are written as Go reads them."""
+    """Check that a dispatcher gets retries, backoff, timeout and parallelism from the Trigger, as Go durations."""
     found = environment.dispatcher(TRIGGER, "default", "amqp://x", "http://ingress")
 
     wanted = {"RETRY": "10", "BACKOFF_POLICY": "exponential", "BACKOFF_DELAY": "0.2s", "TIMEOUT": "10s"}
@@ -64,7 +67,7 @@ def test_a_dispatcher_is_told_what_the_trigger_says() -> None:
 
 
 def test_a_machine_without_rabbitmq_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is built or started, in one line with the command."""
+    """Check that a missing RabbitMQ is reported in one line with the command, before anything is built."""
     monkeypatch.setattr(server, "PLACES", ())
     monkeypatch.setattr(shutil, "which", lambda program: None)
 

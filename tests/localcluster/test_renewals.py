@@ -1,5 +1,4 @@
-"""Certificates of a `make up` cluster: renewed by the product's own code, shown by the CLI, and no key in any byte that
-is written beside them."""
+"""Certificates of a `make up` cluster: the product renews them, the CLI lists them, and no key leaks elsewhere."""
 
 from __future__ import annotations
 
@@ -26,12 +25,12 @@ pytestmark = pytest.mark.slow
 
 NAMESPACE = "node-maintenance"
 VAULTS = ("servers/etcd", "product/admission")
-"""Where keys are meant to be: what the API server stores, and the Secret that the webhook mounts."""
+"""Directories that contain keys by design: the API server's storage, and the Secret that the webhook mounts."""
 SECONDS = 40
 
 
 def cli(directory: Path, *words: str) -> str:
-    """Run `kubectl maintenance` on the folder's cluster; gives its output."""
+    """Run `kubectl maintenance` on the directory's cluster and return its output."""
     environment = {**os.environ, "KUBECONFIG": str(directory / folder.KUBECONFIG)}
     line = [str(Path(sys.executable).with_name("kubectl-maintenance")), *words]
     done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
@@ -40,20 +39,20 @@ def cli(directory: Path, *words: str) -> str:
 
 
 def listed(directory: Path) -> dict[str, str]:
-    """Secret → serial, as the CLI shows them."""
+    """Return secret name → serial number, as listed by the CLI."""
     found = json.loads(cli(directory, "certificates", "-o", "json"))["certificates"]
     return {entry["secret"]: entry["serial"] for entry in found}
 
 
 def shown(directory: Path) -> str:
-    """The certificate that the webhook shows a client now."""
+    """Return the certificate that the webhook presents to clients now."""
     configuration = ("get", "validatingwebhookconfiguration", "nodemaintenance-validate", "-o")
     url = urlsplit(kubectl(directory, *configuration, "jsonpath={.webhooks[0].clientConfig.url}"))
     return ssl.get_server_certificate((str(url.hostname), url.port or 0))
 
 
 def issued(directory: Path) -> str:
-    """The certificate in the Secret; "" while it is gone."""
+    """Return the certificate in the Secret, "" if the Secret does not exist."""
     found = kubectl(directory, "get", "secret", "validate", "-n", NAMESPACE, "--ignore-not-found", "-o", "json")
     return base64.b64decode(json.loads(found)["data"]["tls.crt"]).decode() if found.strip() else ""
 
@@ -61,7 +60,7 @@ def issued(directory: Path) -> str:
 @proves("OSV-20", "OSV-23")
 @pytest.mark.parametrize("deed", ["asked for", "deleted"])
 def test_the_webhooks_certificate_is_renewed_by_the_product_and_the_server_takes_it(up: Path, deed: str) -> None:
-    """At once, by the event of its Secret; and the server is the same process."""
+    """Check that the certificate is renewed after a request or a deletion of its Secret, without a server restart."""
     before, process, serial = shown(up), record_of(up, "validate").pid, listed(up)["validate"]
 
     if deed == "asked for":
@@ -77,7 +76,7 @@ def test_the_webhooks_certificate_is_renewed_by_the_product_and_the_server_takes
 
 
 def refusal(directory: Path) -> str:
-    """What the API server, which asks the webhook, says against a maintenance of a node that is not there."""
+    """Return kubectl's error for a maintenance of an unknown node, which the webhook denies."""
     metadata, spec = {"name": "nobody"}, {"nodeName": "nobody"}
     body = {"apiVersion": "nodemaintenance.medik8s.io/v1beta1", "kind": "NodeMaintenance"}
     line = [str(build.servers() / "kubectl"), f"--kubeconfig={directory / folder.KUBECONFIG}", "create", "-f", "-"]
@@ -87,8 +86,11 @@ def refusal(directory: Path) -> str:
 
 @proves("OSV-23", "X-4")
 def test_no_key_is_in_any_byte_that_is_written_beside_the_secrets(up: Path, tmp_path: Path) -> None:
-    """Through a renewal, with a dead letter, the journal and a must-gather: what is searched is every file of the
-    cluster, its databases and the logs of all its processes among them, and all that the archive has."""
+    """Check that no file outside of the Secrets' directories contains a private key.
+
+    The test renews a certificate, and creates a dead letter and a must-gather archive. It then searches all files of
+    the cluster, including databases and logs, and the archive.
+    """
     keys = parts_of_keys(up)
     before = shown(up)
     cli(up, "certificates", "--renew", "validate")
@@ -104,7 +106,7 @@ def test_no_key_is_in_any_byte_that_is_written_beside_the_secrets(up: Path, tmp_
 
     written = {name: file.read_bytes() for name, file in files.items()}
     found = {str(name) for name, content in written.items() for part in keys if part in content}
-    assert len(keys) == 3 * 4  # of the server before and after, and of its authority
+    assert len(keys) == 3 * 4  # of the server before and after the renewal, and of its CA
     assert {name.name for name in written} >= {
         "journal.db",
         "delivery.db",
@@ -117,9 +119,9 @@ def test_no_key_is_in_any_byte_that_is_written_beside_the_secrets(up: Path, tmp_
 
 
 def parts_of_keys(directory: Path) -> set[bytes]:
-    """What gives away the keys of all Secrets: the secret number of each as it is, in PEM, and in a Secret's base64.
+    """Return the secret scalar of each Secret's key: as bytes, in PEM, and in the Secret's base64.
 
-    The public half stands behind it, and in certificates, too.
+    The public key follows it, and is also part of certificates.
     """
     found = json.loads(kubectl(directory, "get", "secrets", "-A", "-o", "json"))["items"]
     values = [value for item in found for name, value in (item.get("data") or {}).items() if name.endswith(".key")]
@@ -134,7 +136,7 @@ def in_vault(file: Path, directory: Path) -> bool:
 
 
 def lose_a_letter(directory: Path) -> None:
-    """Post an event that nobody has signed: the function refuses it, and so it becomes a dead letter."""
+    """Post an unsigned event, which the function rejects, so that it becomes a dead letter."""
     hints = (directory / folder.READY_FILE).read_text()
     (broker,) = [line.partition(": ")[2] for line in hints.splitlines() if line.startswith("broker: ")]
     about = {"specversion": "1.0", "id": "nobody", "source": "/nobody", "type": "dev.nodemaintenance.node.cordoned"}

@@ -1,4 +1,4 @@
-"""On a `make up` cluster whatever dies is back without a hand, soon, and a drain that is under way ends well."""
+"""On a `make up` cluster, killed processes are restarted soon, and a drain in progress still succeeds."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ from tests.machine import is_below
 pytestmark = pytest.mark.slow
 
 BACK = 3.0
-"""Seconds from a first death until the readiness page answers again."""
+"""Maximum seconds from the first kill until the readiness endpoint responds again."""
 PATIENCE = 30.0
-"""Seconds, so that the time it took is known even if it is too long."""
+"""Timeout in seconds; it exceeds the limit so that a slow restart is measured."""
 MAINTENANCE = "nodemaintenance.nodemaintenance.medik8s.io"
 ADDRESS = {"functions": r"FUNCTIONS=(\S+)", "delivery": r"BROKER=(\S+)", "console": r"console: (\S+)"}
-"""Where the hints of `make up` have the address of each."""
+"""Patterns for the addresses in the hints of `make up`."""
 
 
 def start_maintenance(directory: Path) -> subprocess.Popen[str]:
-    """Begin a maintenance of node-1 by `kubectl maintenance start`, and do not wait for it."""
+    """Start a maintenance of node-1 with `kubectl maintenance start`, without waiting for it."""
     words = [sys.executable, "-m", "console.cli", "start", "node-1", "--reason", "restarts"]
     environment = {**os.environ, "KUBECONFIG": str(directory / folder.KUBECONFIG)}
     return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def end_well(directory: Path) -> None:
-    """See that the maintenance succeeds, by a tick where its event was lost, and give the node back.
+    """Wait until the maintenance succeeds, delete it, and check that the node is uncordoned.
 
-    A tick comes by itself every 15 s; here it is sent, since that proves nothing of what was killed.
+    A tick replaces a lost event. The test sends it, because waiting up to 15 s for the next one would prove nothing
+    more.
     """
     broker = address_of(directory, "delivery")
     kubectl(directory, "wait", MAINTENANCE, "node-1", "--for=create", "--timeout=30s")
@@ -61,7 +62,7 @@ def end_well(directory: Path) -> None:
 
 
 def address_of(directory: Path, name: str) -> str:
-    """Where a part answers."""
+    """Return the address of a process."""
     found = re.search(ADDRESS[name], folder.hints(directory))
     assert found is not None
     return found[1]
@@ -69,7 +70,7 @@ def address_of(directory: Path, name: str) -> str:
 
 @pytest.mark.parametrize("name", ADDRESS)
 def test_a_killed_part_is_back_in_time(up: Path, name: str) -> None:
-    """Killed with SIGKILL, it answers its readiness page within three seconds, as another process."""
+    """Check that a process that was killed is ready again within three seconds, as a new process."""
     address = address_of(up, name)
     killed = record_of(up, name).pid
 
@@ -83,7 +84,7 @@ def test_a_killed_part_is_back_in_time(up: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ADDRESS)
 def test_a_drain_that_begins_while_a_part_is_down_succeeds(up: Path, name: str) -> None:
-    """The maintenance is created in the moment of the kill."""
+    """Check that a maintenance succeeds if it is created at the moment of the kill."""
     with start_maintenance(up) as start:
         os.kill(record_of(up, name).pid, signal.SIGKILL)
         assert start.wait(PATIENCE) == 0, start.stdout and start.stdout.read()
@@ -92,9 +93,9 @@ def test_a_drain_that_begins_while_a_part_is_down_succeeds(up: Path, name: str) 
 
 
 def test_the_cluster_itself_is_restarted_with_all_that_was_on_it(up: Path) -> None:
-    """etcd, API server, controller manager, scheduler and kwok, all killed at once: the same cluster is back.
+    """Check that the same cluster is back after etcd and all control-plane processes were killed at once.
 
-    Its nodes have their kubelets back, too: pods that are evicted end.
+    The fake kubelets are back, too: evicted pods end.
     """
     names = ("kwok", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd")
     uid = kubectl(up, "get", "node", "node-1", "-o", "jsonpath={.metadata.uid}")
@@ -114,13 +115,13 @@ def test_the_cluster_itself_is_restarted_with_all_that_was_on_it(up: Path) -> No
 
 
 def run_quietly(directory: Path, *words: str) -> bool:
-    """Tell whether kubectl succeeds."""
+    """Return whether kubectl succeeds."""
     line = [str(build.servers() / "kubectl"), f"--kubeconfig={directory / folder.KUBECONFIG}", *words]
     return subprocess.run(line, capture_output=True, check=False).returncode == 0
 
 
 def test_status_has_each_process_and_why_it_ended(up: Path) -> None:
-    """State, process id, restarts, and how it ended last."""
+    """Check that `status` lists state, process id, restarts and the last exit of each process."""
     before = record_of(up, "console")
     os.kill(before.pid, signal.SIGKILL)
     await_ready("the restart", lambda: record_of(up, "console").restarts > before.restarts, [], PATIENCE)

@@ -1,4 +1,4 @@
-"""`make up` and `make down`: what is started stays until it is ended, and then all of it goes."""
+"""`make up` and `make down`: a started cluster runs until it is stopped, and then stops completely."""
 
 from __future__ import annotations
 
@@ -37,17 +37,23 @@ try:
 except (LocalClusterError, OSError) as error:
     sys.exit(f"error: {{error}}")
 """
-"""A deed of a user who may not do everything; Python itself may be where only root may read."""
+"""Script that runs a command as an unprivileged user.
+
+It switches the user itself, because Python may be readable for root only.
+"""
 SUPERVISE = "(lambda directory: supervisor.supervise(directory, wish.Wish()))"
 UP = "NODES=2 CONTROL_PLANES=1 DELIVERY=local"
 SERVERS = 9
-"""etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok; functions, delivery, console, validate."""
+"""The processes are etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok and those of the product.
+
+The product's processes are functions, delivery, console and validate.
+"""
 
 
 def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
-    """After up the printed kubeconfig works and all is running; a second up says so; after down nothing is left.
+    """Check that `up` returns with a working cluster, a second `up` reports it, and `down` stops all processes.
 
-    As many nodes as were asked for belong to the control plane. Down ends everything although some files of the folder
+    The given number of nodes has the control-plane role. `down` stops everything although some files of the directory
     were deleted.
     """
     wanted = ("--nodes", "2", "--control-planes", "1")
@@ -83,7 +89,10 @@ def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
 
 @proves("NMO-18")
 def test_admission_is_left_out_on_request(directory: Path) -> None:
-    """With it the API server asks the webhook; without, no process and no configuration of it is there."""
+    """Check that the API server calls the webhook only if the component `admission` is selected.
+
+    Without it there is neither a webhook process nor its configuration.
+    """
     up = run(directory, "up", "--nodes", "1", "--wings", "maintenance,certificates")
     names = [record.name for record in folder.records(directory)]
     configured = kubectl(directory, "get", "validatingwebhookconfigurations,validatingadmissionpolicies", "-o", "name")
@@ -95,9 +104,9 @@ def test_admission_is_left_out_on_request(directory: Path) -> None:
 
 
 def test_a_killed_supervisor_takes_all_with_it(directory: Path) -> None:
-    """When the supervisor is killed with SIGKILL its servers end, down agrees, and a new up is not misled.
+    """Check that all servers end with a killed supervisor, including restarted ones, and that `up` works again.
 
-    So do those that it had started again. Nor is down misled when the folder of a cluster was deleted.
+    `down` also works if the directory of the running cluster was deleted.
     """
     assert run(directory, "up", "--nodes", "1").returncode == 0
     killed = record_of(directory, "delivery").pid
@@ -118,9 +127,9 @@ def test_a_killed_supervisor_takes_all_with_it(directory: Path) -> None:
 
 
 def ends_without_its_folder(directory: Path) -> None:
-    """All of the folder is deleted: down ends everything all the same."""
+    """Delete the whole directory, and check that `down` still stops everything."""
     groups, supervisor = folder.groups(directory), folder.supervisor_pid(directory)
-    while directory.exists():  # its servers go on writing
+    while directory.exists():  # the servers keep writing to it
         shutil.rmtree(directory, ignore_errors=True)
 
     down = run(directory, "down")
@@ -130,7 +139,7 @@ def ends_without_its_folder(directory: Path) -> None:
 
 
 def test_ctrl_c_while_starting_ends_what_was_started(directory: Path) -> None:
-    """Ctrl-C in the middle of up stops the servers that had been started by then."""
+    """Check that Ctrl-C during `up` stops the servers that were already started."""
     with subprocess.Popen(command(directory, "up"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as up:
         assert up.stdout is not None
         assert any("starting etcd" in line for line in up.stdout)
@@ -142,7 +151,7 @@ def test_ctrl_c_while_starting_ends_what_was_started(directory: Path) -> None:
 
 
 def test_an_unknown_delivery_is_refused(directory: Path) -> None:
-    """A delivery that we do not have is one line that names those we have, and nothing is started."""
+    """Check that an unknown delivery is rejected with one line that lists the known ones, before anything starts."""
     refused = run(directory, "up", "--delivery", "pigeon")
 
     assert refused.returncode == 1
@@ -151,7 +160,7 @@ def test_an_unknown_delivery_is_refused(directory: Path) -> None:
 
 
 def test_down_and_status_without_a_cluster_are_no_errors(directory: Path) -> None:
-    """Where nothing is up, down and status say so and succeed, also with a stale pid file."""
+    """Check that `down` and `status` succeed without a cluster, also with a stale pid file."""
     directory.mkdir()
     (directory / folder.PID_FILE).write_text("1")
 
@@ -163,7 +172,7 @@ def test_down_and_status_without_a_cluster_are_no_errors(directory: Path) -> Non
 
 
 def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path) -> None:
-    """What the system says of any file, with its path."""
+    """Check that an impossible directory is reported as one line with the system's error and the path."""
     (tmp_path / "file").touch()
 
     done = run(tmp_path / "file" / "up", "status")
@@ -173,7 +182,7 @@ def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path) -> None:
 
 
 def test_control_plane_nodes_leave_room_for_pods(directory: Path) -> None:
-    """As many of them as there are nodes is refused at once, with what to change; nothing is started."""
+    """Check that at least one node must remain a worker; otherwise `up` fails before anything starts."""
     up = run(directory, "up", "--nodes", "3", "--control-planes", "3")
 
     assert (up.returncode, up.stdout) == (1, "")
@@ -182,7 +191,7 @@ def test_control_plane_nodes_leave_room_for_pods(directory: Path) -> None:
 
 
 def test_down_ends_a_start_that_is_under_way(directory: Path) -> None:
-    """Called from elsewhere as soon as the first line is there: up fails, and nothing is left."""
+    """Check that `down` stops a cluster that is still starting, so that `up` fails."""
     with subprocess.Popen(command(directory, "up"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as up:
         assert up.stdout is not None
         assert up.stdout.readline() == "starting a cluster: NODES=3 DELIVERY=local\n"
@@ -196,13 +205,13 @@ def test_down_ends_a_start_that_is_under_way(directory: Path) -> None:
 
 
 def as_nobody(deed: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Do it with a folder, as a user who may not do everything."""
+    """Run a command with a directory as an unprivileged user."""
     words = [sys.executable, "-c", AS_NOBODY.format(deed=deed), str(directory)]
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_down_on_another_users_files_is_one_line(directory: Path) -> None:
-    """Files that may not be read or removed: down says whose they are to end, and removes nothing."""
+    """Check that `down` reports another user's files and removes nothing."""
     directory.mkdir()
     (directory / folder.READY_FILE).write_text("left")
     directory.chmod(0o555)
@@ -216,7 +225,10 @@ def test_down_on_another_users_files_is_one_line(directory: Path) -> None:
 
 
 def test_a_supervisor_that_has_no_lock_yet_is_not_gone(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is told by its command line; the folder may know another one that is dead."""
+    """Check that a starting supervisor without the lock is found by its command line.
+
+    The directory may contain the pid of a dead one.
+    """
     directory.mkdir()
     (directory / folder.PID_FILE).write_text("0")
     (directory / "starting.py").write_text("print(flush=True); input()")
@@ -232,15 +244,18 @@ def test_a_supervisor_that_has_no_lock_yet_is_not_gone(directory: Path, capsys: 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="nobody else can make what is root's")
 def test_what_root_s_cluster_left_is_named_with_its_remedy() -> None:
-    """A start goes no further: it would say of that folder that it is not empty."""
-    with tempfile.TemporaryDirectory(prefix="left-") as shared:  # pytest's own folders are for their owner
+    """Check that files that root's cluster left are named together with the command that removes them.
+
+    Otherwise the start would only report that the directory is not empty.
+    """
+    with tempfile.TemporaryDirectory(prefix="left-") as shared:  # only their owner can access pytest's directories
         left = Path(shared) / folder.SERVERS
         (left / "etcd").mkdir(parents=True)
         left.chmod(0o555)
         Path(shared).chmod(0o755)
 
         done = as_nobody("folder.clear", Path(shared))
-        Path(shared).chmod(0o555)  # all of it is root's, as of a first cluster
+        Path(shared).chmod(0o555)  # everything belongs to root, as after a first cluster
         all_of_it = as_nobody(SUPERVISE, Path(shared))
         Path(shared).chmod(0o755)
         left.chmod(0o755)
@@ -252,7 +267,7 @@ def test_what_root_s_cluster_left_is_named_with_its_remedy() -> None:
 
 @pytest.mark.parametrize("closed", ["", folder.SERVERS], ids=["the folder", "what an earlier cluster left"])
 def test_what_is_one_s_own_is_not_another_user_s(closed: str) -> None:
-    """A start that may not write names what is in the way, and no command that removes a cluster."""
+    """Check that a permission error for the user's own files is reported as it is, without a `sudo` command."""
     with tempfile.TemporaryDirectory(prefix="own-") as home:
         within = Path(home) / folder.SERVERS / "etcd"
         within.mkdir(parents=True)
@@ -269,7 +284,7 @@ def test_what_is_one_s_own_is_not_another_user_s(closed: str) -> None:
 
 
 def test_a_file_elsewhere_is_no_other_user_s_cluster(directory: Path) -> None:
-    """As that of a program which may not be run: it is named, and the folder stays out of it."""
+    """Check that a permission error outside of the directory is raised unchanged and names its file."""
     directory.mkdir()
 
     with pytest.raises(PermissionError, match="kwok"), folder.owned(directory):
@@ -281,7 +296,7 @@ def test_a_file_elsewhere_is_no_other_user_s_cluster(directory: Path) -> None:
     [Wish(nodes=5), Wish(control_planes=1), Wish(delivery="rabbitmq"), Wish(wings=("maintenance",)), Wish(real=2)],
 )
 def test_a_cluster_that_is_up_is_not_taken_for_another_one(directory: Path, other: Wish) -> None:
-    """Whatever differs: nothing of it is changed by a second up."""
+    """Check that `up` with other options fails if a cluster is running, and changes nothing."""
     directory.mkdir()
     (directory / folder.READY_FILE).write_text(folder.title(Wish()))
 
@@ -294,7 +309,10 @@ def test_a_cluster_that_is_up_is_not_taken_for_another_one(directory: Path, othe
 def test_an_up_that_builds_leaves_a_cluster_alone_that_came_up_meanwhile(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It says so, as where the cluster was up before; the exports of that one are still to be had."""
+    """Check that `up` uses a cluster that another `up` started in the meantime, and reports it.
+
+    The output of `make env` for that cluster is available.
+    """
     directory.mkdir()
     wish, other = Wish(), ExitStack()
     printed = f"{folder.title(wish)}export KUBECONFIG=there\n"

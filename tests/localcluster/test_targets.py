@@ -1,4 +1,4 @@
-"""The make targets for a cluster of one's own: `deploy`, `cluster-functest`, and the container image's."""
+"""The make targets for an existing cluster: `deploy`, `cluster-functest`, and those of the container image."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ IMAGE = ("container-build-and-push-community", "IMAGE=registry.example/nodemaint
 
 
 def make(target: str, *variables: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a make target."""
+    """Run a make target in the repository."""
     tools = os.pathsep.join([str(build.servers()), os.environ["PATH"]])
     return make_in(ROOT, target, *variables, **{"PATH": tools, **environment})
 
 
 def make_in(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run make in a folder."""
+    """Run make in a directory."""
     command, more = ["make", "--no-print-directory", *words], {**os.environ, **environment}
     return subprocess.run(command, cwd=folder, env=more, capture_output=True, text=True, check=False, timeout=120)
 
 
 def on(directory: Path) -> dict[str, str]:
-    """Give what names the folder's cluster as the current one."""
+    """Return the environment that selects the directory's cluster as the current one."""
     return {"KUBECONFIG": str(directory / folder.KUBECONFIG)}
 
 
 def everything(directory: Path) -> str:
-    """Give what tells whether anything was applied: our kinds, accounts and rights with their versions."""
+    """Return name and resourceVersion of all objects that an install creates."""
     kinds = "crd,namespace,clusterrole,clusterrolebinding"
     kinds_inside = "serviceaccount,role,rolebinding,service,deployment,configmap,networkpolicy"
     version = "-o=jsonpath={range .items[*]}{.kind}/{.metadata.name}={.metadata.resourceVersion} {end}"
@@ -49,7 +49,7 @@ def everything(directory: Path) -> str:
 @pytest.mark.slow
 @proves("NMO-26a")
 def test_deploy_applies_nothing_where_knative_is_missing(up: Path) -> None:
-    """It names each kind that the cluster does not serve, and what to install; nothing is on the cluster of it."""
+    """Check that `deploy` names every missing kind and applies nothing if Knative is not installed."""
     before = everything(up)
 
     done = make("deploy", **on(up))
@@ -67,7 +67,10 @@ def test_deploy_applies_nothing_where_knative_is_missing(up: Path) -> None:
 @pytest.mark.slow
 @proves("NMO-26a")
 def test_deploy_applies_an_overlay_whose_kinds_are_served(up: Path, tmp_path: Path) -> None:
-    """A folder of one's own is an overlay, too, where its objects name no namespace; a second time nothing changes."""
+    """Check that `deploy` applies the overlay of another directory, and that a second run changes nothing.
+
+    Its objects need no namespace.
+    """
     overlay = tmp_path / "my overlay"
     overlay.mkdir()
     (overlay / "kustomization.yaml").write_text(
@@ -86,7 +89,7 @@ def test_deploy_applies_an_overlay_whose_kinds_are_served(up: Path, tmp_path: Pa
 
 @proves("NMO-26a")
 def test_deploy_says_that_no_cluster_answers(tmp_path: Path) -> None:
-    """A kubeconfig whose server is not there."""
+    """Check that `deploy` reports an unreachable API server."""
     file = tmp_path / "kubeconfig"
     cluster = f"{{name: gone, cluster: {{server: 'http://127.0.0.1:{free_port()}'}}}}"
     context = "{name: gone, context: {cluster: gone, user: ''}}"
@@ -103,13 +106,13 @@ def test_deploy_says_that_no_cluster_answers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("overlay", ["pigeon", "~nobody-of-that-name/pigeon"])
 def test_an_unknown_overlay_is_refused(overlay: str) -> None:
-    """The message lists ours; a home of nobody is no folder, either."""
+    """Check that an unknown overlay, or an unknown user's home, is rejected with the list of overlays."""
     with pytest.raises(LocalClusterError, match=rf"OVERLAY={overlay} is no folder .* one of compact, func, .*plain"):
         applying.folder_of(overlay)
 
 
 def test_an_overlay_is_found_in_one_s_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Quotes keep the shell from looking up what `~` is."""
+    """Check that `~` is expanded, since quotes prevent the shell from doing so."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "kustomization.yaml").touch()
@@ -118,7 +121,7 @@ def test_an_overlay_is_found_in_one_s_home(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_what_names_no_namespace_is_looked_for_where_kubectl_puts_it() -> None:
-    """And no object of the whole cluster anywhere."""
+    """Check that an object without a namespace gets kubectl's default one, and a cluster-scoped object none."""
     broker, service = (
         {"kind": "Broker", "metadata": {"name": "b"}},
         {"kind": "Service", "metadata": {"namespace": "own"}},
@@ -132,7 +135,7 @@ def test_what_names_no_namespace_is_looked_for_where_kubectl_puts_it() -> None:
 
 
 def test_what_an_overlay_defines_itself_need_not_be_there() -> None:
-    """A CustomResourceDefinition and an object of its kind in one overlay: only the other kinds are needed."""
+    """Check that a kind whose CustomResourceDefinition is in the overlay is not required from the cluster."""
     definition = {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -164,7 +167,7 @@ def test_what_an_overlay_defines_itself_need_not_be_there() -> None:
     ids=["deployment", "cron-job", "other-image", "sealed-secret", "no-containers", "text", "null"],
 )
 def test_an_object_of_any_kind_may_be_beside_those_that_run_the_image(spec: Any, is_named: bool) -> None:
-    """What calls something else its template runs nothing."""
+    """Check that only pod templates count as images to run; other kinds may have a field named `template`."""
     found = obstacles.nameless([{"kind": "Thing", "metadata": {"name": "t"}, "spec": spec}, {"metadata": {}}])
 
     assert found == (["Thing t"] if is_named else [])
@@ -173,7 +176,7 @@ def test_an_object_of_any_kind_may_be_beside_those_that_run_the_image(spec: Any,
 @pytest.mark.slow
 @proves("NMO-26", "NMO-26a", "KNM-7")
 def test_the_functional_test_drains_the_node_it_is_told(up: Path) -> None:
-    """From creation to Succeeded, and the node is given back as it was."""
+    """Check that the functional test drains the named node until Succeeded, and restores it."""
     before = kubectl(up, "get", "node", "node-2", "-o", "jsonpath={.spec}")
 
     done = make("cluster-functest", "NODE=node-2", **on(up))
@@ -199,7 +202,7 @@ def test_the_functional_test_drains_the_node_it_is_told(up: Path) -> None:
     ids=["none", "unknown"],
 )
 def test_the_functional_test_touches_no_node_unasked(up: Path, variables: tuple[str, ...], message: str) -> None:
-    """Without a node's name, or with one that is not there, it says what there is and does nothing."""
+    """Check that the functional test changes nothing without the name of an existing node, and lists the nodes."""
     before = kubectl(up, "get", "nodes", "-o", "jsonpath={.items[*].metadata.generation} {.items[*].spec}")
 
     done = make("cluster-functest", *variables, **on(up))
@@ -212,7 +215,7 @@ def test_the_functional_test_touches_no_node_unasked(up: Path, variables: tuple[
 
 @proves("NMO-26a")
 def test_an_image_needs_an_engine(tmp_path: Path) -> None:
-    """Without one that works it says so and fails."""
+    """Check that the image target fails with a message if no container engine works."""
     for tool in Path("/usr/bin").iterdir():
         if tool.name not in ("podman", "docker", "buildah"):
             (tmp_path / tool.name).symlink_to(tool)
@@ -225,7 +228,7 @@ def test_an_image_needs_an_engine(tmp_path: Path) -> None:
 
 @proves("NMO-26a")
 def test_an_image_is_built_and_pushed_under_its_version(tmp_path: Path) -> None:
-    """By the engine that is there; a shell script stands in for it, and fails where it is told to."""
+    """Check that the image is built and pushed with its version tag; a shell script replaces the engine."""
     engine = tmp_path / "podman"
     engine.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n[ "$1" != "$FAILING" ]\n')
     engine.chmod(0o755)
@@ -247,7 +250,7 @@ def test_an_image_is_built_and_pushed_under_its_version(tmp_path: Path) -> None:
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Path:
-    """Give a folder whose `podman` writes down its calls, and fails where `FAILING` names its first word."""
+    """Return a directory whose `podman` logs its calls, and fails if `FAILING` is its first argument."""
     program = tmp_path / "podman"
     program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n[ "$1" != "$FAILING" ]\n')
     program.chmod(0o755)
@@ -255,7 +258,7 @@ def engine(tmp_path: Path) -> Path:
 
 
 def calls_of(engine: Path) -> list[str]:
-    """Return what the engine was called with since the last time, without the questions whether it works."""
+    """Return the engine's calls since the last time, except for `info`."""
     file = engine / "calls"
     lines = file.read_text().splitlines()
     file.unlink()
@@ -264,7 +267,7 @@ def calls_of(engine: Path) -> list[str]:
 
 @proves("C30", "KNM-7", "NMO-26")
 def test_the_targets_of_either_document_build_and_push_the_same_image(engine: Path) -> None:
-    """`container-build container-push` calls the engine as the one target does; each fails where the engine fails."""
+    """Check that both documents' targets make the same engine calls, and fail if the engine fails."""
     words, path = IMAGE[1:], f"{engine}:{os.environ['PATH']}"
     known = {}
     for targets in ("container-build-and-push-community",), ("container-build", "container-push"):
@@ -282,7 +285,7 @@ def test_the_targets_of_either_document_build_and_push_the_same_image(engine: Pa
 @proves("NMO-26", "KNM-7")
 @pytest.mark.parametrize("failing", ["", "ruff", "mypy", "pytest"])
 def test_check_fails_where_a_linter_or_a_test_does(tmp_path: Path, failing: str) -> None:
-    """In a copy of the Makefile with programs that stand for the linters and for Python, and write down their calls."""
+    """Check that `make check` fails if a linter or a test fails; scripts replace Python and the linters."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""WINGS and ACTORS of `make up`: what is installed, who plays OpenShift, and what is refused before anything starts."""
+"""`WINGS` and `ACTORS` of `make up`: installed components, simulated projects, and option checks before the start."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ALL = {
     "compact": ("node-maintenance", "functions"),
     "hyperconverged": ("kubevirt-hyperconverged", "node-maintenance-operator"),
 }
-"""Overlay → where the process is that serves all functions."""
+"""Overlay → namespace and name of the process that serves all functions."""
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ ALL = {
     ids=["unknown", "alone", "none", "half", "nobody to play for", "nothing for KubeVirt to do"],
 )
 def test_what_does_not_go_together_is_refused(directory: Path, options: tuple[str, ...], message: str) -> None:
-    """One line that says what to change, and nothing is started."""
+    """Check that invalid combinations are rejected with one line that names the remedy, before anything starts."""
     refused = run(directory, "up", *options)
 
     assert (refused.returncode, refused.stdout) == (1, "")
@@ -76,14 +76,14 @@ def test_what_does_not_go_together_is_refused(directory: Path, options: tuple[st
 
 
 def test_wings_are_named_in_any_order_and_once() -> None:
-    """Blanks do no harm, and what `make` has by default is all that needs nothing foreign."""
+    """Check that components can be given in any order, with spaces and duplicates; the defaults match make's."""
     assert choice.chosen("mutex, maintenance,mutex") == ("maintenance", "mutex")
     assert choice.chosen("maintenance,admission,certificates") == choice.DEFAULT
     assert f"WINGS ?= {','.join(choice.DEFAULT)}\n" in (ROOT / "Makefile").read_text()
 
 
 def test_a_wish_reaches_the_supervisor_whole() -> None:
-    """As one word of its command line."""
+    """Check that a cluster's spec survives the supervisor's command line unchanged."""
     wish = Wish(5, 1, "knative", ("maintenance", "mutex"), actors="on")
 
     assert (
@@ -95,21 +95,24 @@ def test_a_wish_reaches_the_supervisor_whole() -> None:
 
 
 def test_the_functions_of_a_wing_are_served_with_it_alone() -> None:
-    """What belongs to no wing, as `record`, is served with each."""
+    """Check that a component's functions are served only with it, and that `record` is always served."""
     assert set(served(choice.KNOWN)) - set(SERVED) == OPT_IN
     assert "renew-certificates" not in served(("maintenance",))
     assert "record" in served(("maintenance",))
 
 
 def test_the_shipped_overlay_is_used_where_it_is_what_is_wanted(tmp_path: Path) -> None:
-    """Nothing is written then."""
+    """Check that a shipped overlay with the selected components is used unchanged, and that nothing is written."""
     assert overlay.folder_of(OVERLAYS / "plain", choice.DEFAULT, tmp_path / "made") == OVERLAYS / "plain"
     assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize("shipped", ["plain", "rabbitmq", "knative", "compact"])
 def test_an_overlay_is_made_with_other_wings(tmp_path: Path, shipped: str) -> None:
-    """The Triggers of the mutex come, and call what is there; those of what is left out are gone."""
+    """Check that an overlay with other components has the Triggers of the selected components only.
+
+    The Triggers refer to existing Services.
+    """
     made = rendered(overlay.folder_of(OVERLAYS / shipped, ("maintenance", "mutex"), tmp_path))
 
     triggers = {item["metadata"]["name"]: item["spec"]["subscriber"]["ref"] for item in of_kind(made, "Trigger")}
@@ -124,7 +127,7 @@ def test_an_overlay_is_made_with_other_wings(tmp_path: Path, shipped: str) -> No
 
 @pytest.mark.parametrize("shipped", ["plain", "rabbitmq", "knative"])
 def test_labels_of_cpus_have_a_process_and_an_account_of_their_own(tmp_path: Path, shipped: str) -> None:
-    """As every function has there."""
+    """Check that `label-cpu` gets a separate process and ServiceAccount, as every function does in these overlays."""
     made = rendered(overlay.folder_of(OVERLAYS / shipped, (*choice.DEFAULT, choice.CPU_LABELS), tmp_path))
 
     calling = [
@@ -138,7 +141,10 @@ def test_labels_of_cpus_have_a_process_and_an_account_of_their_own(tmp_path: Pat
 
 @pytest.mark.parametrize("shipped", ["compact", "hyperconverged"])
 def test_one_process_for_all_serves_opt_in_wings_too(tmp_path: Path, shipped: str) -> None:
-    """Its Triggers call nothing that is not there, nor do their dead letters, all in its namespace."""
+    """Check that a process for all functions also serves optional components.
+
+    Their Triggers and dead letter sinks refer to existing Services in its namespace.
+    """
     made = rendered(overlay.folder_of(OVERLAYS / shipped, choice.KNOWN, tmp_path))
 
     triggers = {item["metadata"]["name"]: item["spec"] for item in of_kind(made, "Trigger")}
@@ -153,7 +159,10 @@ def test_one_process_for_all_serves_opt_in_wings_too(tmp_path: Path, shipped: st
 
 
 def test_beside_hyperconverged_machines_migrate_and_cpus_are_labelled() -> None:
-    """In that namespace, and under that account's rights, without being asked for."""
+    """Check that the overlay `hyperconverged` contains `virtualization` and `cpu-labels` by default.
+
+    They use its namespace and the rights of its account.
+    """
     made = rendered(OVERLAYS / "hyperconverged")
     named = {(item["kind"], item["metadata"]["name"]): item for item in made}
     home = "kubevirt-hyperconverged"
@@ -166,13 +175,16 @@ def test_beside_hyperconverged_machines_migrate_and_cpus_are_labelled() -> None:
 
 
 def place(named: Mapping[str, Any]) -> tuple[str, str]:
-    """Namespace and name of what this is of, or refers to."""
+    """Return namespace and name of an object's metadata or of a reference."""
     return named["namespace"], named["name"]
 
 
 @pytest.mark.parametrize("shipped", ["plain", "knative"])
 def test_who_emits_several_events_is_bound_to_the_broker(tmp_path: Path, shipped: str) -> None:
-    """`resync-runs` tells many runs at once, `protect` many nodes, and one answer takes one event."""
+    """Check that functions with several response events are bound to the Broker; a reply contains only one event.
+
+    `resync-runs` can emit events for many runs, `protect` for many nodes.
+    """
     made = rendered(overlay.folder_of(OVERLAYS / shipped, choice.KNOWN, tmp_path))
 
     bound = ("nodemaintenance.dev/binds", "broker")
@@ -195,7 +207,7 @@ def test_who_emits_several_events_is_bound_to_the_broker(tmp_path: Path, shipped
 def test_the_control_plane_follows_what_is_wanted(
     wanted: str, history: list[tuple[str, str]] | None, expected: tuple[str, str] | None
 ) -> None:
-    """By what the ClusterVersion says alone, so fake-cvo may be killed at any moment."""
+    """Check that fake-cvo's next state depends only on the ClusterVersion, so that it may be killed at any time."""
     spec = {"desiredUpdate": {"version": wanted}} if wanted else {}
     told = [{"version": version, "state": state} for version, state in history or []]
 
@@ -203,7 +215,10 @@ def test_the_control_plane_follows_what_is_wanted(
 
 
 def test_an_upgrade_can_be_tried_with_kubectl(directory: Path) -> None:
-    """Real CRDs, both actors, the samples as they are: every worker is upgraded, and the actors end with all else."""
+    """Check that an upgrade with real CRDs, both fakes and the unchanged samples upgrades every worker.
+
+    `down` also stops the fakes.
+    """
     wings = ("--wings", "maintenance,mutex", "--actors", "on")
     up = run(directory, "up", "--nodes", "3", "--control-planes", "1", *wings)
     assert up.returncode == 0, up.stdout + up.stderr
@@ -228,7 +243,10 @@ def test_an_upgrade_can_be_tried_with_kubectl(directory: Path) -> None:
 
 @pytest.mark.parametrize(("actors", "played"), [("on", {"fake-virt"}), ("kubevirt", BESIDE_KUBEVIRT)])
 def test_drains_of_virtual_machines_can_be_tried_with_kubectl(directory: Path, actors: str, played: set[str]) -> None:
-    """KubeVirt's CRDs, its actor or itself, the sample: one moves there and back unbroken, the other one boots anew."""
+    """Check that the sample VMs move without a reboot, or reboot on the other node, in a drain.
+
+    `fake-virt` runs them, or KubeVirt's own control plane with `fake-virt-handler`.
+    """
     build.servers(build.KUBEVIRT)
     up = run(directory, "up", "--nodes", "2", "--wings", "maintenance,virtualization", "--actors", actors)
     assert up.returncode == 0, up.stdout + up.stderr
@@ -254,7 +272,7 @@ def test_drains_of_virtual_machines_can_be_tried_with_kubectl(directory: Path, a
 
 
 def drain(directory: Path, node: str) -> None:
-    """Have a node be maintained, and wait until it is empty."""
+    """Create a maintenance of a node and wait until it succeeds."""
     kind = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance"}
     body = {**kind, "metadata": {"name": node}, "spec": {"nodeName": node}}
     (directory / "maintenance.json").write_text(json.dumps(body))
@@ -264,7 +282,7 @@ def drain(directory: Path, node: str) -> None:
 
 
 def makers(directory: Path) -> set[bool]:
-    """Whether KubeVirt made the migrations and the budgets of launchers that are there."""
+    """Return whether KubeVirt created the existing migrations and budgets of virt-launcher pods."""
     words = ("-o", "jsonpath={.items[*].metadata.name}")
     kinds = ("virtualmachineinstancemigrations", "poddisruptionbudgets")
     names = [name for kind in kinds for name in kubectl(directory, "get", kind, *words).split()]
@@ -272,7 +290,7 @@ def makers(directory: Path) -> set[bool]:
 
 
 def machines(directory: Path) -> dict[str, tuple[str, str]]:
-    """Each instance that runs → its node, and when its guest booted."""
+    """Return each running VMI → its node and the time of its guest's boot."""
     found: list[dict[str, Any]] = json.loads(kubectl(directory, "get", "vmi", "-o", "json"))["items"]
     return {
         item["metadata"]["name"]: (item["status"]["nodeName"], item["metadata"]["annotations"][BOOTED])
@@ -282,12 +300,12 @@ def machines(directory: Path) -> dict[str, tuple[str, str]]:
 
 
 def nodes(directory: Path) -> list[str]:
-    """Where instances run."""
+    """Return the nodes of the running VMIs."""
     return [node for node, _ in machines(directory).values()]
 
 
 def upgrade(directory: Path) -> None:
-    """Apply the samples, want another version, and wait for the end."""
+    """Apply the samples, set another desired version, and wait until the run is finished."""
     for name in ("rule", "target", "runconfig"):
         kubectl(directory, "apply", "-n", NAMESPACE, "-f", str(SAMPLES / f"mutex_v1alpha1_mutex{name}.yaml"))
     kubectl(directory, "apply", "-f", str(SAMPLES / "mutex_canary.yaml"))
@@ -298,6 +316,6 @@ def upgrade(directory: Path) -> None:
 
 
 def versions(directory: Path) -> dict[str, str]:
-    """Worker → the version on its label."""
+    """Return each worker → the version in its label."""
     nodes: list[dict[str, Any]] = json.loads(kubectl(directory, "get", "nodes", "-l", WORKER, "-o", "json"))["items"]
     return {node["metadata"]["name"]: node["metadata"]["labels"][VERSION_LABEL] for node in nodes}

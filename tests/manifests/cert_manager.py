@@ -11,6 +11,6 @@ KINDS = ("issuers", "certificates")
 
 
 def crds() -> list[Path]:
-    """Return the files of the kinds that the component `cert-manager` uses; download them if need be."""
+    """Return the files of the CRDs that the component `cert-manager` needs, downloading them if necessary."""
     folder = build.module_folder("knative", MODULE) / "deploy" / "crds"
     return [folder / f"crd-{kind}.yaml" for kind in KINDS]

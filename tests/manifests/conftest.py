@@ -1,4 +1,4 @@
-"""A cluster that knows Knative's kinds."""
+"""A cluster with Knative's CRDs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.manifests.rendering import knative_crds
 
 @pytest.fixture(scope="package")
 def knative(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Give a cluster with the CRDs of Knative Eventing and Serving, which runs nothing of them."""
+    """Yield a cluster with the CRDs of Knative Eventing and Serving, but without their controllers."""
     with LocalCluster(tmp_path_factory.mktemp("knative"), nodes=1) as cluster:
         files = [word for file in knative_crds() for word in ("-f", str(file))]
         cluster.kubectl("apply", "--server-side", *files)

@@ -1,4 +1,4 @@
-"""An install that was applied, at work: its workloads are processes here, each under the account its manifest names."""
+"""Runs an applied install: its workloads are local processes, each with the ServiceAccount of its manifest."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ from tests.manifests.rendering import ROOT, Manifest, of_kind
 from tests.workload import pod_on
 
 OF_SERVING = ("containerConcurrency", "timeoutSeconds")
-"""What the pod template of a Knative Service says to Serving, and no pod knows."""
+"""Fields in the pod template of a Knative Service that are for Serving, not for the pod."""
 MIN_SCALE = "autoscaling.knative.dev/min-scale"
 OF_WINGS = ("certificate-sources", "virtualization-sources", "cpu-label-sources")
-"""Accounts of the sources that are not run: one account sees what the local delivery watches here."""
+"""Accounts of the sources that do not run here; one account watches all objects for the local delivery."""
 
 
 class Running(Startable):
-    """The functions of an install with one Service for all, and its sources and Triggers on the local delivery.
+    """The functions of an install with one Service, and its sources and Triggers on the local delivery.
 
-    In: a cluster with the install on it, the objects of the install, and a folder for logs and databases.
+    Args:
+        cluster: A cluster to which the install was applied.
+        objects: The install's objects.
+        directory: The directory for logs and databases.
     """
 
     def __init__(self, cluster: LocalCluster, objects: list[Manifest], directory: Path) -> None:
@@ -45,18 +48,21 @@ class Running(Startable):
         ]
 
     def _bring_up(self) -> None:
-        """Start both; return when both are ready."""
+        """Start the functions and the local delivery; return when both are ready."""
         for server, url in zip(self._servers, self._urls, strict=True):
             server.start()
             await_ready(server.name, partial(is_ready, url), [server], seconds=30)
 
     def stop(self) -> None:
-        """End both, the delivery first, as a crash would: nothing of them is wanted."""
+        """Kill both processes, the delivery first."""
         kill_all(self._servers)
 
 
 def _is_shared(item: Manifest) -> bool:
-    """Whether it is part of the one process and its chain: the webhook and what renews certificates are not run."""
+    """Return whether the object belongs to the shared process and its chain.
+
+    The webhook, and the function that renews certificates, do not run here.
+    """
     labels = item["metadata"].get("labels") or {}
     account = (item.get("spec") or {}).get("serviceAccountName")
     return (
@@ -67,7 +73,7 @@ def _is_shared(item: Manifest) -> bool:
 
 
 def _delivery(cluster: LocalCluster, objects: list[Manifest], directory: Path, functions: str, delivery: str) -> Server:
-    """The local delivery, reading what was applied."""
+    """Build the local delivery, which reads the applied manifests."""
     file = directory / "install.yaml"
     file.write_text(yaml.safe_dump_all(objects))
     accounts = {_identity(cluster, item) for item in of_kind(objects, "ApiServerSource")}
@@ -80,16 +86,17 @@ def _delivery(cluster: LocalCluster, objects: list[Manifest], directory: Path, f
 
 
 def _identity(cluster: LocalCluster, item: Manifest) -> Path:
-    """A kubeconfig of the account that an object runs under."""
+    """Return a kubeconfig of the ServiceAccount that an object uses."""
     spec = item["spec"]
     account = spec.get("serviceAccountName") or spec["template"]["spec"]["serviceAccountName"]
     return kubeconfig(cluster, item["metadata"]["namespace"], account)
 
 
 def deployment_of(item: Manifest) -> Manifest:
-    """What Serving makes of a Knative Service, or Eventing of a ContainerSource, less what is only theirs.
+    """Build the Deployment that Serving creates for a Knative Service, or Eventing for a ContainerSource.
 
-    Serving names the Deployment of the first revision NAME-00001-deployment, and keeps the `min-scale` of pods.
+    It lacks the fields that only their controllers use. Serving names the Deployment of the first revision
+    NAME-00001-deployment, and runs `min-scale` pods.
     """
     template, name = item["spec"]["template"], item["metadata"]["name"]
     labels = {**template["metadata"]["labels"], "app": name}
@@ -112,7 +119,7 @@ def deployment_of(item: Manifest) -> Manifest:
 
 
 def drained_and_given_back(cluster: LocalCluster) -> None:
-    """See that the document's object of the oldest API drains its node, and that its deletion gives the node back."""
+    """Check that the sample of the oldest API drains its node, and that its deletion uncordons the node."""
     sample = ROOT / "deploy" / "crds" / "nodemaintenance_cr.yaml"
     node = yaml.safe_load(sample.read_text())["spec"]["nodeName"]
     pod = {"apiVersion": "v1", "kind": "Pod", **pod_on(node, "web")}

@@ -1,4 +1,4 @@
-"""The webhook as it is installed: what its account may do, when it is asked, and what it is told."""
+"""The manifests of the admission webhook: the rights of its account, its rules, and its Secret."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def said() -> set[Right]:
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
 def test_its_account_may_do_what_the_code_says_and_no_more(installed: LocalCluster, namespace: str) -> None:
-    """Design rule 7: it writes nothing at all."""
+    """Design rule 7: the webhook's account may do what the code documents; it writes nothing."""
     installed.kubectl("apply", "--server-side", "-f", COMPONENT / "rbac.yaml")
 
     assert own(installed, "validate", namespace) == reaching(said(), namespace)
@@ -38,9 +38,10 @@ def test_its_account_may_do_what_the_code_says_and_no_more(installed: LocalClust
 @proves("NMO-18")
 @pytest.mark.parametrize("name", WITH)
 def test_it_is_asked_of_creation_alone_and_its_absence_refuses_nothing(name: str) -> None:
-    """A finalizer must always come off, and a node may be maintained because something is down.
+    """Check that the webhook is called only for creations, and that its failure rejects no request.
 
-    Nobody is asked at all before the CA is known, which brings the rules.
+    A finalizer can always be removed, and a node can be maintained while the webhook is down. Without a CA bundle the
+    configuration has no rules: they are in an annotation, from which they are set together with the CA bundle.
     """
     (configuration,) = of_kind(overlay(name), "ValidatingWebhookConfiguration")
     (webhook,) = configuration["webhooks"]
@@ -80,7 +81,7 @@ def test_server_service_certificate_and_configuration_name_each_other(name: str)
 
 
 def test_no_caller_of_ours_is_told_a_key() -> None:
-    """The Secret is mounted, and readable for nobody else's account: the component grants no right to Secrets."""
+    """Check that the component grants no right to Secrets; the certificate's Secret is mounted."""
     rules = [
         rule for item in yaml.safe_load_all((COMPONENT / "rbac.yaml").read_text()) for rule in item.get("rules", [])
     ]

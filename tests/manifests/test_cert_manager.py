@@ -1,5 +1,7 @@
-"""The component `cert-manager`, on a real API server with the CRDs of cert-manager: those take it as it is, and with it
-nothing is left for us to write."""
+"""The component `cert-manager` on a real API server with cert-manager's CRDs.
+
+The API server accepts its objects unchanged, and `renew-certificates` then writes nothing.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,10 @@ STRICT = ("apply", "--server-side", "--validate=strict", "--force-conflicts", "-
 
 @pytest.fixture(scope="module")
 def managed(installed: LocalCluster) -> Iterator[LocalCluster]:
-    """Give the installed cluster with the kinds of cert-manager, which itself does not run."""
+    """Yield the installed cluster with the CRDs of cert-manager, but without cert-manager itself."""
     crds = [yaml.safe_load(file.read_text()) for file in cert_manager.crds()]
     for crd in crds:
-        crd["metadata"] = {"name": crd["metadata"]["name"]}  # the rest is what its chart fills in
+        crd["metadata"] = {"name": crd["metadata"]["name"]}  # cert-manager's chart fills in the other fields
     names = [crd["metadata"]["name"] for crd in crds]
     installed.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(crds))
     installed.await_kinds(*names)
@@ -41,7 +43,7 @@ def managed(installed: LocalCluster) -> Iterator[LocalCluster]:
 
 @proves("OSV-23")
 def test_cert_managers_kinds_take_the_component_as_it_is(managed: LocalCluster) -> None:
-    """Each field is known to their schemas, and none is lost."""
+    """Check that cert-manager's schemas accept each field of the component and keep it."""
     shipped = list(yaml.safe_load_all((COMPONENT / "certificates.yaml").read_text()))
 
     managed.kubectl(*STRICT, COMPONENT / "certificates.yaml")
@@ -53,7 +55,7 @@ def test_cert_managers_kinds_take_the_component_as_it_is(managed: LocalCluster) 
 
 
 def test_a_field_that_the_kinds_do_not_have_is_refused(managed: LocalCluster) -> None:
-    """So the one above can fail."""
+    """Check that an unknown field is rejected, so that the previous test can fail."""
     wrong = (COMPONENT / "certificates.yaml").read_text().replace("renewBefore:", "renewAfter:")
 
     with pytest.raises(Exception, match="renewAfter"):
@@ -62,7 +64,7 @@ def test_a_field_that_the_kinds_do_not_have_is_refused(managed: LocalCluster) ->
 
 @proves("OSV-23")
 def test_the_webhook_asks_for_the_certificate_that_cert_manager_makes() -> None:
-    """One name for Certificate and Secret, by which either of the two renewals finds the configuration."""
+    """Check that Certificate, Secret and the webhook's CA injection annotation have the same name."""
     (configuration,) = of_kind(overlay("plain"), "ValidatingWebhookConfiguration")
     shipped = list(yaml.safe_load_all((COMPONENT / "certificates.yaml").read_text()))
     (server,) = [item for item in of_kind(shipped, "Certificate") if not item["spec"].get("isCA")]
@@ -75,7 +77,10 @@ def test_the_webhook_asks_for_the_certificate_that_cert_manager_makes() -> None:
 @pytest.mark.slow
 @proves("OSV-23")
 def test_beside_cert_manager_we_write_nothing(managed: LocalCluster) -> None:
-    """With the Secret and the configuration as cert-manager leaves them: no label of ours is on either."""
+    """Check that a renewal writes nothing if cert-manager manages the Secret and the webhook configuration.
+
+    Neither object has the component label.
+    """
     door = managed.door()
     now = datetime.now(timezone.utc)
     signer = issuing.new_authority(COMPONENTS["ours"], now)
@@ -100,7 +105,7 @@ def test_beside_cert_manager_we_write_nothing(managed: LocalCluster) -> None:
 
 
 def everything(cluster: LocalCluster) -> str:
-    """Name and version of all that a renewal may write."""
+    """Return name and resourceVersion of every object that the renewal may write."""
     kinds = "secret,configmap,event,validatingwebhookconfiguration"
     versions = "-o=jsonpath={range .items[*]}{.kind}/{.metadata.name}={.metadata.resourceVersion} {end}"
     found = cluster.kubectl("get", kinds, "-n", OURS, versions).stdout

@@ -1,4 +1,4 @@
-"""The console's components: what they add to an install, and what its account may do."""
+"""The console's components: the objects that they add to an install, and the rights of its account."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OURS = {"app.kubernetes.io/part-of": "node-maintenance", "app.kubernetes.io/comp
 
 
 def install(folder: Path, *components: str) -> list[Manifest]:
-    """What the components add to the usual overlay."""
+    """Return the objects that the components add to the overlay `plain`."""
     there = f"{'../' * len(folder.parts[1:])}{MANIFESTS.relative_to('/')}"
     file = {
         "resources": [f"{there}/overlays/plain"],
@@ -42,7 +42,7 @@ def install(folder: Path, *components: str) -> list[Manifest]:
 
 
 def granted(objects: list[Manifest]) -> set[Right]:
-    """The rights in all roles."""
+    """Return the rights of all roles."""
     return {
         Right(group, resource, verb, item["metadata"].get("namespace", ""))
         for item in of_kind(objects, "ClusterRole", "Role")
@@ -59,7 +59,10 @@ def documented(module: str) -> set[Right]:
 
 @pytest.mark.slow
 def test_the_consoles_account_may_only_look(tmp_path: Path) -> None:
-    """Design rule 7: callers act with their own rights; what the code says that it touches is what is granted."""
+    """Design rule 7: the console's account has exactly the documented rights, which are read-only.
+
+    Callers use their own rights for everything else.
+    """
     rights = granted(install(tmp_path, "console"))
 
     assert rights == documented("web/app.py")
@@ -67,12 +70,15 @@ def test_the_consoles_account_may_only_look(tmp_path: Path) -> None:
 
 
 def test_behind_a_proxy_it_may_do_what_it_does_for_others_and_no_more(tmp_path: Path) -> None:
-    """Switched on by a component of its own."""
+    """Check that the component `proxied` adds only the rights for checking the callers' permissions."""
     assert granted(install(tmp_path, "console", "proxied")) == documented("web/app.py") | documented("web/callers.py")
 
 
 def test_the_consoles_pod_is_confined_and_reads_its_journal_from_a_secret(tmp_path: Path) -> None:
-    """As every pod of ours; two, each on a node of its own where there are two, so that a drain leaves one to ask."""
+    """Check that the console's two pods are confined, spread over the nodes, and read the journal's URL from a Secret.
+
+    A drain of one node then leaves one of the pods.
+    """
     objects = install(tmp_path, "console")
     (deployment,) = of_kind(objects, "Deployment")
     (pod,) = pod_specs(objects).values()
@@ -96,7 +102,7 @@ def test_the_consoles_pod_is_confined_and_reads_its_journal_from_a_secret(tmp_pa
 
 
 def test_a_proxys_headers_are_believed_only_where_that_was_asked_for(tmp_path: Path) -> None:
-    """And where it proves itself by a secret that is mounted."""
+    """Check that the component `proxied` sets the header variables and mounts the proxy's secret."""
     (pod,) = pod_specs(install(tmp_path, "console", "proxied")).values()
 
     (container,) = pod["spec"]["containers"]
@@ -114,7 +120,7 @@ def test_a_proxys_headers_are_believed_only_where_that_was_asked_for(tmp_path: P
 
 @pytest.mark.slow
 def test_to_act_as_others_is_a_component_of_its_own(tmp_path: Path) -> None:
-    """Whoever may impersonate everybody may do everything."""
+    """Check that only the component `impersonating` grants impersonation, which amounts to all rights."""
     parts = ("console", "proxied", "impersonating")
     without, whole = (tmp_path / name for name in ("without", "whole"))
     for folder in (without, whole):
@@ -129,7 +135,7 @@ def test_to_act_as_others_is_a_component_of_its_own(tmp_path: Path) -> None:
 
 
 def test_only_the_door_reaches_the_console_and_it_reaches_the_functions(tmp_path: Path) -> None:
-    """The door is of the console's own namespace: a label in any other is not enough."""
+    """Check that only labelled pods of its own namespace reach the console, and that it reaches the functions."""
     policies = {
         item["metadata"]["name"]: item["spec"] for item in of_kind(install(tmp_path, "console"), "NetworkPolicy")
     }
@@ -148,7 +154,7 @@ def test_only_the_door_reaches_the_console_and_it_reaches_the_functions(tmp_path
 def test_a_real_api_server_takes_what_the_components_add(
     installed: LocalCluster, tmp_path: Path, components: tuple[str, ...]
 ) -> None:
-    """NMO-24: nothing in them is misspelt."""
+    """NMO-24: a real API server accepts the objects of the components with strict validation."""
     objects = install(tmp_path, *components)
 
     done = installed.kubectl(
@@ -161,7 +167,7 @@ def test_a_real_api_server_takes_what_the_components_add(
 
 @pytest.fixture
 def console_door(knative: LocalCluster, receiver: Receiver) -> Iterator[Cluster]:
-    """The door of the console's own account, with the shipped rights, where there are a Broker and a Trigger."""
+    """Yield the API client of the console's account, with its manifest's rights, a Broker and a Trigger."""
     admin, eventing = knative.door(), f"/apis/eventing.knative.dev/v1/namespaces/{NAMESPACE}"
     knative.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}])
     knative.kubectl("apply", "-f", RIGHTS)
@@ -174,7 +180,7 @@ def console_door(knative: LocalCluster, receiver: Receiver) -> Iterator[Cluster]
     identity = kubeconfig(knative, NAMESPACE, "console")
     with closing(Cluster(str(identity))) as door:
         yield door
-    identity.unlink()  # the next account of that name is another one
+    identity.unlink()  # the next account of this name has another uid
     knative.kubectl("delete", "-f", RIGHTS)
     knative.kubectl("delete", "trigger/taint-on-node-cordoned", "broker/default", "-n", NAMESPACE)
 
@@ -187,7 +193,7 @@ def _item(kind: str, name: str) -> Manifest:
 def test_its_rights_are_enough_to_find_where_to_replay_and_where_to_redrive(
     knative: LocalCluster, console_door: Cluster, receiver: Receiver
 ) -> None:
-    """In a cluster the Triggers say where functions are, and its account may list those of its own namespace alone."""
+    """Check that the account may list Triggers and Brokers in its namespace, and so finds functions and Broker."""
     about = events.Reference(MEDIK8S.api_version, "node-1", "uid-1")
     event = events.event(events.NODE_CORDONED, "cordon", about, "node-1")
     entry = Entry(1, datetime.now(timezone.utc), event)

@@ -1,4 +1,4 @@
-"""The component `deleting`: the one right that `spec.drain.disableEviction` needs beyond those of every install."""
+"""The component `deleting`: the right to delete pods, which only `spec.drain.disableEviction` needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.proofs import proves
 
 
 def added(folder: Path, base: str) -> list[Manifest]:
-    """What the component adds to an overlay, as one that uses both has it."""
+    """Return the objects that the component adds to an overlay."""
     there = f"{'../' * len(folder.parts[1:])}{MANIFESTS.relative_to('/')}"
     file = {"resources": [f"{there}/overlays/{base}"], "components": [f"{there}/components/deleting"]}
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(file))
@@ -23,7 +23,7 @@ def added(folder: Path, base: str) -> list[Manifest]:
 @proves("DRN-1a")
 @pytest.mark.parametrize(("base", "account"), [("plain", "evict"), ("knative", "evict"), ("compact", "functions")])
 def test_the_account_of_evict_may_delete_pods_with_it_alone(tmp_path: Path, base: str, account: str) -> None:
-    """DRN-1a: a role and its binding; no account of the overlay may do it without."""
+    """DRN-1a: the component grants `evict` the deletion of pods; without it no account may delete pods."""
     role, binding = added(tmp_path, base)
 
     accounts = {item["metadata"]["name"] for item in of_kind(overlay(base), "ServiceAccount")}

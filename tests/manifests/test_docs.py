@@ -1,4 +1,4 @@
-"""What docs/ says of the manifests is so."""
+"""The statements of docs/ about the manifests are true."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CPU_LABELS = (ROOT / "docs/cpu-labels.md").read_text()
 
 
 def rows(page: str, heading: str) -> list[list[str]]:
-    """The cells of the table under a heading, less its head."""
+    """Return the cells of the table below a heading, without its header row."""
     section = page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     lines = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line] for line in lines[2:]]
@@ -45,9 +45,10 @@ def images(objects: list[Manifest]) -> set[str]:
 
 
 def test_the_page_says_how_what_is_outside_an_install_goes_with_it() -> None:
-    """What an opt-in wing leaves on objects of others, or holds CRDs by; what undoes it runs while its functions do.
+    """Check that the removal instructions handle objects outside of the install in the right order.
 
-    The oldest group, which no overlay has, goes once its objects are gone.
+    Optional components leave labels on other objects, and finalizers that block the deletion of CRDs. The functions
+    that remove them must still run. The CRD of the oldest group, which is in no overlay, is removed after its objects.
     """
     section = INSTALL.partition("## Remove it\n")[2].partition("\n## ")[0]
     lines = section.partition("```console\n")[2].partition("```")[0].splitlines()
@@ -62,12 +63,12 @@ def test_the_page_says_how_what_is_outside_an_install_goes_with_it() -> None:
 
 
 def test_the_page_lists_every_overlay() -> None:
-    """NMO-24: no way to install is hidden, none is promised in vain."""
+    """NMO-24: docs/install.md lists exactly the existing overlays."""
     assert {row[0].strip("`") for row in rows(INSTALL, "By kustomize")} == set(INSTALLS)
 
 
 def shown(folder: Path, number: int) -> list[Manifest]:
-    """What the overlay makes that the page shows as its first, second, ... one."""
+    """Render the overlay that the page shows as its n-th one."""
     written = re.findall(r"<<END\n(.*?)\nEND\n", INSTALL, re.DOTALL)[number]
     relative = f"{'../' * len(folder.parts[1:])}{MANIFESTS.relative_to('/')}"
     (folder / "kustomization.yaml").write_text(written.replace("../manifests", relative))
@@ -76,7 +77,7 @@ def shown(folder: Path, number: int) -> list[Manifest]:
 
 @pytest.mark.parametrize(("number", "name"), [(0, "knative"), (2, "func")])
 def test_an_overlay_of_ones_own_as_shown_names_the_image_everywhere(tmp_path: Path, number: int, name: str) -> None:
-    """The functions and PodSource are one image, said once."""
+    """Check that the overlays in the page replace the image of all functions and of PodSource at once."""
     objects = shown(tmp_path, number)
 
     assert images(overlay(name)) == {PLACEHOLDER}
@@ -85,7 +86,7 @@ def test_an_overlay_of_ones_own_as_shown_names_the_image_everywhere(tmp_path: Pa
 
 
 def test_every_overlay_that_a_page_shows_names_the_image() -> None:
-    """Applied as shown it would run nothing, and `make deploy` refuses it."""
+    """Check that every overlay in the docs sets an image; otherwise no pod starts, and `make deploy` refuses it."""
     pages = [page.read_text() for page in sorted((ROOT / "docs").glob("*.md"))]
     files = re.findall(r"^kind: Kustomization\n(.*?)\n(?:END|```)$", "\n".join(pages), re.DOTALL | re.MULTILINE)
 
@@ -98,7 +99,7 @@ READ = (*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "config/samples")
 
 @pytest.mark.parametrize("page", [page for page in READ if page.name != "requirements.md"], ids=lambda page: page.name)
 def test_no_page_leans_on_a_document_that_its_reader_lacks(page: Path) -> None:
-    """But for the table of what is claimed, whose words are those of the requirements."""
+    """Check that no page refers to a requirement document that the reader does not have; docs/requirements.md may."""
     assert not re.findall(r"\b(?:document 00\d|(?:the|its) document\b)", page.read_text(), re.IGNORECASE)
 
 
@@ -108,7 +109,7 @@ SERVED = {"knative": ("Service", "record"), "plain": ("Deployment", "record"), "
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind", "served"), [(name, *found) for name, found in SERVED.items()], ids=SERVED)
 def test_the_journal_is_read_in_its_pod_as_shown(name: str, kind: str, served: str, tmp_path: Path) -> None:
-    """By the program of the image, which has nothing but the pod's variables."""
+    """Check that the command of docs/install.md reads the journal with the program and the variables of its pod."""
     (program,) = re.findall(r"kubectl exec -n node-maintenance \$pod -- python (.*) > ", INSTALL)
     (pod,) = [
         item["spec"]["template"]["spec"]["containers"][0]
@@ -127,7 +128,7 @@ def test_the_journal_is_read_in_its_pod_as_shown(name: str, kind: str, served: s
 
 
 def test_the_first_install_shown_looks_before_it_applies() -> None:
-    """NMO-26a: `kubectl apply` takes the rights of an install that is there."""
+    """NMO-26a: docs/install.md starts with `make deploy`: `kubectl apply` could take over another install's rights."""
     section = INSTALL.partition("## By kustomize\n")[2].partition("\n## ")[0]
     shown_first = section.partition("```console\n")[2].partition("```")[0]
 
@@ -137,12 +138,12 @@ def test_the_first_install_shown_looks_before_it_applies() -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_no_overlay_of_ours_has_an_image_that_a_registry_has(name: str) -> None:
-    """So `make deploy` refuses each of them as it is."""
+    """Check that no overlay has a usable image name, so that `make deploy` refuses each one unchanged."""
     assert nameless(overlay(name))
 
 
 def test_a_console_behind_a_proxy_as_shown_knows_its_proxy(tmp_path: Path) -> None:
-    """Its secret, its address, and the name that browsers ask for."""
+    """Check that the console overlay in the page sets the proxy's secret, its addresses and the public host name."""
     (console,) = [item for item in of_kind(shown(tmp_path, 1), "Deployment") if item["metadata"]["name"] == "console"]
 
     (container,) = console["spec"]["template"]["spec"]["containers"]
@@ -179,7 +180,7 @@ def test_a_console_behind_a_proxy_as_shown_knows_its_proxy(tmp_path: Path) -> No
     ids="-".join,
 )
 def test_components_combine(tmp_path: Path, components: tuple[str, ...]) -> None:
-    """Who serves the functions and who carries the events are two questions."""
+    """Check that each way to serve the functions can be combined with each way to deliver events."""
     up = "../" * len(tmp_path.parts[1:])
     there = f"{up}{MANIFESTS.relative_to('/')}"
     file = {"resources": [f"{there}/base"], "components": [f"{there}/components/{name}" for name in components]}
@@ -190,7 +191,7 @@ def test_components_combine(tmp_path: Path, components: tuple[str, ...]) -> None
     (broker,) = of_kind(objects, "Broker")
     assert broker["metadata"]["annotations"]
     served = [item for item in of_kind(objects, "Service", "Deployment") if "template" in item["spec"]]
-    alone = "certificates" in components  # its function has a process of its own in any case
+    alone = "certificates" in components  # its function has a separate process in any case
     opted = ("mutex", "virtualization", "cpu-labels")
     more = sum(len(steps_of(wing.replace("-", "_"))) for wing in opted if wing in components)
     assert ("serving.knative.dev" in text(tmp_path)) is ("plain" not in components)
@@ -200,17 +201,17 @@ def test_components_combine(tmp_path: Path, components: tuple[str, ...]) -> None
 
 
 def test_the_page_says_for_how_long_a_delivery_is_tried() -> None:
-    """Doubling from 0.2 s, ten times: what every Trigger says."""
+    """Check the retry durations: ten retries that double from 0.2 s, as in every Trigger."""
     seconds = sum(0.2 * 2**attempt for attempt in range(10))
 
     assert f"11 in {int(seconds)} s" in INSTALL
     assert f"up to {int(seconds)} s" in INSTALL
-    assert f"41 in {sum(range(40))} s" in INSTALL  # Knative's first linear pause is none
+    assert f"41 in {sum(range(40))} s" in INSTALL  # Knative's first linear delay is zero
 
 
 @proves("X-4")
 def test_the_table_of_events_is_the_triggers() -> None:
-    """What each event calls, by the manifests; `record` is called by all."""
+    """Check that the page's table of events and functions agrees with the Triggers; `record` receives every event."""
     told = {
         (row[0].partition("`, of a ")[0].strip("`"), step)
         for row in rows(ARCHITECTURE, "What each event is")
@@ -228,7 +229,7 @@ def test_the_table_of_events_is_the_triggers() -> None:
 
 
 def test_the_table_of_events_names_the_whole_vocabulary() -> None:
-    """X-4: in the order of `eventing/events.py` or not, none is left out."""
+    """X-4: the tables of events name every event type of `eventing/events.py`."""
     listed = [row for page in (ARCHITECTURE, MUTEX, CPU_LABELS) for row in rows(page, "What each event is")]
     told = {row[0].partition("`, of a ")[0].strip("`") for row in listed}
     heard = {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TICK}
@@ -238,7 +239,7 @@ def test_the_table_of_events_names_the_whole_vocabulary() -> None:
 
 @proves("X-4")
 def test_the_table_of_the_labels_of_cpus_is_the_triggers_of_their_component() -> None:
-    """Each event, the kind that it is about, and nobody else who is called."""
+    """Check that the CPU labels page lists each event, its kind and `label-cpu` as the only function."""
     told = {(row[0], row[3]) for row in rows(CPU_LABELS, "What each event is")}
     triggers = of_kind(
         list(yaml.safe_load_all((MANIFESTS / "components/cpu-labels/eventing.yaml").read_text())), "Trigger"
@@ -252,5 +253,5 @@ def test_the_table_of_the_labels_of_cpus_is_the_triggers_of_their_component() ->
 
 
 def short(kind: str) -> str:
-    """The type without the part that says whose it is."""
+    """Return the event type without its vendor prefix."""
     return kind.removeprefix("dev.nodemaintenance.").removeprefix("dev.knative.")

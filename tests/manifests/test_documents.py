@@ -1,7 +1,7 @@
-"""The commands of the operators' documents, as they are written there, on a cluster with the product at work.
+"""The commands of the operators' documents, unchanged, on a cluster that runs the product.
 
-One path differs: two documents name `config/samples/nodemaintenance_v1beta1_nodemaintenance.yaml`, each for its own
-group. The sample of KubeVirt's operator is therefore in a file beside it.
+One path differs. Two documents use `config/samples/nodemaintenance_v1beta1_nodemaintenance.yaml`, each for its own API
+group. The sample of KubeVirt's operator is therefore in a separate file in the same directory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Kubectl = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def documented(installed: LocalCluster, product: Product) -> Iterator[Scene]:
-    """Give a cluster that does not serve the oldest API, with the nodes that the documents name."""
+    """Yield a cluster with the documents' nodes, which does not serve the oldest API."""
     scene = Scene(installed, product)
     with closing(scene.admin):
         for name in ("node02", "node-1.example.com"):
@@ -40,7 +40,7 @@ def documented(installed: LocalCluster, product: Product) -> Iterator[Scene]:
 
 @pytest.fixture
 def kubectl(documented: Scene, tmp_path: Path) -> Kubectl:
-    """Run a kubectl command line as it is written; returns what it prints. What it knows of kinds is read afresh."""
+    """Return a function that runs a kubectl command line with an empty discovery cache and returns the output."""
 
     def runs(line: str) -> str:
         words = [str(ROOT / word) if word.endswith(".yaml") else word for word in line.split()]
@@ -50,14 +50,14 @@ def kubectl(documented: Scene, tmp_path: Path) -> Kubectl:
 
 
 def status_of(kubectl: Kubectl, line: str) -> Object:
-    """The status in what a `get -o yaml` prints."""
+    """Return the status from the output of a `get -o yaml` command."""
     status: Object = yaml.safe_load(kubectl(line))["status"]
     return status
 
 
 @proves("NMO-1", "NMO-10", "NMO-15")
 def test_the_document_of_medik8s(documented: Scene, kubectl: Kubectl) -> None:
-    """The sample is applied, its status has the documented fields, and `kubectl delete nm` prints what is written."""
+    """Check that the commands of medik8s' document work: apply the sample, read its status, delete it as `nm`."""
     file = "config/samples/nodemaintenance_v1beta1_nodemaintenance.yaml"
     name = "nodemaintenance.nodemaintenance.medik8s.io"
 
@@ -74,7 +74,7 @@ def test_the_document_of_medik8s(documented: Scene, kubectl: Kubectl) -> None:
 
 @proves("KNM-1", "KNM-1a", "KNM-2", "C7")
 def test_the_document_of_kubevirt(documented: Scene, kubectl: Kubectl) -> None:
-    """The sample has the document's name, so that its `kubectl delete nodemaintenance` finds it; the node is back."""
+    """Check that the commands of KubeVirt's document work, with the documented sample name; the node is uncordoned."""
     file = "config/samples/nodemaintenance_v1beta1_kubevirt.yaml"
 
     assert kubectl(f"apply -f {file}").endswith("/nodemaintenance-sample created\n")
@@ -89,7 +89,7 @@ def test_the_document_of_kubevirt(documented: Scene, kubectl: Kubectl) -> None:
 
 @proves("OSV-11", "OSV-13", "C7")
 def test_the_document_of_openshift_virtualization(documented: Scene, kubectl: Kubectl) -> None:
-    """Applied by its file, listed by `get NodeMaintenance -o yaml`, deleted by its file with the document's words."""
+    """Check that the commands of OpenShift Virtualization's document work and print the documented lines."""
     name = "nodemaintenance.nodemaintenance.kubevirt.io"
 
     assert kubectl("apply -f config/samples/nodemaintenance-cr.yaml") == f"{name}/maintenance-example created\n"
@@ -106,7 +106,7 @@ def test_the_document_of_openshift_virtualization(documented: Scene, kubectl: Ku
 
 @pytest.fixture
 def without_the_oldest(documented: Scene) -> Iterator[None]:
-    """Take the oldest API off again: with it a bare name would mean that one."""
+    """Remove the oldest API after the test; while it is served, the bare resource name refers to it."""
     yield
     documented.cluster.kubectl("delete", "crd", OLDEST, "--ignore-not-found")
 
@@ -115,8 +115,11 @@ def without_the_oldest(documented: Scene) -> Iterator[None]:
 @pytest.mark.usefixtures("without_the_oldest")
 @proves("DRN-12", "DRN-13", "NMO-17a", "C3", "C9")
 def test_the_document_of_the_node_drain(documented: Scene, kubectl: Kubectl) -> None:
-    """Its two files make the API and the object; the node is Ready,SchedulingDisabled, and has both taints in the order
-    of the document, as has the line of its log; the node is back."""
+    """Check that the two files of the oldest operator's document create the API and the NodeMaintenance.
+
+    The node is Ready,SchedulingDisabled and has both taints in the documented order, as does the log line. The deletion
+    uncordons the node.
+    """
     made = kubectl("create -f deploy/crds/nodemaintenance_crd.yaml")
     documented.cluster.await_kinds(OLDEST)
 

@@ -1,4 +1,4 @@
-"""The chain as Knative reads it: names, filters and refs agree with the functions and the event vocabulary."""
+"""Names, filters and references of the Knative manifests agree with the functions and the event types."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def of_kind(kind: str, *folders: str) -> list[dict[str, Any]]:
 
 
 def refs(value: Any) -> list[dict[str, Any]]:
-    """Every `ref` at any depth."""
+    """Return every `ref` at any depth."""
     if isinstance(value, list):
         return [ref for item in value for ref in refs(item)]
     if not isinstance(value, dict):
@@ -71,7 +71,7 @@ TICKED = (
     *(f"protect-on-{hint}" for hint in MOVING_HINTS),
     *(f"label-cpu-on-{hint}" for hint in CPU_HINTS),
 )
-"""Triggers that the next tick is as good for."""
+"""Triggers whose events need no dead letter, because the next tick does the same work."""
 SOURCES = [source for kind in ("ApiServerSource", "PingSource", "ContainerSource") for source in of_kind(kind)]
 
 
@@ -84,7 +84,10 @@ def test_every_manifest_is_yaml_that_names_its_kind(file: Path) -> None:
 def test_one_process_for_all_functions_has_threads_that_evict_and_record_do_not_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Beside a hundred nodes that are drained, and a slow journal, another one is begun, or given back, at once."""
+    """Check that one process for all functions has threads left while `evict` and `record` use all of theirs.
+
+    A node's maintenance must begin or end at once, even if a hundred nodes are drained and the journal is slow.
+    """
     monkeypatch.delenv("FUNCTION", raising=False)
     threads = runpy.run_path(str(MANIFESTS.parent / "functions" / "gunicorn.conf.py"))["threads"]
     at_once = {
@@ -111,7 +114,7 @@ def test_every_function_is_called_by_some_trigger() -> None:
 @proves("X-4")
 @pytest.mark.parametrize("trigger", TRIGGERS, ids=lambda trigger: trigger["metadata"]["name"])
 def test_a_trigger_filters_by_exact_attributes_of_a_known_event_alone(trigger: dict[str, Any]) -> None:
-    """X-4: one kind, one set of functions; `filters` would be unknown to the RabbitMQ Broker."""
+    """X-4: a Trigger filters by exact attributes of known events; the RabbitMQ Broker does not support `filters`."""
     assert "filters" not in trigger["spec"]
     attributes = trigger["spec"].get("filter", {}).get("attributes", {})
 
@@ -121,7 +124,10 @@ def test_a_trigger_filters_by_exact_attributes_of_a_known_event_alone(trigger: d
 
 
 def test_every_event_that_we_emit_has_a_listener_beside_the_journal() -> None:
-    """These two are the ends of chains: the one is done, the other waits for a person."""
+    """Check that some Trigger filters for each emitted event type, except for two that end a chain.
+
+    One of these reports completion, the other requires an administrator.
+    """
     filters = [trigger["spec"]["filter"]["attributes"] for trigger in TRIGGERS if "filter" in trigger["spec"]]
     heard = {kind for attributes in filters for kind in wiring.brings(attributes, HEARD)}
 
@@ -137,13 +143,13 @@ def test_what_cannot_be_delivered_is_recorded_but_the_record_does_not_call_itsel
     assert dead_letters.pop("record-on-everything") is None
     ticked = [dead_letters.pop(name) for name in list(dead_letters) if name in TICKED]
     assert len(ticked) == len(TICKED)
-    assert set(ticked) == {None}  # the next tick is as good
+    assert set(ticked) == {None}  # the next tick does the same work
     assert set(dead_letters.values()) == {"record"}
 
 
 @pytest.mark.parametrize("name", TICKED)
 def test_a_tick_is_given_up_before_the_next_one_comes(name: str) -> None:
-    """Rule 10: were it tried for longer, the ones that follow would wait behind it."""
+    """Rule 10: all delivery attempts for a tick end before the next tick, which would otherwise queue after it."""
     (ping,) = of_kind("PingSource")
     found = next(each for each in TRIGGERS if each["metadata"]["name"] == name)
     schedule = Schedule(ping["spec"]["schedule"], timezone.utc)
@@ -160,7 +166,7 @@ def test_a_tick_is_given_up_before_the_next_one_comes(name: str) -> None:
 
 @pytest.mark.parametrize("item", [*TRIGGERS, *SOURCES], ids=lambda item: item["metadata"]["name"])
 def test_every_reference_names_its_namespace(item: dict[str, Any]) -> None:
-    """Knative fills it in on creation only; a re-apply without it would take it away."""
+    """Check that every reference names its namespace: Knative sets it at creation only, so an apply would remove it."""
     found = refs(item)
 
     assert found
@@ -168,7 +174,7 @@ def test_every_reference_names_its_namespace(item: dict[str, Any]) -> None:
 
 
 def test_sources_watch_all_three_groups_and_nodes() -> None:
-    """X-7: the third group only with its opt-in folder; rule 10: of nodes those under maintenance alone."""
+    """X-7: only `v1alpha1` watches the third API group. Rule 10: only nodes under maintenance are watched."""
     watched = {
         folder: {
             resource["apiVersion"]

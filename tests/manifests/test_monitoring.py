@@ -1,4 +1,4 @@
-"""The component `monitoring`: rules that promtool checks and plays, objects that the operator's kinds take."""
+"""The component `monitoring`: promtool checks and tests its rules, and the operator's CRDs accept its objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OF_HISTOGRAMS = ("_bucket", "_sum", "_count")
 
 
 def promtool(*arguments: str | Path, folder: Path) -> None:
-    """Run promtool; what it does not like is the test's failure."""
+    """Run promtool; fail the test with its output if it reports an error."""
     done = subprocess.run([find("promtool"), *arguments], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -44,7 +44,7 @@ def dashboard() -> Manifest:
 
 
 def expressions(value: Any) -> list[str]:
-    """Every `expr` at any depth."""
+    """Return every `expr` at any depth."""
     if isinstance(value, list):
         return [expr for item in value for expr in expressions(item)]
     if not isinstance(value, dict):
@@ -53,7 +53,7 @@ def expressions(value: Any) -> list[str]:
 
 
 def with_monitoring(name: str, folder: Path) -> list[Manifest]:
-    """The objects of an overlay with the component, as an overlay of one's own brings them together."""
+    """Return the objects of an overlay that adds the component, as a custom overlay does."""
     there = os.path.relpath(MANIFESTS, folder.resolve())
     file = {"resources": [f"{there}/overlays/{name}"], "components": [f"{there}/components/monitoring"]}
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(file))
@@ -62,7 +62,10 @@ def with_monitoring(name: str, folder: Path) -> list[Manifest]:
 
 @pytest.mark.slow
 def test_prometheus_takes_the_rules_and_they_say_what_they_should(tmp_path: Path) -> None:
-    """A blocked maintenance names budget and node; failures, dead letters and a resync that stopped are told."""
+    """Check that promtool accepts the rules and that its rule tests pass.
+
+    They cover blocked maintenances with budget and node, failures, dead letters and a stopped resync.
+    """
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules()))
     shutil.copy(PLAYED, tmp_path)
 
@@ -78,7 +81,7 @@ def test_every_alert_is_played() -> None:
 
 
 def test_prometheus_takes_the_dashboards_expressions(tmp_path: Path) -> None:
-    """As recording rules, Grafana's own variables filled in."""
+    """Check that promtool accepts the dashboard's expressions as recording rules, with Grafana's variables replaced."""
     found = [expr.replace("$__rate_interval", "1m") for expr in expressions(dashboard())]
     recorded = [{"record": f"panel:{number}", "expr": expr} for number, expr in enumerate(found)]
     (tmp_path / "panels.yaml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": recorded}]}))
@@ -89,7 +92,7 @@ def test_prometheus_takes_the_dashboards_expressions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", [rules, dashboard], ids=["rules", "dashboard"])
 def test_only_metrics_that_exist_are_asked_for(where: Any) -> None:
-    """By docs/observability.md, which a test holds together with /metrics."""
+    """Check that only metrics of docs/observability.md are used, which another test compares with /metrics."""
     known = documented(PAGE)
     asked = {name for expr in expressions(where()) for name in METRIC.findall(expr)}
     whole = {next((name.removesuffix(end) for end in OF_HISTOGRAMS if name.endswith(end)), name) for name in asked}
@@ -100,7 +103,10 @@ def test_only_metrics_that_exist_are_asked_for(where: Any) -> None:
 
 @pytest.mark.parametrize("name", [name for name in INSTALLS if name != "hyperconverged"])
 def test_prometheus_is_let_in_to_the_port_that_it_reads(name: str, tmp_path: Path) -> None:
-    """Beside whichever way to install; nothing else is opened by it."""
+    """Check that the component's network policy opens only the metrics port 8080 to Prometheus, with every overlay.
+
+    The webhook's port 8443, which also serves metrics, is open for the API server already.
+    """
     objects = with_monitoring(name, tmp_path)
 
     (monitor,) = of_kind(objects, "PodMonitor")
@@ -116,7 +122,7 @@ def test_prometheus_is_let_in_to_the_port_that_it_reads(name: str, tmp_path: Pat
 
 
 def test_nobody_is_let_in_from_a_namespace_that_is_not_named(tmp_path: Path) -> None:
-    """Anybody labels pods of his own namespace as he likes, and to `/metrics` alone no policy can open a port."""
+    """Check that the policy admits only the namespace `monitoring`: anyone can label pods in their own namespace."""
     policies = {
         item["metadata"]["name"]: item["spec"] for item in of_kind(with_monitoring("plain", tmp_path), "NetworkPolicy")
     }
@@ -128,7 +134,7 @@ def test_nobody_is_let_in_from_a_namespace_that_is_not_named(tmp_path: Path) -> 
 
 @pytest.fixture(scope="module")
 def monitored(knative: LocalCluster) -> LocalCluster:
-    """The cluster with the Prometheus operator's kinds as well."""
+    """Return the cluster with the Prometheus operator's CRDs installed."""
     prometheus.install(knative)
     return knative
 
@@ -137,7 +143,7 @@ def monitored(knative: LocalCluster) -> LocalCluster:
 def test_the_operators_kinds_take_it_and_a_second_apply_changes_nothing(
     monitored: LocalCluster, tmp_path: Path
 ) -> None:
-    """NMO-24: as every install."""
+    """NMO-24: the operator's CRDs accept the component, and a second apply changes nothing."""
     with_monitoring("plain", tmp_path)
     monitored.kubectl("apply", SPARING, "-k", tmp_path)
 
@@ -148,7 +154,7 @@ def test_the_operators_kinds_take_it_and_a_second_apply_changes_nothing(
 
 
 def test_grafana_finds_the_dashboard(tmp_path: Path) -> None:
-    """By the label that its sidecar looks for; the file is the dashboard itself."""
+    """Check that the dashboard's ConfigMap has the label that Grafana's sidecar selects."""
     objects = with_monitoring("plain", tmp_path)
 
     (found,) = [item for item in of_kind(objects, "ConfigMap") if item["metadata"]["name"].endswith("-dashboard")]

@@ -1,4 +1,4 @@
-"""What the accounts of the upgrade mutex may do, asked of a real API server (table 5.3 of the requirements)."""
+"""The rights of the upgrade mutex's accounts on a real API server (table 5.3 of the requirements)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def together(cluster: LocalCluster, namespace: str) -> set[Right]:
 
 @proves("MUT-1", "MUT-1a")
 def test_together_they_may_do_what_the_document_lists(installed: LocalCluster) -> None:
-    """Less what every account may: no deletion, no update of a Job, nothing of the ClusterVersion but to read it."""
+    """Check that the accounts together have exactly the document's rights, without those of every account.
+
+    They may not delete anything, update no Job, and only read the ClusterVersion.
+    """
     rights = together(installed, JOBS)
     found = {
         resource: {right.verb for right in rights if right.resource == resource}
@@ -53,14 +56,14 @@ def test_together_they_may_do_what_the_document_lists(installed: LocalCluster) -
 def test_jobs_are_created_where_an_administrator_lists_it_and_nowhere_else(
     installed: LocalCluster, namespace: str
 ) -> None:
-    """A MutexRule does not let its author run pods as any account of any namespace."""
+    """Check that Jobs can only be created in one namespace, so that a MutexRule cannot run pods with any account."""
     assert Right("batch", "jobs", "create", JOBS) in together(installed, JOBS)
     assert Right("batch", "jobs", "create", namespace) not in together(installed, namespace)
 
 
 @proves("MUT-1")
 def test_a_step_may_do_its_own_and_no_other(installed: LocalCluster) -> None:
-    """Only one creates Jobs for real; who detects an upgrade changes no pool; who judges a rule changes no node."""
+    """Check that each step has only its own rights to create Jobs, patch nodes and patch pools."""
     verbs = {name: {(each.resource, each.verb) for each in own(installed, name, JOBS)} for name in steps_of("mutex")}
     assert {name for name, may in verbs.items() if ("jobs", "create") in may} == {"run-job", "check-rule"}
     assert {name for name, may in verbs.items() if ("nodes", "patch") in may} == {
@@ -73,7 +76,7 @@ def test_a_step_may_do_its_own_and_no_other(installed: LocalCluster) -> None:
 
 @proves("MUT-4")
 def test_one_overlay_has_all_that_a_run_needs_and_says_nothing_else() -> None:
-    """The product, as `knative` has it, and the mutex: kinds, functions, accounts. It is applied with the others."""
+    """Check that the overlay contains the product, as in `knative`, and the mutex with CRDs, functions and accounts."""
     made, plain = overlay(WITH_MUTEX), overlay("knative")
     kinds = {item["spec"]["names"]["kind"] for item in of_kind(made, "CustomResourceDefinition")}
     assert {"MutexRule", "MutexTarget", "MutexRunConfig", "NodeMaintenance"} <= kinds
@@ -83,7 +86,7 @@ def test_one_overlay_has_all_that_a_run_needs_and_says_nothing_else() -> None:
 
 @proves("MUT-4a")
 def test_the_release_steps_of_the_document_have_a_counterpart() -> None:
-    """What they made with tools and accounts of others is an image and an overlay that names it."""
+    """Check that docs/contributing.md describes the document's release steps with existing make targets."""
     text = (ROOT / "docs" / "contributing.md").read_text()
     (release,) = re.findall(r"\n## Release\n(.*?)(?:\n## |\Z)", text, re.DOTALL)
     assert "*Make Release Candidate*" in release

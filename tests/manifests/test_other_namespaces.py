@@ -1,4 +1,4 @@
-"""What `renew-certificates` may do in the namespaces of other components: the shipped Roles, on a real API server."""
+"""The Roles of `renew-certificates` in the namespaces of other projects, on a real API server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def role_file(component: str) -> str:
 
 
 def writable(component: str) -> list[str]:
-    """The Secrets that the Role names."""
+    """Return the names of the Secrets that the Role permits to patch."""
     (role,) = of_kind(yaml.safe_load_all(role_file(component)), "Role")
     rules = [rule for rule in role["rules"] if "secrets" in rule["resources"] and "patch" in rule["verbs"]]
     return [name for rule in rules for name in rule["resourceNames"]]
@@ -37,7 +37,7 @@ def writable(component: str) -> list[str]:
 
 @pytest.fixture(params=SPACES, scope="module")
 def component(request: pytest.FixtureRequest, installed: LocalCluster) -> Iterator[str]:
-    """Give a component whose namespace is there, with the Role."""
+    """Yield the name of a certificate component whose namespace exists with the Role."""
     name: str = request.param
     installed.kubectl("create", "namespace", SPACES[name])
     installed.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", input=role_file(name))
@@ -58,7 +58,10 @@ def test_what_is_shipped_for_a_namespace_is_a_role_there_and_nothing_else(compon
 
 @proves("OSV-20", "OSV-23")
 def test_the_role_is_enough_and_names_what_may_be_written(installed: LocalCluster, component: str) -> None:
-    """Two Secrets with the label, one that the Role names and one that it does not, which is left alone."""
+    """Check that `renew-certificates` writes only Secrets that the Role names.
+
+    Of two labelled Secrets the Role names one; the other one stays unchanged.
+    """
     admin, space = installed.door(), SPACES[component]
     door = Cluster(str(installed.kubeconfig_for(access.service_account(ACCOUNT))))
     for name in ("other", writable(component)[1]):

@@ -1,4 +1,4 @@
-"""Every way to install, as kustomize renders it and as a real API server with Knative's CRDs takes it."""
+"""Every overlay, as rendered by kustomize and as accepted by a real API server with Knative's CRDs."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from tests.sources import OPT_IN
 WITH_FUNCTIONS = [name for name in OVERLAYS if name != "func"]
 ONE_EACH = ("knative", "plain", "rabbitmq", "kafka", WITH_MUTEX)
 BESIDE = ("podsource", "validate")
-"""What runs beside the functions."""
+"""Workloads other than the functions."""
 HOMES = {"hyperconverged": "kubevirt-hyperconverged", "operator": "node-maintenance-operator"}
 NAMESPACES = ("node-maintenance", "kubevirt-hyperconverged")
 
 
 @pytest.fixture(scope="module")
 def one_after_another(knative: LocalCluster) -> Iterator[LocalCluster]:
-    """Give that cluster, where one install may come over the other; after the last our namespaces go.
+    """Yield that cluster for applying one overlay over another; delete their namespaces and the oldest API at the end.
 
-    So does the API that one install brings. Nobody waits for that: to empty a namespace of all kinds takes seconds.
+    The deletion is not awaited, because emptying a namespace takes seconds.
     """
     yield knative
     gone = ("--ignore-not-found", "--wait=false")
@@ -64,9 +64,9 @@ def one_after_another(knative: LocalCluster) -> Iterator[LocalCluster]:
 @proves("NMO-24")
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_second_apply_changes_nothing(one_after_another: LocalCluster, folder: Path) -> None:
-    """NMO-24: one command installs on a cluster with Knative, and again it is a no-op.
+    """NMO-24: one command installs on a cluster with Knative, and running it again changes nothing.
 
-    The overlay that the README installs is applied by its very command.
+    The overlay that the README installs is applied with the README's command.
     """
     sparing = [] if folder.name == "knative" else [SPARING]
 
@@ -74,13 +74,13 @@ def test_a_second_apply_changes_nothing(one_after_another: LocalCluster, folder:
     second = one_after_another.kubectl("apply", "-k", folder, *sparing).stdout
 
     assert len(first) == len(second.splitlines()) == len(rendered(folder))
-    # said when nothing was sent, since the live object is already as wanted, the server's defaults included
+    # kubectl prints "unchanged" if it sent nothing: the live object, with the server's defaults, is as desired
     assert sent(second) == []
 
 
 @pytest.mark.slow
 def test_without_knative_the_apply_fails_and_says_what_is_missing(cluster: LocalCluster) -> None:
-    """NMO-24: nothing half-working goes unnoticed."""
+    """NMO-24: without Knative the apply fails and names the missing kind."""
     done = cluster.kubectl("apply", "--dry-run=server", "-k", MANIFESTS, SPARING, check=False)
 
     assert done.returncode == 1
@@ -90,13 +90,16 @@ def test_without_knative_the_apply_fails_and_says_what_is_missing(cluster: Local
 
 @proves("NMO-24")
 def test_the_plain_command_installs_the_knative_overlay() -> None:
-    """NMO-24: `kubectl apply -k manifests`."""
+    """NMO-24: `kubectl apply -k manifests` installs the overlay `knative`."""
     assert text(MANIFESTS) == text(MANIFESTS / "overlays" / "knative")
 
 
 @pytest.mark.parametrize("file", sorted(MANIFESTS.rglob("kustomization.yaml")), ids=lambda file: file.parent.name)
 def test_a_replacement_takes_no_regular_expression_for_a_name(file: Path) -> None:
-    """Only kustomize 5.8 does; with the kubectl of an older cluster the folder would not render."""
+    """Check that replacements select names exactly: kustomize before 5.8 does not support regular expressions.
+
+    The kubectl of an older cluster could not render such a directory.
+    """
     replacements = (yaml.safe_load(file.read_text()) or {}).get("replacements") or []
     targets = [target for each in replacements for target in each["targets"]]
     chosen = [choice for target in targets for choice in (target["select"], *target.get("reject", []))]
@@ -107,7 +110,7 @@ def test_a_replacement_takes_no_regular_expression_for_a_name(file: Path) -> Non
 
 @pytest.mark.parametrize("name", ["base", *OVERLAYS])
 def test_an_overlay_says_only_what_differs(name: str) -> None:
-    """A way to install is a choice of components, no copy."""
+    """Check that an overlay is a short selection of components, not a copy of their content."""
     folder = MANIFESTS / "base" if name == "base" else MANIFESTS / "overlays" / name
     file = folder / "kustomization.yaml"
 
@@ -116,7 +119,7 @@ def test_an_overlay_says_only_what_differs(name: str) -> None:
 
 @pytest.mark.parametrize("name", ONE_EACH)
 def test_each_function_runs_under_its_own_account(name: str) -> None:
-    """Least privilege holds only if no two share an account."""
+    """Check that each function runs with its own ServiceAccount, as least privilege requires."""
     pods = pod_specs(overlay(name))
 
     served = FUNCTIONS.keys() - (OPT_IN - opted_steps(name))
@@ -129,7 +132,7 @@ def test_each_function_runs_under_its_own_account(name: str) -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_every_pod_is_confined(name: str) -> None:
-    """Non-root, read-only, no privileges to gain, seccomp, requests and limits, behind the closed policy."""
+    """Check that every pod has the restricted security context, requests, limits and the network policy's label."""
     for pod in pod_specs(overlay(name)).values():
         assert pod["metadata"]["labels"]["app.kubernetes.io/part-of"] == "node-maintenance"
         for container in pod["spec"]["containers"]:
@@ -140,7 +143,7 @@ def test_every_pod_is_confined(name: str) -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_no_pod_is_killed_while_it_starts(name: str) -> None:
-    """Many that start together on a busy node take longer than a liveness probe waits; so that one waits."""
+    """Check that a startup probe allows two minutes, since many pods that start on a busy node need that long."""
     for pod in pod_specs(overlay(name)).values():
         for container in pod["spec"]["containers"]:
             probe, alive = dict(container["startupProbe"]), dict(container["livenessProbe"])
@@ -150,7 +153,7 @@ def test_no_pod_is_killed_while_it_starts(name: str) -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_podsource_is_asked_at_the_port_that_it_is_told(name: str) -> None:
-    """It is started again when it does not answer, and read by Prometheus at the port that is open for it."""
+    """Check that PodSource's probes and Prometheus use the port that is set in its environment."""
     (container,) = pod_specs(overlay(name))["podsource"]["spec"]["containers"]
     told = {item["name"]: item.get("value") for item in container["env"]}
 
@@ -161,9 +164,11 @@ def test_podsource_is_asked_at_the_port_that_it_is_told(name: str) -> None:
 
 
 def test_the_api_server_adds_no_number_to_the_template_of_podsource(knative: LocalCluster) -> None:
-    """Knative's ContainerSource would write its Deployment anew for each, and take the sink away that SinkBinding set.
+    """Check that the API server adds no default number to PodSource's pod template.
 
-    Its comparison leaves out absent texts, lists and pointers, not numbers (`equality.Semantic.DeepDerivative`).
+    Otherwise Knative's ContainerSource controller would rewrite its Deployment, and remove the sink that SinkBinding
+    set. Its comparison ignores absent strings, lists and pointers, but not numbers
+    (`equality.Semantic.DeepDerivative`).
     """
     template = pod_specs(overlay("plain"))["podsource"]
     spec = {"selector": {"matchLabels": template["metadata"]["labels"]}, "template": template}
@@ -176,7 +181,7 @@ def test_the_api_server_adds_no_number_to_the_template_of_podsource(knative: Loc
 
 
 def numbers(value: object, *path: str) -> set[tuple[str | int, ...]]:
-    """Give each number in there with the way to it."""
+    """Return every number in the object together with its path."""
     if isinstance(value, Mapping):
         return {each for key, inner in value.items() for each in numbers(inner, *path, key)}
     if isinstance(value, list):
@@ -186,7 +191,7 @@ def numbers(value: object, *path: str) -> set[tuple[str | int, ...]]:
 
 @pytest.mark.parametrize("name", WITH_FUNCTIONS)
 def test_every_place_that_a_function_writes_to_is_a_volume(name: str) -> None:
-    """The root is read-only: gunicorn's heartbeat goes to /tmp, the journal to its own folder."""
+    """Check that /tmp, for gunicorn's heartbeat, and the journal's directory are volumes: the root is read-only."""
     for maker, pod in pod_specs(overlay(name)).items():
         if maker in BESIDE:
             continue
@@ -201,7 +206,7 @@ def test_every_place_that_a_function_writes_to_is_a_volume(name: str) -> None:
 
 
 def threads_of(container: Manifest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many gunicorn has in this container."""
+    """Return the number of gunicorn threads in this container."""
     monkeypatch.delenv("FUNCTION", raising=False)
     for item in container["env"]:
         if item["name"] == "FUNCTION":
@@ -211,7 +216,7 @@ def threads_of(container: Manifest, monkeypatch: pytest.MonkeyPatch) -> int:
 
 @pytest.mark.parametrize("name", [name for name in WITH_FUNCTIONS if name != "plain"])
 def test_knative_services_are_bounded_and_not_for_the_world(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scale bounds, as many requests a pod as gunicorn has threads, visible inside the cluster only."""
+    """Check that Knative Services have scale bounds, gunicorn's thread count as concurrency, and are cluster-local."""
     services = [item for item in of_kind(overlay(name), "Service") if item["apiVersion"] != "v1"]
     for service in services:
         template = service["spec"]["template"]
@@ -224,7 +229,10 @@ def test_knative_services_are_bounded_and_not_for_the_world(name: str, monkeypat
 
 
 def test_what_takes_hints_together_gets_them_in_one_pod_of_two() -> None:
-    """Design rule 8: hints are absorbed within a process; the other pod is for when that one is away."""
+    """Design rule 8: functions that coalesce hints within a process get session affinity, so that one pod gets all.
+
+    The other pod is used while that one is unavailable.
+    """
     together = {name for name, function in FUNCTIONS.items() if function.looks and name not in OPT_IN} | {"status"}
     services = of_kind(overlay("plain"), "Service")
 
@@ -234,7 +242,7 @@ def test_what_takes_hints_together_gets_them_in_one_pod_of_two() -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_the_journal_has_one_writer(name: str) -> None:
-    """SQLite's lock does not reach from one pod's disk to another's: whoever records runs once."""
+    """Check that `record` has one replica: SQLite's lock does not work across pods with separate disks."""
     recorders = [
         item for item in overlay(name) if item["metadata"]["name"] in ("record", "functions") and "spec" in item
     ]
@@ -244,7 +252,10 @@ def test_the_journal_has_one_writer(name: str) -> None:
 
 
 def test_two_pods_of_record_share_no_volume(tmp_path: Path) -> None:
-    """One node at a time may have the claim of `journal`, and a second pod would wait there for ever."""
+    """Check that two pods of `record` do not share a volume claim.
+
+    The volume of `journal` is used on one node at a time, so a second pod would never start there.
+    """
 
     def combined(*names: str) -> Path:
         there = os.path.relpath(MANIFESTS, tmp_path.resolve())
@@ -266,7 +277,7 @@ def test_two_pods_of_record_share_no_volume(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", WITH_FUNCTIONS)
 def test_every_function_is_told_where_its_runs_are_recorded(name: str) -> None:
-    """Each but `record` itself; where one process serves all, that is itself, past every network."""
+    """Check that every function knows the address of `record`: its own process, if that serves all functions."""
     told = {
         maker: {item["value"] for item in pod["spec"]["containers"][0].get("env", []) if item["name"] == "RECORD"}
         for maker, pod in pod_specs(overlay(name)).items()
@@ -284,7 +295,10 @@ def test_every_function_is_told_where_its_runs_are_recorded(name: str) -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_whoever_may_answer_with_several_events_is_told_the_brokers_address(name: str) -> None:
-    """A reply is one event; resync and guard may have one for each maintenance."""
+    """Check that functions with several response events know the Broker's address.
+
+    A reply contains one event; `resync` and `guard` can emit one for each maintenance.
+    """
     objects = overlay(name)
     (binding,) = of_kind(objects, "SinkBinding")
     subject, wanted = binding["spec"]["subject"], binding["spec"]["subject"]["selector"]["matchLabels"].items()
@@ -308,10 +322,10 @@ def test_whoever_may_answer_with_several_events_is_told_the_brokers_address(name
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_every_destination_is_there(name: str) -> None:
-    """What a Trigger, a source or a Broker refers to is in the same overlay, in the same namespace."""
+    """Check that each object that a Trigger, source or Broker refers to is in the same overlay and namespace."""
     objects = overlay(name)
     there = {identity(item) for item in objects}
-    if name == "func":  # brought by func deploy
+    if name == "func":  # func deploys it
         there.add(
             (
                 "serving.knative.dev/v1",
@@ -327,7 +341,7 @@ def test_every_destination_is_there(name: str) -> None:
 
 
 def references(value: Any) -> Iterator[Manifest]:
-    """Every `ref` at any depth, and what a Broker is configured by."""
+    """Yield every `ref` at any depth, and every Broker's `config`."""
     if isinstance(value, list):
         for item in value:
             yield from references(item)
@@ -341,7 +355,10 @@ def references(value: Any) -> Iterator[Manifest]:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_no_object_is_there_twice_or_left_behind_in_another_namespace(name: str) -> None:
-    """Leases and node Events have their one namespace; everything else moves with the install."""
+    """Check that no object occurs twice, and that all but a few RBAC objects are in the install's namespace.
+
+    The roles for Leases, node Events and Jobs are in fixed namespaces.
+    """
     found = [identity(item) for item in overlay(name)]
     home = HOMES.get(name, "node-maintenance")
 
@@ -361,7 +378,7 @@ def test_no_object_is_there_twice_or_left_behind_in_another_namespace(name: str)
     ],
 )
 def test_the_broker_is_of_the_class_that_the_overlay_says(name: str, broker_class: str, config: str) -> None:
-    """The class is never left to the cluster's default."""
+    """Check that the overlay sets the Broker's class, instead of leaving it to the cluster's default."""
     (broker,) = of_kind(overlay(name), "Broker")
 
     assert broker["metadata"]["annotations"]["eventing.knative.dev/broker.class"] == broker_class
@@ -370,7 +387,10 @@ def test_the_broker_is_of_the_class_that_the_overlay_says(name: str, broker_clas
 
 @pytest.mark.parametrize("name", [name for name in OVERLAYS if name not in ("rabbitmq", "kafka")])
 def test_the_in_memory_channel_is_to_deliver_asynchronously(name: str) -> None:
-    """A synchronous channel would run 20 drains one after another; the Broker hands the annotation on to it."""
+    """Check that the in-memory channel delivers asynchronously; otherwise it would serialize 20 drains.
+
+    The Broker copies its annotation to the channel.
+    """
     (broker,) = of_kind(overlay(name), "Broker")
 
     assert broker["metadata"]["annotations"]["messaging.knative.dev/async-handler"] == "true"
@@ -384,13 +404,13 @@ def test_the_in_memory_channel_is_to_deliver_asynchronously(name: str) -> None:
     ],
 )
 def test_every_trigger_tells_its_broker_how_to_deliver(name: str, annotations: dict[str, str]) -> None:
-    """RabbitMQ: more than one event at a time. Kafka: in order, for each partition key."""
+    """Check that Triggers set the delivery of RabbitMQ (parallel) and Kafka (ordered by partition key)."""
     for trigger in of_kind(overlay(name), "Trigger"):
         assert trigger["metadata"]["annotations"] == annotations
 
 
 def test_rabbitmq_keeps_events_in_quorum_queues() -> None:
-    """They survive the loss of one node of RabbitMQ."""
+    """Check that RabbitMQ uses quorum queues, which survive the loss of one of its nodes."""
     (config,) = of_kind(overlay("rabbitmq"), "RabbitmqBrokerConfig")
 
     assert config["spec"]["queueType"] == "quorum"
@@ -401,16 +421,16 @@ POLICIES = {
     "record": (40, "linear", "PT1S", "PT10S"),
     **dict.fromkeys(LOOKING, (2, "exponential", "PT0.5S", "PT4S")),
 }
-"""Function → how hard is tried to reach it, where that differs; none of them has a dead letter sink."""
+"""Function → retry, backoff policy, backoff delay and timeout, if they differ; none has a dead letter sink."""
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_every_trigger_says_how_hard_to_try(name: str) -> None:
-    """Retry, backoff, timeout; what cannot be delivered goes to the journal, unless that is what failed, or a tick.
+    """Check that each Trigger sets retries, backoff and timeout, and the dead letter sink unless the tick replaces it.
 
-    A tick is given up before the next one. The journal is tried for longer, and yet soon after its database is back.
-    RabbitMQ closes the channel of an event that is tried for half an hour (`consumer_timeout`): with a timeout at each
-    try it is 20 minutes.
+    The delivery of a tick ends before the next one. `record` gets more retries, with short delays so that they succeed
+    soon after its database is back. RabbitMQ closes the channel of an event after half an hour (`consumer_timeout`).
+    With a timeout at each attempt, all retries take 20 minutes.
     """
     for trigger in of_kind(overlay(name), "Trigger"):
         delivery = trigger["spec"]["delivery"]
@@ -422,13 +442,13 @@ def test_every_trigger_says_how_hard_to_try(name: str) -> None:
 
 @pytest.mark.parametrize("name", INSTALLS)
 def test_only_the_way_in_is_open(name: str) -> None:
-    """Closed for all our pods; opened for the broker's data plane, and for Serving where it stands between.
+    """Check that network policies deny incoming traffic to the product's pods, except from the Broker and Serving.
 
-    Without Serving the functions reach `record` directly, and nothing else. RabbitMQ's ingress is in our namespace, and
-    takes events of our sources and of what answers.
+    Without Serving, the functions reach `record` directly. RabbitMQ's ingress runs in the product's namespace and
+    accepts events from its sources and functions.
     """
     policies = {item["metadata"]["name"]: item["spec"] for item in of_kind(overlay(name), "NetworkPolicy")}
-    to_admission = policies.pop("to-admission", None)  # the API server comes from anywhere
+    to_admission = policies.pop("to-admission", None)  # the API server's address is unknown
     if to_admission:
         assert to_admission["ingress"] == [{"ports": [{"protocol": "TCP", "port": 8443}]}]
     opened = [peer for policy in policies.values() for rule in policy.get("ingress", []) for peer in rule["from"]]
@@ -449,7 +469,10 @@ def test_only_the_way_in_is_open(name: str) -> None:
 def test_the_install_beside_hyperconverged_drains_by_an_object_of_the_oldest_api(
     one_after_another: LocalCluster, tmp_path: Path
 ) -> None:
-    """API and source come with the overlay; a whole maintenance runs under the accounts of that namespace."""
+    """Check that the overlay `hyperconverged` serves and watches the oldest API.
+
+    A complete maintenance runs with the accounts of its namespace.
+    """
     objects = overlay("hyperconverged")
     sources = of_kind(objects, "ApiServerSource")
     watched = {kind["apiVersion"]: identity(source)[2] for source in sources for kind in source["spec"]["resources"]}

@@ -1,4 +1,4 @@
-"""Accounts on the real API server: what each may do, and that no more than that was given."""
+"""The ServiceAccounts on a real API server: each has its own rights and no others."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_function_finds_its_account_and_rights_in_the_file_of_its_name(functio
 
 @pytest.mark.parametrize("file", RIGHTS, ids=lambda file: file.stem)
 def test_no_account_may_use_wildcards_or_delete_pods(file: Path) -> None:
-    """NMO-6: pods leave through the eviction subresource alone."""
+    """NMO-6: no account may delete pods, so pods leave only through the eviction subresource."""
     rules = [rule for item in yaml.safe_load_all(file.read_text()) for rule in item.get("rules", [])]
 
     for rule in rules:

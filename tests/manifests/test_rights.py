@@ -1,4 +1,4 @@
-"""What each account may do, asked of a real API server, is what the code beside it says that it touches."""
+"""The rights of each account on a real API server equal those that its code documents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.sources import rights_of
 
 
 def granted(account: str) -> set[Right]:
-    """The rights in the account's file."""
+    """Return the rights in the account's manifest."""
     documents = yaml.safe_load_all(rights_of(account).read_text())
     return {
         Right(group, resource, verb, item["metadata"].get("namespace", ""))
@@ -38,19 +38,19 @@ def granted(account: str) -> set[Right]:
 
 
 def allowed_to(cluster: LocalCluster, account: str, namespace: str) -> set[Right]:
-    """What the server says that the account may do in a namespace."""
+    """Return the rights that the API server reports for the account in a namespace."""
     door = cluster.door()
     return door.run(allowed(door.api.impersonating(f"system:serviceaccount:{OURS}:{account}"), namespace))
 
 
 def own(cluster: LocalCluster, account: str, namespace: str) -> set[Right]:
-    """That, less what every account may."""
+    """Return the account's rights in a namespace, without those that every account has."""
     return allowed_to(cluster, account, namespace) - allowed_to(cluster, "nobody", namespace)
 
 
 @pytest.mark.parametrize("account", DOCUMENTED)
 def test_an_account_is_granted_exactly_what_its_code_says_it_touches(account: str) -> None:
-    """Design rule 7: no verb more, no verb less, in no namespace more."""
+    """Design rule 7: the account's manifest grants exactly the documented verbs and namespaces."""
     assert granted(account) == documented(account)
 
 
@@ -59,13 +59,16 @@ def test_an_account_is_granted_exactly_what_its_code_says_it_touches(account: st
 def test_the_server_allows_exactly_what_the_code_says_it_touches(
     installed: LocalCluster, account: str, namespace: str
 ) -> None:
-    """What bindings add up to is what counts."""
+    """Check that the rights from all bindings together are exactly the documented ones."""
     assert own(installed, account, namespace) == reaching(documented(account), namespace)
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
 def test_the_sources_may_only_look_at_maintenances_and_nodes(installed: LocalCluster, namespace: str) -> None:
-    """An ApiServerSource asks for get, list and watch of what it watches, before it becomes ready."""
+    """Check that the sources' account may get, list and watch NodeMaintenances and nodes, and nothing else.
+
+    An ApiServerSource becomes ready only with all three verbs.
+    """
     kinds = [*((group, "nodemaintenances") for group in MAINTENANCE_GROUPS), ("", "nodes")]
     wanted = {Right(*kind, verb, namespace) for kind in kinds for verb in ("get", "list", "watch")}
 
@@ -75,7 +78,7 @@ def test_the_sources_may_only_look_at_maintenances_and_nodes(installed: LocalClu
 @proves("OSV-23")
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_secrets_are_for_the_function_that_renews_them_and_its_source(overlay: str) -> None:
-    """On every install, the ones with one process for all other functions among them; and nowhere cluster-wide."""
+    """Check that in every overlay only `renew-certificates` and its source may read Secrets, in single namespaces."""
     objects = rendered(MANIFESTS / "overlays" / overlay)
     roles = {(item["kind"], item["metadata"]["name"]): item for item in of_kind(objects, "Role", "ClusterRole")}
     bindings = of_kind(objects, "RoleBinding", "ClusterRoleBinding")
@@ -98,7 +101,10 @@ def test_secrets_are_for_the_function_that_renews_them_and_its_source(overlay: s
 
 @proves("OSV-23")
 def test_the_server_lets_nobody_else_read_a_secret(installed: LocalCluster) -> None:
-    """Asked of a real API server; on this machine one process serves all functions, and so its account is a third."""
+    """Check on a real API server that no other account may read Secrets.
+
+    The account `functions`, whose one process serves all functions on this machine, is the exception.
+    """
     verbs = ("get", "list", "watch")
     readers = {
         account
@@ -120,7 +126,7 @@ def test_the_server_lets_nobody_else_read_a_secret(installed: LocalCluster) -> N
 def test_the_one_account_for_all_functions_may_do_what_they_may_and_no_more(
     installed: LocalCluster, namespace: str
 ) -> None:
-    """The installs with one process for all functions."""
+    """Check that the shared account of installs with a single process has the combined rights of all functions."""
     together = set[Right]().union(*(documented(name) for name in FUNCTIONS))
 
     assert own(installed, "functions", namespace) == reaching(together, namespace)
@@ -139,6 +145,6 @@ def test_the_one_account_for_all_functions_may_do_what_they_may_and_no_more(
     ],
 )
 def test_a_line_that_cannot_be_read_exactly_is_an_error(line: str) -> None:
-    """A loose reading would let a right slip through."""
+    """Reject a `Touches:` line that cannot be parsed completely, because a right could be missed."""
     with pytest.raises(ValueError, match="not enough values"):
         touches(line)

@@ -1,4 +1,4 @@
-"""Who may post to the Broker, where Knative asks who it is."""
+"""The EventPolicies: which senders may post to the Broker if Knative authenticates them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LABEL = "nodemaintenance.dev/function"
 OPTIONAL = "maintenances-v1alpha1"
 OPTED = ("mutex", "virtualization", "cpu-labels")
 SOURCE_OF = {"certificates": "certificates", "virtualization": "virtual-machines", "cpu-labels": "cpu-capabilities"}
-"""Component → a source that it brings."""
+"""Component → one source that it contains."""
 
 
 def reference(item: Manifest) -> tuple[str, ...]:
@@ -25,9 +25,9 @@ def reference(item: Manifest) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("name", ["knative", "compact", "plain", "kafka", "func", "hyperconverged"])
 def test_who_may_post_is_who_has_something_to_say(tmp_path: Path, name: str) -> None:
-    """X-2: our sources, what publishes by itself, and each Trigger whose function answers; nobody by a pattern.
+    """X-2: the policy lists each source, each publisher and each Trigger whose function replies, without patterns.
 
-    All of them are there, wherever the overlay has them: by one that is not, Knative holds the policy not ready.
+    Each of them exists in the overlay. Otherwise Knative would report the policy as not ready.
     """
     objects = rendered(_with_senders(tmp_path, name))
     policies = of_kind(objects, "EventPolicy")
@@ -50,14 +50,14 @@ def test_who_may_post_is_who_has_something_to_say(tmp_path: Path, name: str) -> 
 
 
 def test_the_source_that_may_not_be_there_is_the_one_of_the_oldest_group() -> None:
-    """What the policy names by an account is what manifests/v1alpha1 brings."""
+    """Check that the only source that the policy names by its account is that of manifests/v1alpha1."""
     assert [item["metadata"]["name"] for item in of_kind(rendered(MANIFESTS / "v1alpha1"), *SOURCES)] == [OPTIONAL]
 
 
 def test_knative_s_own_schema_takes_it(knative: LocalCluster) -> None:
-    """X-2: every field is one of an EventPolicy; an unknown one would be dropped in silence."""
+    """X-2: Knative's schema accepts each field of the EventPolicy; it would silently drop an unknown one."""
     policy = (MANIFESTS / "components" / "senders" / "policy.yaml").read_text()
-    elsewhere = policy.replace("namespace: node-maintenance", "namespace: default")  # ours is another test's to make
+    elsewhere = policy.replace("namespace: node-maintenance", "namespace: default")  # another test creates the original
 
     done = knative.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", input=elsewhere)
 
@@ -66,7 +66,10 @@ def test_knative_s_own_schema_takes_it(knative: LocalCluster) -> None:
 
 @pytest.mark.parametrize("component", OPTED)
 def test_a_component_names_its_sources_and_all_that_answer_for_it(component: str) -> None:
-    """What it does not name the Broker refuses, in silence: each of its sources, and each Trigger of what answers."""
+    """Check that a component's policy lists its sources and the Triggers of its replying functions.
+
+    The Broker silently rejects events from other senders.
+    """
     folder = MANIFESTS / "components" / component
     shipped = list(yaml.safe_load_all((folder / "eventing.yaml").read_text()))
     policy = yaml.safe_load((folder / "senders" / "policy.yaml").read_text())
@@ -79,7 +82,7 @@ def test_a_component_names_its_sources_and_all_that_answer_for_it(component: str
 
 
 def _with_senders(folder: Path, name: str) -> Path:
-    """The overlay with what says who may post: of the sources of a wing only where these are."""
+    """Write an overlay with the EventPolicies of its sources, and return its directory."""
     found = of_kind(rendered(MANIFESTS / "overlays" / name), "ApiServerSource")
     there_are = {item["metadata"]["name"] for item in found}
     components = ["senders", *(f"{wing}/senders" for wing, source in SOURCE_OF.items() if source in there_are)]

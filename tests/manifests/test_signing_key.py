@@ -1,4 +1,4 @@
-"""`make deploy` makes the key that our programs sign events with, unless some would go on running without it."""
+"""`make deploy` creates the Secret for signing events, unless pods without it would keep running."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLAIN = {"name": "HOME", "value": "/"}
 
 
 def pod(name: str, labels: dict[str, str], *variables: Manifest) -> Manifest:
-    """A pod that no scheduler cares for, and so no kubelet has to end."""
+    """Build a pod that is never scheduled, so that it is deleted without a kubelet."""
     metadata = {"name": name, "namespace": SPACE, "labels": labels}
     spec = {"schedulerName": "nobody", "containers": [{"name": "main", "image": "fake", "env": [*variables]}]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
@@ -43,9 +43,11 @@ def there(cluster: LocalCluster) -> list[str]:
 def test_a_first_key_does_not_come_beside_pods_that_run_without_it(
     knative: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who has one refuses what they emit, for good. They are named, and what ends them; nothing ends unasked.
+    """Check that `make deploy` creates no key while pods of the product run without it.
 
-    Pods of ours that read no key, and those of others, are in nobody's way, and with a key there is nothing to ask.
+    A process with the key permanently rejects the events of such pods. The error names the pods and the command that
+    deletes them; `make deploy` deletes nothing itself. Pods that do not read the key, and pods of others, do not
+    matter. If the key exists, `make deploy` does not check the pods.
     """
     monkeypatch.setenv("KUBECONFIG", str(knative.kubeconfig))
     [source] = of_kind(overlay("plain"), "ContainerSource")
@@ -69,7 +71,7 @@ def test_a_first_key_does_not_come_beside_pods_that_run_without_it(
 
 
 def test_a_pod_that_has_ended_is_in_no_key_s_way() -> None:
-    """As one that a node under pressure evicted, which stays for a while."""
+    """Check that a finished pod does not count, such as one that was evicted because of node pressure."""
     phases = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
     pods = [{**pod(phase, OURS, PLAIN, READS), "status": {"phase": phase}} for phase in phases]
 

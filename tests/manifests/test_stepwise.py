@@ -1,4 +1,4 @@
-"""The stepwise install files: the objects and names of the oldest operator's installation, with our workloads last."""
+"""The stepwise install files have the objects and names of the oldest operator's files, and then the workloads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def step(name: str) -> list[Manifest]:
 
 
 def rights(objects: list[Manifest]) -> set[tuple[str, str, str, str]]:
-    """(namespace, group, resource, verb) of all roles."""
+    """Return (namespace, group, resource, verb) of all roles."""
     return {
         (item["metadata"].get("namespace", ""), group, resource, verb)
         for item in objects
@@ -47,7 +47,7 @@ def rights(objects: list[Manifest]) -> set[tuple[str, str, str, str]]:
 
 @pytest.fixture(scope="module")
 def cleared(knative: LocalCluster) -> LocalCluster:
-    """Give the cluster with Knative's kinds, clear of an install."""
+    """Return the cluster with Knative's CRDs and without an install."""
     knative.kubectl("delete", "crd", "nodemaintenances.kubevirt.io", "--ignore-not-found")
     for name in ("role_binding.yaml", "role.yaml", "namespace.yaml", "crds/nodemaintenance_crd.yaml"):
         knative.kubectl("delete", "-f", ROOT / "deploy" / name, "--ignore-not-found")
@@ -56,13 +56,13 @@ def cleared(knative: LocalCluster) -> LocalCluster:
 
 @pytest.fixture(scope="module")
 def too_early(cleared: LocalCluster) -> subprocess.CompletedProcess[str]:
-    """Give what comes of a file whose namespace is not there yet."""
+    """Return the result of creating a file whose namespace does not exist yet."""
     return cleared.kubectl("create", "-f", ROOT / "deploy" / "service_account.yaml", check=False)
 
 
 @pytest.fixture(scope="module")
 def created(cleared: LocalCluster, too_early: subprocess.CompletedProcess[str]) -> LocalCluster:
-    """Give that cluster with the install on it, each of whose files was created without an error."""
+    """Return that cluster with the stepwise install; each file was created without an error."""
     assert too_early.returncode
     for name in STEPS:
         cleared.kubectl("create", "-f", ROOT / "deploy" / name)
@@ -73,7 +73,7 @@ def created(cleared: LocalCluster, too_early: subprocess.CompletedProcess[str]) 
 def test_the_files_create_an_install_in_their_order(
     too_early: subprocess.CompletedProcess[str], created: LocalCluster
 ) -> None:
-    """DRN-14: each `create -f` succeeds; out of order it is a normal error, and can be run again."""
+    """DRN-14: each `create -f` succeeds in the documented order; in another order it fails and can be repeated."""
     assert too_early.returncode == 1
     assert f'namespaces "{NAME}" not found' in too_early.stderr
 
@@ -84,8 +84,10 @@ def test_the_files_create_an_install_in_their_order(
 @pytest.mark.slow
 @proves("DRN-14")
 def test_the_workloads_become_ready_in_the_operators_namespace(created: LocalCluster) -> None:
-    """What Serving and Eventing make of the last file are pods that this cluster admits, schedules and runs; the
-    document's `kubectl get deployment` shows the operator's Deployment with its one pod ready."""
+    """Check that the pods of the last file's Serving and Eventing objects are admitted, scheduled and run.
+
+    The document's `kubectl get deployment` prints the operator's Deployment with its one ready pod.
+    """
     workloads = [item for item in step("operator.yaml") if item["kind"] in ("Service", "ContainerSource")]
     deployments = [deployment_of(item) for item in workloads]
 
@@ -108,7 +110,7 @@ def test_the_workloads_become_ready_in_the_operators_namespace(created: LocalClu
 
 @proves("DRN-12", "DRN-14")
 def test_the_install_drains_by_an_object_of_the_oldest_api(created: LocalCluster, tmp_path: Path) -> None:
-    """The one account of the files has all the rights that a whole maintenance takes."""
+    """Check that the files' single account has all rights for a complete maintenance."""
     with Running(created, step("operator.yaml"), tmp_path):
         drained_and_given_back(created)
 
@@ -125,23 +127,23 @@ def test_the_install_drains_by_an_object_of_the_oldest_api(created: LocalCluster
     ],
 )
 def test_the_objects_have_the_names_of_the_document(file: str, kind: str) -> None:
-    """DRN-14."""
+    """DRN-14: the objects have the document's names."""
     assert [item["metadata"]["name"] for item in step(file) if item["kind"] == kind][:1] == [NAME]
 
 
 def test_the_last_file_is_what_the_overlay_makes() -> None:
-    """One source of truth; the file says the command that makes it."""
+    """Check that the overlay `operator` generates the last file; the file's comment has the command."""
     assert step("operator.yaml") == overlay("operator")
 
 
 def test_the_one_account_may_do_what_all_accounts_together_may() -> None:
-    """The roles are written out in one file; nothing is more or less than in manifests/base/rbac."""
+    """Check that the single account has the same rights as all accounts in manifests/base/rbac together."""
     assert rights(step("role.yaml")) == rights(rendered(MANIFESTS / "base" / "rbac"))
 
 
 @proves("DRN-14")
 def test_every_object_of_the_last_file_is_where_the_earlier_files_made_room() -> None:
-    """DRN-14: one namespace, one account."""
+    """DRN-14: all objects of the last file use the namespace and the account of the earlier files."""
     objects = step("operator.yaml")
     accounts = {
         item["spec"].get("serviceAccountName") or item["spec"]["template"]["spec"]["serviceAccountName"]
@@ -155,14 +157,14 @@ def test_every_object_of_the_last_file_is_where_the_earlier_files_made_room() ->
 
 @proves("DRN-15")
 def test_beside_hyperconverged_the_pods_have_the_operators_name() -> None:
-    """DRN-15: pods `node-maintenance-operator-*` in `kubevirt-hyperconverged`; Serving names them after the Service."""
+    """DRN-15: pods are named `node-maintenance-operator-*` in `kubevirt-hyperconverged`, after the Knative Service."""
     services = [identity(item) for item in overlay("hyperconverged") if item["kind"] == "Service"]
 
     assert services == [("serving.knative.dev/v1", "Service", "kubevirt-hyperconverged", NAME)]
 
 
 def test_there_is_one_copy_of_each_crd() -> None:
-    """DRN-12, DRN-14: the path that the document names is a link."""
+    """DRN-12, DRN-14: each CRD has one file; the document's path is a link to it."""
     documents = [
         file for file in ROOT.glob("manifests/**/*.yaml") if "kind: CustomResourceDefinition\n" in file.read_text()
     ]

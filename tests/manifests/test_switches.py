@@ -1,4 +1,4 @@
-"""`make deploy` over another install: what cannot come in its place is named before anything is applied."""
+"""`make deploy` over another install names incompatible objects before it applies anything."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IMAGES = "images: [{name: nodemaintenance, newName: registry.example/nodemainten
 
 
 def chosen(name: str) -> list[Manifest]:
-    """The Broker, and whoever serves `begin`, of an overlay, in a namespace of their own."""
+    """Return an overlay's Broker and the Services of `begin`, moved to a test namespace."""
     found = of_kind(overlay(name), "Broker", "Service")
     kept = [item for item in found if item["kind"] == "Broker" or item["metadata"]["name"] == "begin"]
     for item in kept:
@@ -29,7 +29,7 @@ def chosen(name: str) -> list[Manifest]:
 
 
 def made_by_serving(cluster: LocalCluster) -> Manifest:
-    """The Service of the core that Serving's Route makes for one of its own; without its owner it would be deleted."""
+    """Build the core Service that Serving's Route creates; without its owner it would be garbage-collected."""
     kind = {"apiVersion": "serving.knative.dev/v1", "kind": "Route"}
     route = {**kind, "metadata": {"name": "begin", "namespace": SPACE}, "spec": {}}
     made = json.loads(cluster.kubectl("create", "-o", "json", "-f", "-", input=json.dumps(route)).stdout)
@@ -40,7 +40,7 @@ def made_by_serving(cluster: LocalCluster) -> Manifest:
 
 
 def written(folder: Path, items: list[Manifest], images: str = IMAGES) -> str:
-    """An overlay of these objects, with their image, and one more, which tells whether anything was applied."""
+    """Write an overlay of these objects with their image, and a ConfigMap that shows whether it was applied."""
     mark = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "applied", "namespace": SPACE}}
     (folder / "all.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*items, mark]}))
     (folder / "kustomization.yaml").write_text(f"resources: [all.json]\n{images}\n")
@@ -49,7 +49,7 @@ def written(folder: Path, items: list[Manifest], images: str = IMAGES) -> str:
 
 @pytest.fixture
 def switched(knative: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> LocalCluster:
-    """Give that cluster as the current one, with an empty namespace."""
+    """Return the cluster as the current one, with an empty namespace."""
     monkeypatch.setenv("KUBECONFIG", str(knative.kubeconfig))
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}}
     knative.kubectl("apply", "-f", "-", input=json.dumps(space))
@@ -67,7 +67,10 @@ def applied(cluster: LocalCluster, items: list[Manifest]) -> None:
 def test_a_broker_of_another_class_is_named_and_nothing_applied(
     switched: LocalCluster, tmp_path: Path, name: str
 ) -> None:
-    """Eventing's webhook would refuse that object alone, and kubectl apply all others."""
+    """Check that another Broker class stops the deployment; Eventing's webhook would only reject the Broker itself.
+
+    `kubectl apply` would then apply all other objects.
+    """
     applied(switched, of_kind(chosen("plain"), "Broker"))
 
     with pytest.raises(LocalClusterError, match=r"nothing was applied.*Broker switched/default is of.* MTChann"):
@@ -84,7 +87,11 @@ def test_a_broker_of_another_class_is_named_and_nothing_applied(
 def test_a_service_of_the_other_way_to_serve_is_named(
     switched: LocalCluster, tmp_path: Path, there: str, wanted: str, said: str
 ) -> None:
-    """Serving marks its Route `ServiceNotOwned` for ever; the other way round it would write its own Service back."""
+    """Check that a Service of the other way to serve functions is named in the error.
+
+    Serving would mark its Route as `ServiceNotOwned` permanently. In the other direction, it would restore its own
+    Service.
+    """
     [service] = of_kind(chosen(there), "Service")
     applied(switched, [made_by_serving(switched) if there == "knative" else service])
 
@@ -94,7 +101,7 @@ def test_a_service_of_the_other_way_to_serve_is_named(
 
 @proves("NMO-26a")
 def test_the_same_choice_comes_over_itself(switched: LocalCluster, tmp_path: Path) -> None:
-    """As an upgrade does."""
+    """Check that the same overlay can be applied again, as in an upgrade."""
     applied(switched, [*chosen("knative"), made_by_serving(switched)])
 
     applying.deploy(written(tmp_path, chosen("knative")))
@@ -113,7 +120,7 @@ ROBBED = {
 
 @pytest.mark.parametrize(("there", "wanted", "lost"), ROBBED.values(), ids=ROBBED)
 def test_accounts_that_would_lose_their_rights_are_known(there: str, wanted: str, lost: set[tuple[str, str]]) -> None:
-    """NMO-26a: bindings of one name are for whom the last one applied says."""
+    """NMO-26a: `make deploy` detects the accounts that lose their role bindings to bindings with the same name."""
     assert obstacles.robbed(overlay(wanted), of_kind(overlay(there), "ClusterRoleBinding")) == lost
 
 
@@ -121,7 +128,7 @@ def test_accounts_that_would_lose_their_rights_are_known(there: str, wanted: str
 @proves("NMO-26a")
 @pytest.mark.parametrize("is_there", [True, False])
 def test_the_rights_of_another_install_are_not_taken(switched: LocalCluster, tmp_path: Path, is_there: bool) -> None:
-    """While its accounts are there; a binding that outlived them is nobody's."""
+    """Check that an existing account of another install keeps its rights; a binding without its account is replaced."""
     (binding, *_) = of_kind(overlay("knative"), "ClusterRoleBinding")
     name, account = f"robbed-{is_there}", {"apiVersion": "v1", "kind": "ServiceAccount"}
     binding = {**binding, "metadata": {"name": name.lower()}}
@@ -143,7 +150,7 @@ def test_the_rights_of_another_install_are_not_taken(switched: LocalCluster, tmp
 @pytest.mark.slow
 @proves("NMO-26a")
 def test_a_name_that_stands_for_the_image_is_not_applied(switched: LocalCluster, tmp_path: Path) -> None:
-    """No node could pull it, and `kubectl apply` says nothing of that."""
+    """Check that an image placeholder is rejected: no node could pull it, and `kubectl apply` reports no error."""
     overlay_as_it_is = written(tmp_path, of_kind(chosen("knative"), "Service"), images="")
 
     with pytest.raises(LocalClusterError, match=r"nothing was applied, since Service begin would .* `images`"):
@@ -153,7 +160,7 @@ def test_a_name_that_stands_for_the_image_is_not_applied(switched: LocalCluster,
 
 
 def test_no_two_brokers_share_a_policy() -> None:
-    """A switch that fails closes no door that is in use."""
+    """Check that the overlays of two Brokers share no network policy, so that a failed switch keeps those in use."""
     policies = [
         identity(policy)
         for name in BROKERS

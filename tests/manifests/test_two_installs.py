@@ -1,4 +1,4 @@
-"""Two installs on one cluster, each at work in its namespace under its own accounts: one acts, the other waits."""
+"""Two installs on one cluster, each running in its namespace with its own accounts: one is active, one passive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECONDS = 30
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Give a cluster with both installs on it, one applied after the other."""
+    """Yield a cluster to which both installs were applied."""
     with LocalCluster(tmp_path / "servers", nodes=1) as cluster:
         files = [word for file in knative_crds() for word in ("-f", str(file))]
         cluster.kubectl("apply", "--server-side", *files)
@@ -41,30 +41,30 @@ def shared(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def running(cluster: LocalCluster, namespace: str, folder: Path) -> Running:
-    """The processes of an install."""
+    """Build the processes of an install."""
     (folder / namespace).mkdir()
     return Running(cluster, overlay(OVERLAYS[namespace]), folder / namespace)
 
 
 def asked(install: Running) -> None:
-    """Have an install look as at its next tick."""
+    """Send a tick to an install."""
     assert post(tick(), install.broker_url).status_code == 202
 
 
 def holder(cluster: LocalCluster) -> str:
-    """The namespace that has the claim, "" for none."""
+    """Return the namespace of the install Lease's holder, "" if there is none."""
     claims = cluster.door().list(LEASES, fields=f"metadata.name={install_claim.CLAIM}")["items"]
     return next((account.namespace for item in claims if (account := install_claim.holder(item))), "")
 
 
 def wrote(seen: Audit, namespace: str) -> set[str]:
-    """The kinds of what an install's accounts wrote."""
+    """Return the resources that an install's accounts wrote."""
     by = seen.writes_by(f"system:serviceaccount:{namespace}:")
     return {entry["objectRef"]["resource"] for entry in by}
 
 
 def maintain(cluster: LocalCluster, node: str) -> None:
-    """Have a node with a pod drained, by an object of its name; returns when it is."""
+    """Create a node with a pod and a NodeMaintenance of the same name; return when the node is drained."""
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": node}}
     pod = {"apiVersion": "v1", "kind": "Pod", **pod_on(node, f"web-{node}")}
     cluster.add_named(node)
@@ -75,7 +75,11 @@ def maintain(cluster: LocalCluster, node: str) -> None:
 
 @proves("DRN-15")
 def test_of_two_installs_one_acts_until_it_is_gone(shared: LocalCluster, tmp_path: Path) -> None:
-    """The second says so in log, metric and Event, and writes nothing else; what the first began it ends."""
+    """Check that one install is active until its accounts are gone, and that the other one then takes over.
+
+    The passive install only logs, sets a metric and records an Event. It later finishes the maintenance that the first
+    install began.
+    """
     with running(shared, FIRST, tmp_path) as first, running(shared, SECOND, tmp_path) as second:
         asked(first)
         await_ready("the first install's claim", lambda: holder(shared) == FIRST, [], SECONDS)

@@ -1,4 +1,4 @@
-"""The chain that each install makes is whole."""
+"""Each overlay's Triggers connect all functions with the events that they consume."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ SAID = {events.MAINTENANCE_FAILED, *watcher.EMITS}.union(*(function.emits for fu
 
 
 def read(folder: Path, to: Path) -> list[manifests.Document]:
-    """The folder as kustomize renders it, read as the local delivery reads manifests."""
+    """Render a directory with kustomize and load it as the local delivery loads manifests."""
     file = to / f"{folder.name}.yaml"
     file.write_text(text(folder))
     return manifests.read([file])
 
 
 def test_what_is_emitted_is_the_vocabulary() -> None:
-    """X-4: nothing is said that the vocabulary does not name, and no word of it is dead."""
+    """X-4: the emitted event types are exactly those of the vocabulary."""
     assert set(events.MEANINGS) == SAID
 
 
 @pytest.mark.parametrize("folder", [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in OVERLAYS)], ids=str)
 def test_every_trigger_brings_a_function_what_something_emits(folder: Path, tmp_path: Path) -> None:
-    """No Trigger names an unknown function, waits for what nobody says, or brings what its function does not take."""
+    """Check that no Trigger names an unknown function, an event without a sender, or an event the function ignores."""
     assert wiring.problems(read(folder, tmp_path), CONSUMES, SAID) == []
 
 
 @pytest.mark.parametrize("folder", [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in OVERLAYS)], ids=str)
 def test_every_function_is_brought_every_type_it_takes(folder: Path, tmp_path: Path) -> None:
-    """The other way round: what a function is written for reaches it."""
+    """Check that some Trigger delivers each event type that a function consumes."""
     found = triggers.read(read(folder, tmp_path), "http://functions")
     certificates = {"renew-certificates": CONSUMES["renew-certificates"]} if folder.name in WITH_CERTIFICATES else {}
     consumes = ALWAYS | certificates | {name: CONSUMES[name] for name in opted_steps(folder.name)}
@@ -53,9 +53,10 @@ def test_every_function_is_brought_every_type_it_takes(folder: Path, tmp_path: P
 
 
 def test_who_listens_is_known_without_manifests(tmp_path: Path) -> None:
-    """What is missing from a recording is told by the same filters; `record` takes everything.
+    """Check that `SUBSCRIPTIONS`, which finds the missing attempts of a recording, agrees with the Triggers.
 
-    An install without the opt-in wings has ticks, and taints nodes, too, which nobody of them is told of then.
+    `record` consumes everything. The optional functions' Triggers for ticks and tainted nodes are excluded, because
+    installs without these functions have such events, too.
     """
     opted = ("mutex", "virtualization", "cpu-labels")
     wings = manifests.read([MANIFESTS / "components" / wing / "eventing.yaml" for wing in opted])
@@ -72,7 +73,7 @@ def test_who_listens_is_known_without_manifests(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_the_local_delivery_reads_every_overlay_as_the_same_chain(name: str, tmp_path: Path) -> None:
-    """One set of manifests for every engine: which Service serves a function makes no difference to its path."""
+    """Check that the local delivery reads the same chain from every overlay, whichever Service serves a function."""
     read_as = [
         {
             name: (each.attributes, each.url, each.policy)

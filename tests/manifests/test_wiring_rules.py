@@ -1,4 +1,4 @@
-"""Manifests that would never do their work are found before they are applied."""
+"""Triggers that could never deliver a useful event are found before they are applied."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ def problems(*objects: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("path", [True, False], ids=["by path", "by Service"])
 def test_a_trigger_that_brings_a_function_what_it_consumes_is_fine(path: bool) -> None:
-    """X-4: the ordinary case, for one Service each and for one Service for all."""
+    """X-4: a Trigger for a consumed type has no problem, with one Service for each function or one for all."""
     assert problems(trigger({"type": events.MAINTENANCE_BEGUN}, destination("cordon", path=path))) == []
 
 
 def test_a_trigger_without_a_filter_is_fine() -> None:
-    """`record` consumes every type, and its Trigger has no filter."""
+    """Check that a Trigger without a filter has no problem if its function, `record`, consumes every type."""
     assert problems(trigger({}, destination("record"))) == []
 
 
 @pytest.mark.parametrize("path", [True, False], ids=["by path", "by Service"])
 def test_an_unknown_function_is_found(path: bool) -> None:
-    """The broker would try, and retry, and dead-letter each event."""
+    """Report a Trigger with an unknown function; the Broker would retry and dead-letter every event."""
     found = problems(trigger({"type": events.MAINTENANCE_BEGUN}, destination("cordn", path=path)))
 
     assert found == ["f.yaml: Trigger t: spec.subscriber names 'cordn', which is no function: cordon, guard, record"]
 
 
 def test_a_type_that_nothing_emits_is_found() -> None:
-    """A misspelt filter is silence, for ever."""
+    """Report a filter whose type is never emitted; it would match no event."""
     found = problems(trigger({"type": "dev.nodemaintenance.maintenance.begum"}, destination("record")))
 
     assert found == [
@@ -71,7 +71,7 @@ def test_a_type_that_nothing_emits_is_found() -> None:
 
 
 def test_a_type_that_the_function_does_not_consume_is_found() -> None:
-    """The function would answer each with "not for me"."""
+    """Report a Trigger whose function does not consume the type, and would only answer that it ignores the event."""
     found = problems(NODES, trigger({"type": events.RESOURCE_UPDATED}, destination("cordon")))
 
     assert found == [
@@ -82,7 +82,7 @@ def test_a_type_that_the_function_does_not_consume_is_found() -> None:
 
 @pytest.mark.parametrize(("flag", "emits", "brought"), [("progress", True, True), ("more", False, False)])
 def test_a_flag_brings_every_type_that_carries_it(flag: str, emits: bool, brought: bool) -> None:
-    """One Trigger for several types; a flag that no emitted type carries is silence, too."""
+    """Check that a flag matches every type that carries it, and that a flag without an emitted type is reported."""
     found = problems(trigger({flag: "true"}, destination("cordon")))
 
     assert ("which nothing emits" in "".join(found)) is not emits
@@ -90,7 +90,7 @@ def test_a_flag_brings_every_type_that_carries_it(flag: str, emits: bool, brough
 
 
 def test_what_a_source_emits_is_known_only_where_there_is_that_source() -> None:
-    """A Trigger on node changes needs the source that watches nodes."""
+    """Check that a Trigger on node changes requires a source that watches nodes."""
     on_nodes = trigger({"type": events.RESOURCE_UPDATED, "kind": "Node"}, destination("guard"))
     attributes = f"type={events.RESOURCE_UPDATED}, kind=Node"
 
@@ -103,7 +103,7 @@ def test_what_a_source_emits_is_known_only_where_there_is_that_source() -> None:
 
 
 def test_a_dead_letter_sink_that_is_no_function_is_found() -> None:
-    """What could not be delivered would be lost."""
+    """Report a dead letter sink that is not a function; undelivered events would be lost."""
     found = problems(trigger({"type": events.MAINTENANCE_BEGUN}, destination("cordon"), dead="recrod"))
 
     assert found == [

@@ -1,4 +1,4 @@
-"""An install on a cluster that has no Knative yet: it fails, works not at all, and is completed later."""
+"""An install on a cluster without Knative: the apply fails, nothing runs, and a second apply completes it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.slow
 
 SAMPLE = ROOT / "config" / "samples" / "nodemaintenance_v1beta1_nodemaintenance.yaml"
 COMPACT = MANIFESTS / "overlays" / "compact"
-"""The install whose functions are one process, so that it can be run here."""
+"""The overlay whose functions run in one process, so that the test can run it."""
 WEBHOOKS = "validatingwebhookconfigurations/nodemaintenance-validate"
 RUNS = "pods,deployments,statefulsets,daemonsets,jobs,cronjobs"
 
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Give a cluster of its own with the node that the sample names, and nothing of ours or of Knative's on it."""
+    """Yield a new cluster with the sample's node, and without the product or Knative."""
     with LocalCluster(tmp_path / "servers", nodes=1) as cluster:
         cluster.add_named("node02")
         yield cluster
@@ -34,9 +34,10 @@ def bare(tmp_path: Path) -> Iterator[LocalCluster]:
 
 @proves("NMO-24", "X-3")
 def test_without_knative_nothing_works_until_a_second_apply_completes_it(bare: LocalCluster, tmp_path: Path) -> None:
-    """The first apply names every missing kind; what was asked for meanwhile is done afterwards.
+    """Check that the first apply names each missing kind, and that the pending maintenance succeeds after the second.
 
-    It starts the webhook alone, whom nobody asks: what renews its certificate is a Knative Service.
+    The first apply starts only the webhook. The API server does not call it, because a Knative Service renews its
+    certificate.
     """
     objects = rendered(COMPACT)
     theirs = {item["kind"] for item in objects if ".knative.dev/" in item["apiVersion"]}

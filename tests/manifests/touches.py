@@ -1,4 +1,4 @@
-"""What the code says that it touches, read as rights: the line `Touches:` of each function's docstring."""
+"""Parses the line `Touches:` of each function's docstring as RBAC rights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sources import ROOT, source_of
 OURS = "node-maintenance"
 NAMESPACES = (OURS, "medik8s-leases", "default", "kube-system", "node-upgrade-mutex-operator")
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
-"""What `kubectl auth can-i --list` creates, and prints the answer of."""
+"""Path of the review that `kubectl auth can-i --list` creates and prints."""
 VERBS = "get|list|watch|create|patch|delete"
 CLAUSE = rf"[a-z]+(?:/[a-z]+)? (?:{VERBS})(?:, (?:{VERBS}))*(?: in [a-z0-9-]+)?"
 TOUCHES = re.compile(rf"^Touches: (nothing in the cluster|{CLAUSE}(?:;\s{CLAUSE})*)\.", re.MULTILINE)
@@ -44,7 +44,7 @@ GROUPS_OF = {
     **dict.fromkeys(("virtualmachineinstancemigrations", "kubevirts"), ("kubevirt.io",)),
     "hyperconvergeds": ("hco.kubevirt.io",),
 }
-"""Resource → API groups; the core group if not named."""
+"""Resource → API groups; resources of the core group are not listed."""
 DOCUMENTED = {
     **{name: source_of(name) for name in FUNCTIONS},
     "podsource": ROOT / "eventing" / "podsource" / "watcher.py",
@@ -52,7 +52,7 @@ DOCUMENTED = {
 
 
 class Right(NamedTuple):
-    """One thing that may be done, in one namespace or, "" there, in all and beside all."""
+    """One permitted verb on a resource, in one namespace, or cluster-wide if the namespace is ""."""
 
     group: str
     resource: str
@@ -61,7 +61,7 @@ class Right(NamedTuple):
 
 
 def touches(documentation: str) -> set[Right]:
-    """The rights that the line `Touches:` of a docstring asks for; the line must be there, and be nothing but that."""
+    """Return the rights in a docstring's line `Touches:`. Raises `ValueError` if it is missing or malformed."""
     (said,) = TOUCHES.findall(documentation)
     clauses = [] if said.startswith("nothing") else re.split(r";\s", said)
     return {right for clause in clauses for right in _rights(clause)}
@@ -79,7 +79,7 @@ def documented(account: str) -> set[Right]:
 
 
 async def allowed(api: Api, namespace: str) -> set[Right]:
-    """What the API server says that whoever asks may do in a namespace."""
+    """Return the caller's rights in a namespace, as the API server reports them."""
     said = (await api.create(REVIEWS, {"spec": {"namespace": namespace}}))["status"]
     assert not said["incomplete"]
     return {
@@ -92,5 +92,5 @@ async def allowed(api: Api, namespace: str) -> set[Right]:
 
 
 def reaching(rights: set[Right], namespace: str) -> set[Right]:
-    """Those of the rights that hold in a namespace."""
+    """Return the rights that apply in a namespace."""
     return {right._replace(namespace=namespace) for right in rights if right.namespace in ("", namespace)}

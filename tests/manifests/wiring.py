@@ -1,4 +1,4 @@
-"""Whether every Trigger of our manifests can do its work: what it asks for, held against what is emitted. Pure."""
+"""Checks whether each Trigger of the manifests can deliver an event that its function consumes. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ EMITTED_BY_SOURCES = {
     "ApiServerSource Reference": (events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
     "PingSource": (events.TICK,),
 }
-"""Kind of a source, with its mode where it has one → types."""
+"""Kind of a source, with its mode if it has one → emitted event types."""
 
 
 def problems(
     documents: Iterable[Document], functions: Mapping[str, Collection[str]], emitted: Collection[str]
 ) -> list[str]:
-    """Why Triggers can never deliver anything, one sentence each; none when all can.
+    """Return why Triggers can never deliver an event, one sentence for each problem.
 
-    `functions` maps the name of each function to the types it consumes, none for all. `emitted` are the types that
-    functions and ContainerSources emit; what the other sources emit is read from the documents.
+    Args:
+        documents: The manifests.
+        functions: Function name → consumed types; an empty collection stands for all types.
+        emitted: Types that functions and ContainerSources emit. The types of other sources are read from the manifests.
     """
     documents = list(documents)
     known = {*emitted, *_from_sources(documents)}
@@ -33,7 +35,7 @@ def problems(
 def _wrong(
     trigger: Document, functions: Mapping[str, Collection[str]], known: Collection[str], kinds: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """(field, problem) of one Trigger."""
+    """Yield (field, problem) for one Trigger."""
     attributes = trigger.get("spec.filter.attributes", dict) or {}
     watched, brought = attributes.get("kind"), brings(attributes, known)
     function = _called(trigger, "spec.subscriber") or ""
@@ -51,7 +53,7 @@ def _wrong(
 
 
 def brings(attributes: Mapping[str, str], known: Collection[str]) -> set[str]:
-    """The types, of those `known`, that a Trigger with these filter attributes can bring; a flag stands for several."""
+    """Return which of the `known` types a Trigger with these filter attributes matches; a flag stands for several."""
     flags = [set(events.FLAGS[name]) for name in attributes if name in events.FLAGS]
     types = [{attributes["type"]}] if "type" in attributes else []
     return set(known).intersection(*flags, *types)
@@ -62,7 +64,7 @@ def _text(attributes: Mapping[str, str]) -> str:
 
 
 def _called(trigger: Document, field: str) -> str | None:
-    """The function a destination names: the last word of its path, else its Service; None without destination."""
+    """Return the function of a destination: the last segment of its path, or else its Service."""
     uri = trigger.get(f"{field}.uri", str)
     return uri.rstrip("/").rpartition("/")[2] if uri else trigger.get(f"{field}.ref.name", str)
 

@@ -1,7 +1,7 @@
-"""`python -m tests.mutation [MODULE...]`: change each line of the rules and steps; list what nothing notices.
+"""`python -m tests.mutation [MODULE...]` mutates each line of the rules and steps, and lists the surviving mutants.
 
-Two sessions side by side, each with a cluster of its own where tests need one. With `--again` those that no test
-noticed last time are judged anew.
+Two pytest sessions run concurrently, each with its own cluster if the tests need one. `--again` tests only the mutants
+that survived the last run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.mutation.session import Work
 SESSIONS = 2
 TYPED = FOLDER / "types.json"
 STILL_SECONDS = 120.0
-"""Without a line for so long a session hangs where no timeout of a test gets it out."""
+"""Seconds without a new line after which a session counts as hanging, if no test's timeout stopped it."""
 HUNDREDS = ("test_what_a_tick_costs_does_not_grow_with_what_rests", "test_everybodys_turn_comes")
 LEFT_OUT = [
     "--ignore=tests/functions/maintenance/test_faults.py",
@@ -49,7 +49,7 @@ STEPS = (
 
 @dataclass(frozen=True)
 class Part:
-    """Modules that are judged by the same tests: `pure` by those without a cluster, faults by none."""
+    """Modules that are tested by the same tests; with `pure`, only by tests that need no cluster."""
 
     name: str
     paths: Sequence[Path]
@@ -64,7 +64,7 @@ PARTS = (
 
 
 def _shares(changed: Sequence[Change]) -> list[list[Change]]:
-    """These changes parted among the sessions, those of a function together."""
+    """Divide the mutants among the sessions; those of the same function stay together."""
     shares: list[list[Change]] = [[] for _ in range(SESSIONS)]
     for _, group in groupby(changed, lambda change: change.function):
         min(shares, key=len).extend(group)
@@ -72,7 +72,7 @@ def _shares(changed: Sequence[Change]) -> list[list[Change]]:
 
 
 class Run:
-    """The sessions of one part."""
+    """The pytest sessions of one part."""
 
     def __init__(self, part: Part, changed: Sequence[Change]) -> None:
         self._part, self._changed = part, changed
@@ -80,7 +80,7 @@ class Run:
         self.outcomes = [Outcomes(FOLDER / f"{part.name}-{number}.jsonl") for number in range(SESSIONS)]
 
     def run(self) -> None:
-        """Find out which tests reach what, then judge each change."""
+        """Find out which lines each test reaches, then test each mutant."""
         if not self._changed:
             return
         print(f"{self._part.name}: {len(self._changed)} changes for tests; looking what these reach", flush=True)
@@ -93,17 +93,17 @@ class Run:
             list(threads.map(self._judge, range(SESSIONS), _shares(self._changed)))
 
     def reopen(self) -> None:
-        """Forget what was judged to survive, and all suspicion."""
+        """Forget the mutants that survived, and all suspects."""
         for outcomes in self.outcomes:
             kept = [line for line in outcomes.lines("judged") if line["by"]]
             outcomes.file.write_text("".join(json.dumps(line) + "\n" for line in kept))
 
     def judged(self) -> dict[str, str]:
-        """Change → the test that noticed it, "" for none."""
+        """Return mutant → the test that killed it, "" for none."""
         return {name: by for outcomes in self.outcomes for name, by in outcomes.judged().items()}
 
     def _is_stale(self) -> bool:
-        """Whether it is not known which lines the tests as they are now reach."""
+        """Return whether the list of reached lines is missing or older than the tests."""
         files = [file for name in self._part.tests for file in (ROOT / name, *(ROOT / name).rglob("*.py"))]
         newest = max(file.stat().st_mtime for file in files)
         return any(not tests.file.exists() or tests.file.stat().st_mtime < newest for tests in self._tests)
@@ -112,14 +112,14 @@ class Run:
         return [line for tests in self._tests for line in tests.lines("listed")]
 
     def _list(self, number: int) -> None:
-        """One session lists its share of the tests."""
+        """List the lines reached by one session's share of the tests."""
         self._tests[number].file.unlink(missing_ok=True)
         work = Work(str(self._tests[number].file), [], {}, {}, self._part.pure, number, SESSIONS)
         if not self._session(number, work):
             raise SystemExit(f"error: it is not known what all tests reach; see mutants/{self._part.name}-{number}.log")
 
     def _judge(self, number: int, changed: Sequence[Change]) -> None:
-        """One session after another until all of these are judged."""
+        """Run sessions one after another until all these mutants are tested."""
         outcomes, listed = self.outcomes[number], self._listed()
         seconds = {line["listed"]: line["seconds"] for line in listed}
         reached = {change.name: _reaching(change, listed) for change in changed}
@@ -135,7 +135,7 @@ class Run:
                 outcomes.add(judged=name, by=HANGS)
 
     def _session(self, number: int, work: Work) -> bool:
-        """One process; whether it ended by itself and in good order."""
+        """Run one pytest process; return whether it ended normally."""
         file = FOLDER / f"{self._part.name}-{number}-work.json"
         work.write(file)
         options = ["-q", "-p", "tests.mutation.session", f"--work={file}", f"--basetemp={FOLDER / f'tmp-{number}'}"]
@@ -146,7 +146,7 @@ class Run:
 
 
 def _reaching(change: Change, listed: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The tests that reach its line; of a line that is none for Python, those that reach its function."""
+    """Return the tests that reach the mutated line or, if no test does, the function that contains it."""
     lines = {line["listed"]: set(line["reached"].get(change.module, ())) for line in listed}
     whole = set(range(change.first, change.last + 1))
     there = [test for test, reached in lines.items() if change.line in reached]
@@ -154,7 +154,7 @@ def _reaching(change: Change, listed: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _ended(process: subprocess.Popen[bytes], file: Path) -> int:
-    """The exit status; one that stands still is killed."""
+    """Wait for the process and return its exit status; kill it if it hangs."""
     size, since = -1, time.monotonic()
     while True:
         try:
@@ -169,7 +169,7 @@ def _ended(process: subprocess.Popen[bytes], file: Path) -> int:
 
 
 def show(found: Sequence[Change], typed: Set[str], judged: Mapping[str, str]) -> None:
-    """Print which changes nothing noticed, and of each module how many were noticed by what."""
+    """Print the surviving mutants, and the number of killed and surviving mutants of each module."""
     alive = [change for change in found if change.name not in typed and not judged[change.name]]
     for change in alive:
         print(f"{change.name}\n{change.said}\n")
@@ -184,7 +184,7 @@ def show(found: Sequence[Change], typed: Set[str], judged: Mapping[str, str]) ->
 
 
 def main() -> None:
-    """Run it."""
+    """Run the mutation tests that the command line selects."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("modules", nargs="*", help="the beginnings of dotted names; default: all")
     parser.add_argument("--again", action="store_true", help="judge those anew that no test noticed last time")
@@ -203,7 +203,7 @@ def main() -> None:
 
 
 def _made() -> tuple[list[Change], set[str]]:
-    """All changes, made anew, and the names of those that the types notice."""
+    """Generate all mutants; return them, and the names of those that mypy detects."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
     found = changes.write([path for part in PARTS for path in part.paths])
@@ -214,7 +214,7 @@ def _made() -> tuple[list[Change], set[str]]:
 
 
 def _known() -> tuple[list[Change], set[str]]:
-    """Those of the last time."""
+    """Return the mutants of the last run, and the names of those that mypy detected."""
     return changes.listed(), set(json.loads(TYPED.read_text()))
 
 

@@ -1,4 +1,4 @@
-"""What came of each change: a file to which a session appends a line for each, so that a killed one loses nothing."""
+"""The results of each mutant: sessions append one line for each to a file, so that a killed session loses nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Outcomes:
-    """In: a file, there or not yet. Each line is an object with the one thing that it tells of."""
+    """A file of results; each line is a JSON object with a key for its kind."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -21,26 +21,26 @@ class Outcomes:
             out.write(json.dumps(line) + "\n")
 
     def lines(self, key: str) -> Iterator[dict[str, Any]]:
-        """Those that tell of it."""
+        """Yield the lines with this key."""
         if self.file.exists():
             yield from (line for line in map(json.loads, self.file.read_text().splitlines()) if key in line)
 
     def judged(self) -> dict[str, str]:
-        """Change → the test that noticed it, "" for none."""
+        """Return mutant → the test that killed it, "" for none."""
         return {line["judged"]: line["by"] for line in self.lines("judged")}
 
     def suspects(self) -> dict[str, list[str]]:
-        """Change → the tests that failed under it, and after it as well."""
+        """Return mutant → the tests that failed with it, and also without it afterwards."""
         found: dict[str, list[str]] = {}
         for line in self.lines("suspect"):
             found.setdefault(line["suspect"], []).append(line["by"])
         return found
 
     def under_way(self) -> str:
-        """The change that was begun last, if it was not judged."""
+        """Return the mutant that was started last, if it has no result yet."""
         begun = [line["begun"] for line in self.lines("begun")]
         return begun[-1] if begun and begun[-1] not in self.judged() else ""
 
     def stalled(self) -> Counter[str]:
-        """How often a session stood still at a change."""
+        """Return how often a session hung at each mutant."""
         return Counter(line["stalled"] for line in self.lines("stalled"))

@@ -1,8 +1,8 @@
-"""A pytest plugin: one session, one cluster, and many changes of the code, each judged by the tests that reach it.
+"""A pytest plugin that tests many mutants in one session with one cluster, each with the tests that reach it.
 
-In: `--work`, a JSON file (`Work`). Out: lines in its file of outcomes.
-A test that fails under changes of a function must pass without any right after: else a change, or the machine, has
-spoiled the session, which ends; a fresh one judges them anew.
+The option `--work` names a JSON file (`Work`). The results are appended to that file's results file. A test that fails
+with mutants of a function must pass afterwards without any mutant. Otherwise a mutant or the machine has corrupted the
+session. The session then ends, and a new one repeats these mutants.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from mutmut.mutation.trampoline import set_mutant_under_test
 from tests.mutation import changes
 from tests.mutation.outcomes import Outcomes
 
-changes.install()  # before any conftest imports what is changed
+changes.install()  # before any conftest imports the product
 
 RUNS = 1500
-"""So many tests in one session with a cluster: each leaves a node or two on it."""
+"""Maximum number of test runs in a session with a cluster; each leaves a node or two on it."""
 MOST = 30
-"""So many tests with a cluster judge a change at most beside its own: what hundreds reach would take hours."""
+"""Maximum number of other modules' tests with a cluster per mutant; some mutants are reached by hundreds of tests."""
 EXAMPLES = 30
-"""Of each property; what survives so few is listed, and may be asked again."""
+"""Maximum number of examples per property; survivors are listed and can be tested again."""
 SERVERS = frozenset({"cluster", "quiet"})
-"""The fixtures that start one; all others that have one ask for these."""
+"""The fixtures that start a cluster; all other cluster fixtures depend on them."""
 LINES: set[tuple[str, int]] = set()
-"""Files and lines that a test has reached."""
+"""Files and lines that the current test has reached."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a session has to do.
+    """The input of a session.
 
     Attributes:
-        outcomes: the file to append to.
-        names: the changes to judge; none: to find out which tests reach which lines.
-        reached: change → tests that reach its line.
-        seconds: test → how long it takes.
-        pure: whether tests that need a cluster are left out.
-        share, shares: which of so many parts of the test files is listed.
+        outcomes: The file to which results are appended.
+        names: The mutants to test; if empty, the session lists the lines that each test reaches.
+        reached: Mutant → tests that reach its line.
+        seconds: Test → its duration.
+        pure: Whether tests that need a cluster are excluded.
+        share, shares: The index of this session's share of the test files, and the number of shares.
     """
 
     outcomes: str
@@ -62,17 +62,17 @@ class Work:
     shares: int
 
     def write(self, file: Path) -> None:
-        """Write it for a session."""
+        """Write the input for a session."""
         file.write_text(json.dumps(asdict(self)))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Take the file."""
+    """Add the option `--work`."""
     parser.addoption("--work", type=Path, required=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read it, and keep hypothesis from making the most of a failure."""
+    """Read the input, and limit Hypothesis to a few deterministic examples without shrinking."""
     config.stash[WORK] = Work(**json.loads(config.getoption("--work").read_text()))
     settings.register_profile(
         "changes",
@@ -90,7 +90,7 @@ WORK = pytest.StashKey[Work]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what asks for a server, on request; what runs beside others, and what measures, in any case."""
+    """Deselect tests marked `abreast` or `alone` and, with `pure`, tests that need a cluster."""
     servers = SERVERS if config.stash[WORK].pure else frozenset()
     items[:] = [
         item
@@ -102,7 +102,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool:
-    """Judge, instead of running each test once."""
+    """Test the mutants, instead of running each test once."""
     work = session.config.stash[WORK]
     if work.names:
         Judge(session.items, work).judge(work.names)
@@ -118,7 +118,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
 
 
 def _list(items: list[pytest.Item], outcomes: Outcomes) -> None:
-    """Run each test, and note the lines of changed modules that it reaches; one that fails has another try."""
+    """Run each test, and record the lines of mutated modules that it reaches; run a failed test a second time."""
     top = _above(items)
     for item in items:
         LINES.clear()
@@ -134,7 +134,7 @@ def _list(items: list[pytest.Item], outcomes: Outcomes) -> None:
 
 
 def _trace(frame: FrameType, _event: str, _argument: object) -> Any:
-    """Trace the functions of changed modules, and no others."""
+    """Trace only functions of mutated modules."""
     return _trace_line if frame.f_code.co_filename.startswith(f"{changes.FOLDER}/") else None
 
 
@@ -145,7 +145,7 @@ def _trace_line(frame: FrameType, event: str, _argument: object) -> Any:
 
 
 def _run(item: pytest.Item, name: str, top: pytest.Item) -> list[pytest.TestReport]:
-    """Run one test under a change, "" for none; what lives longer than it stays up to `top`."""
+    """Run one test with a mutant, "" for none; fixtures with a wider scope stay set up until `top`."""
     _forget()
     set_mutant_under_test(name)
     try:
@@ -155,7 +155,7 @@ def _run(item: pytest.Item, name: str, top: pytest.Item) -> list[pytest.TestRepo
 
 
 def _forget() -> None:
-    """Empty the caches of what is changed."""
+    """Clear the caches of mutated modules."""
     for name, module in list(sys.modules.items()):
         if name.startswith(("kube.", "functions.maintenance.")):
             for value in vars(module).values():
@@ -164,13 +164,13 @@ def _forget() -> None:
 
 
 def _above(items: Iterable[pytest.Item]) -> Any:
-    """The lowest node above all of these tests."""
+    """Return the lowest collection node that contains all these tests."""
     chains = [item.listchain()[:-1] for item in items]
     return [nodes[0] for nodes in zip(*chains, strict=False) if len(set(nodes)) == 1][-1]
 
 
 class Judge:
-    """Judges changes by the tests of this session."""
+    """A tester of mutants with the tests of this session."""
 
     def __init__(self, items: list[pytest.Item], work: Work) -> None:
         self._items = {item.nodeid: item for item in items}
@@ -178,12 +178,12 @@ class Judge:
         self._work = work
         self._outcomes = Outcomes(Path(work.outcomes))
         self._runs, self._most = 0, math.inf if work.pure else RUNS
-        for item in items:  # no test hangs for long: a change may have made it
+        for item in items:  # limits the time of each test, since a mutant may make it hang
             limit = 6 + 4 * work.seconds.get(item.nodeid, 0)
             item.add_marker(pytest.mark.timeout(limit, func_only=True), append=False)
 
     def judge(self, names: Sequence[str]) -> None:
-        """Judge these, function by function, until all are judged or this session has lasted or is spoiled."""
+        """Test the mutants by function, until all are done, or until the session is full or corrupted."""
         suspects = self._outcomes.suspects()
         for _, group in groupby(names, changes.function_of):
             noticed: dict[str, str] = {}
@@ -200,9 +200,10 @@ class Judge:
                 return
 
     def _noticed_by(self, name: str, first: Iterable[str], spoiled: Set[str]) -> str:
-        """The test that fails under a change, "" for none; what noticed others of its function is asked first.
+        """Return the test that kills the mutant, "" for none.
 
-        Not asked is what fails here without any change.
+        Tests that killed other mutants of the function run first. Tests that fail in this session without any mutant
+        are skipped.
         """
         seconds = self._work.seconds
         mine = f"/test_{name.split('.')[-2]}"
@@ -213,13 +214,16 @@ class Judge:
         return next((test for test in asked if self._fails(test, name, sure=test in trusted)), "")
 
     def _fails(self, test: str, name: str, *, sure: bool) -> bool:
-        """Whether a test fails under a change; twice, lest a busy machine be taken for it, unless it is known to."""
+        """Return whether a test fails with a mutant.
+
+        Unless the test is known to fail, it must fail twice, because a busy machine can cause a failure.
+        """
         return not self._passes(test, name) and (sure or not self._passes(test, name))
 
     def _confirmed(self, noticed: Mapping[str, str], sure: Mapping[str, Set[str]]) -> bool:
-        """Note what came of each change; whether all tests that failed pass without one.
+        """Record the result of each mutant; return whether all tests that failed pass without a mutant.
 
-        Who failed in two sessions in both of which it passed at first is taken at its word.
+        A test that failed in two sessions, and passed at the start of both, counts as killing the mutant.
         """
         good = {test: self._passes(test, "") for test in dict.fromkeys(noticed.values()) if test}
         for name, test in noticed.items():
@@ -231,5 +235,5 @@ class Judge:
 
     def _passes(self, test: str, name: str) -> bool:
         self._runs += 1
-        self._outcomes.add(asked=test)  # a session that writes no line hangs
+        self._outcomes.add(asked=test)  # a session that writes no line counts as hanging
         return all(not report.failed for report in _run(self._items[test], name, self._top))

@@ -1,4 +1,4 @@
-"""Which changes the types notice: mypy reads all changed functions side by side, once, in a copy of the tree."""
+"""Finds the mutants that mypy detects: it checks all mutated functions at once, in a copy of the tree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEAD = re.compile(r"\s*(?:async )?def (x[_ǁ]\w*__mutmut_(?:orig|\d+))\(")
 
 
 def noticed(changes: Sequence[Change]) -> set[str]:
-    """The names of those with an error that the original has not."""
+    """Return the names of the mutants with a type error that the original does not have."""
     _write()
     where = [word for package in PACKAGES for word in ("-p", package)]
     options = ["--config-file", str(ROOT / "pyproject.toml"), "--no-pretty", "--no-error-summary"]
@@ -38,7 +38,7 @@ def noticed(changes: Sequence[Change]) -> set[str]:
 
 
 def _write() -> None:
-    """Make the copy, with the changed modules in it and what they import of the tool."""
+    """Create the copy with the mutated modules and with the mutmut modules that they import."""
     shutil.rmtree(TREE, ignore_errors=True)
     shutil.copytree(Path(mutmut.__file__).parent, TREE / "mutmut")
     for package in PACKAGES:
@@ -48,7 +48,7 @@ def _write() -> None:
 
 
 def _errors(said: str) -> defaultdict[str, set[str]]:
-    """Change, or original → what mypy says of it, without its name."""
+    """Return mutant or original → mypy's messages, without the function's name."""
     found, functions = defaultdict(set), {}
     for match in SAID.finditer(said):
         file = match["file"]
@@ -60,7 +60,7 @@ def _errors(said: str) -> defaultdict[str, set[str]]:
 
 
 def _functions(file: Path) -> dict[int, str]:
-    """Line → the change, or the original, that it is part of."""
+    """Return line → the mutant or original that contains it."""
     found, name = {}, ""
     module = ".".join(file.relative_to(TREE).with_suffix("").parts)
     for number, line in enumerate(file.read_text().splitlines(), start=1):

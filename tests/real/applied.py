@@ -1,4 +1,4 @@
-"""What was applied to real nodes: whether each pod of it is Ready, and a second apply changes nothing."""
+"""Checks of manifests applied to real nodes: every pod is Ready, and a second `kubectl apply` changes nothing."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.real.containers import Real
 
 GENERATIONS = 'jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.uid} {.metadata.generation}{"\\n"}{end}'
 ALWAYS_SENT = "poddisruptionbudget"
-"""kubectl sends a budget's selector at each apply, since its patch is one that replaces; the server changes nothing."""
+"""kubectl always sends a budget's selector, since its patch strategy is replace; the server changes nothing."""
 
 
 def ready_pods(real: Real) -> list[Object]:
-    """Give the pods of the product; fails when one of them is not Ready."""
+    """Return the product's pods, and assert that all of them are Ready."""
     found: list[Object] = real.door.list(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
     assert [pod["metadata"]["name"] for pod in found if not is_ready(pod)] == []
     restarts = {pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["restartCount"] for pod in found}
@@ -24,9 +24,12 @@ def ready_pods(real: Real) -> list[Object]:
 
 
 def check_second_apply(real: Real, overlay: str, bound: Collection[str]) -> None:
-    """Apply an overlay again; fails when any object is another one then.
+    """Apply an overlay again, and assert that no object changes.
 
-    In: what kubectl sends again, since Knative has completed its environment. Nothing in these changes.
+    Args:
+        real: The environment.
+        overlay: The path of the overlay.
+        bound: The objects that kubectl sends again, because Knative completed their environment variables.
     """
     generations = ("get", "deployment,trigger,broker,pdb", "-n", NAMESPACE, "-o", GENERATIONS)
     before = real.cluster.kubectl(*generations).stdout

@@ -1,4 +1,4 @@
-"""The shipped image, built by buildah on a Debian of its own, where no registry is asked; and nodes with containers."""
+"""Fixtures with the shipped image, which buildah builds without a registry, and with nodes that run containers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.real.our_image import Image, built
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
-    """Give buildah with storage of its own, and the base image in it."""
+    """Yield buildah with its own storage, which contains the base image."""
     engine = Buildah(tmp_path_factory.mktemp("engine"))
     yield engine
     engine.close()
@@ -27,13 +27,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
 
 @pytest.fixture(scope="session")
 def image(engine: Buildah) -> Image:
-    """Give the image as `make image` builds it."""
+    """Return the image as `make image` builds it."""
     return built(engine)
 
 
 @pytest.fixture(scope="session")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
-    """Give a cluster with two real nodes and the product at work; on a machine that cannot, this fails and says why."""
+    """Yield a cluster with two real nodes and the running product; fail if the machine is unsuitable."""
     machine.check()
     build.servers(build.NODES)
     folder = tmp_path_factory.mktemp("real")

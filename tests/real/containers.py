@@ -1,4 +1,4 @@
-"""What the tests put on real nodes: pods of the smallest image, and what they see of them."""
+"""The environment of the tests on real nodes: creates pods from a minimal image, and reads their state."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.waiting import until, wait_for
 
 DEAF = "trap '' TERM; while true; do sleep 1; done"
 GRACE = 3
-"""Seconds that a deaf process is given."""
+"""Seconds of the termination grace period of a process that ignores SIGTERM."""
 IMAGE = PAUSE
-"""busybox, FROM scratch."""
+"""An image with busybox only (FROM scratch)."""
 PODS = "/api/v1/namespaces/default/pods"
 APPS = "/apis/apps/v1/namespaces/default"
 SECONDS = 60.0
 OF_CONTAINERS = ("readinessProbe", "livenessProbe", "lifecycle", "volumeMounts")
 WEB = "mkdir -p /tmp/www; echo {says} > /tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www"
 SERVES = {"httpGet": {"path": "/", "port": 80}, "periodSeconds": 1}
-"""A probe of such a server."""
+"""A readiness probe of the web server."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Real:
 
     @property
     def door(self) -> Cluster:
-        """Give the administrator's door."""
+        """Return the administrator's API client."""
         return self.cluster.door()
 
     def node(self, name: str) -> RealNode:
-        """Give the node of that name."""
+        """Return the node with this name."""
         return self.nodes.node(name)
 
     def pod(self, name: str, node: str, script: str, **more: Any) -> dict[str, Any]:
@@ -51,30 +51,30 @@ class Real:
         return self.door.create(PODS, {"metadata": {"name": name, **labels}, "spec": spec})
 
     def until_pod(self, name: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Wait until a pod is as `holds` wants it; gives it."""
+        """Wait until `holds` is true for the pod; return the pod."""
         return wait_for(self.door, f"{PODS}/{name}", lambda pod: pod is not None and holds(pod), SECONDS)
 
     def until_pods(self, app: str, holds: Callable[[Sequence[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
-        """Wait until the pods with that label are as `holds` wants them; gives them."""
+        """Wait until `holds` is true for the pods with this `app` label; return them."""
         found = until(self.door, PODS, lambda known: holds([*known.values()]), SECONDS, labels=f"app={app}")
         return [*found.values()]
 
     def delete(self, path: str) -> None:
-        """Delete an object, with what it owns."""
+        """Delete the object and its dependents."""
         self.door.run(self.door.api.request("DELETE", path))
 
     def logs(self, pod: str) -> str:
-        """Give what a pod has said, by its kubelet."""
+        """Return the pod's log, read from its kubelet."""
         return self.cluster.kubectl("logs", pod).stdout
 
     def service(self, name: str) -> None:
-        """Create a Service of the pods with that label, at port 80."""
+        """Create a Service at port 80 for the pods with this `app` label."""
         spec = {"selector": {"app": name}, "ports": [{"port": 80}]}
         self.door.create("/api/v1/namespaces/default/services", {"metadata": {"name": name}, "spec": spec})
 
 
 def template(script: str, **more: Any) -> dict[str, Any]:
-    """Give the spec of a pod with one container that runs a script; what is more is the container's or the pod's."""
+    """Build a pod spec with one container that runs a script; `more` has fields of the container or the pod spec."""
     own = {key: more.pop(key) for key in OF_CONTAINERS if key in more}
     container: dict[str, Any] = {
         "name": "main",
@@ -87,21 +87,21 @@ def template(script: str, **more: Any) -> dict[str, Any]:
 
 
 def ready_and_whole(count: int) -> Callable[[Sequence[dict[str, Any]]], bool]:
-    """Give what tells whether there are so many pods, all of them ready, and none about to go."""
+    """Return a predicate: there are `count` pods, all Ready and none terminating."""
     return lambda pods: (
         len(pods) == count and all(is_ready(pod) and "deletionTimestamp" not in pod["metadata"] for pod in pods)
     )
 
 
 def owner(name: str, more: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a Deployment or alike, and what is more in its own spec, with pods of that label."""
+    """Build a Deployment or another workload; `more` has fields of its spec, `spec` is the pod spec."""
     labels = {"app": name}
     pods = {"metadata": {"labels": labels}, "spec": spec}
     return {"metadata": {"name": name}, "spec": {**more, "selector": {"matchLabels": labels}, "template": pods}}
 
 
 def preferring(node: str) -> dict[str, Any]:
-    """Give what pods of a node's choice have in their spec: where it takes none, another one does."""
+    """Build the affinity of pods that prefer a node and may run on another one."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     term = {"weight": 100, "preference": {"matchFields": [field]}}
     return {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}}

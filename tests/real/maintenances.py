@@ -1,4 +1,4 @@
-"""Maintenances of real nodes, and what the kernel says of the containers that they move."""
+"""Creates, awaits and deletes maintenances of real nodes, and reads their running containers from containerd."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECONDS = 120.0
 
 
 def begin(real: Real, name: str, node: str, group: Group = MEDIK8S, **spec: Any) -> Object:
-    """Create one."""
+    """Create a NodeMaintenance."""
     body = {
         "apiVersion": group.api_version,
         "kind": "NodeMaintenance",
@@ -28,17 +28,17 @@ def begin(real: Real, name: str, node: str, group: Group = MEDIK8S, **spec: Any)
 def until_maintenance(
     real: Real, name: str, holds: Callable[[Object], bool], seconds: float = SECONDS, group: Group = MEDIK8S
 ) -> Object:
-    """Wait until one is as `holds` wants it; gives it."""
+    """Wait until `holds` is true for the maintenance; return it."""
     return wait_for(real.door, f"{group.path}/{name}", lambda found: found is not None and holds(found), seconds)
 
 
 def until_succeeded(real: Real, name: str, seconds: float = SECONDS, group: Group = MEDIK8S) -> Object:
-    """Wait until the node is empty; gives the maintenance."""
+    """Wait until the maintenance is Succeeded; return it."""
     return until_maintenance(real, name, lambda found: m.phase(found) == "Succeeded", seconds, group)
 
 
 def end(real: Real, name: str, node: str, group: Group = MEDIK8S) -> None:
-    """Delete one; return when it is gone, and its node takes pods again."""
+    """Delete a maintenance; return once it is deleted and its node is schedulable again."""
     real.delete(f"{group.path}/{name}")
     wait_for(real.door, f"{group.path}/{name}", lambda found: found is None, SECONDS)
     path = f"/api/v1/nodes/{node}"
@@ -46,5 +46,5 @@ def end(real: Real, name: str, node: str, group: Group = MEDIK8S) -> None:
 
 
 def running(real: Real, node: str, *pods: Object) -> set[str]:
-    """Give which of these pods, by name, containerd still runs a container of."""
+    """Return the names of those pods of which containerd still runs a container on the node."""
     return {pod["metadata"]["name"] for pod in pods if real.node(node).running(pod["metadata"]["uid"])}

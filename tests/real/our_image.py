@@ -1,4 +1,4 @@
-"""Our image, as buildah has built it: what it says of itself, its files, and what runs in it."""
+"""The product's image as buildah built it: its configuration, its files and its processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME, VERSION = "localhost/nodemaintenance", "9.9.9"
 
 @dataclass(frozen=True)
 class Image:
-    """One that is built, and the list of what is in it."""
+    """A built image with its software bill of materials."""
 
     name: str
     parts: Path
@@ -26,27 +26,27 @@ class Image:
 
     @cached_property
     def told(self) -> dict[str, Any]:
-        """What the image says of itself, in OCI's words."""
+        """Return the image's OCI configuration."""
         found: dict[str, Any] = json.loads(self.engine.run("inspect", "--type", "image", self.name))["OCIv1"]
         return found
 
     @property
     def size(self) -> int:
-        """The bytes of what its layers add to the base."""
+        """Return the size in bytes of the files that the image adds to its base."""
         return sum(file.lstat().st_size for room in ("venv", "app") for file in (self.files / room).rglob("*"))
 
     @cached_property
     def files(self) -> Path:
-        """The folder with all its files."""
+        """Return the directory with all files of the image."""
         return Path(self.engine.run("mount", self.container).strip())
 
     @cached_property
     def container(self) -> str:
-        """A container of it."""
+        """Return the name of a container of the image."""
         return self.engine.run("from", "--pull-never", self.name).strip()
 
     def server(self, name: str, log: Path, environment: Mapping[str, str], mounted: Path) -> Server:
-        """What the image runs, as its own user, on this machine's network; `mounted` is there to be read."""
+        """Build the server that runs the image as its own user in the host's network; `mounted` is read-only."""
         told = [f"--env={key}={value}" for key, value in environment.items()]
         run = [
             "buildah",
@@ -61,5 +61,5 @@ class Image:
 
 
 def built(engine: Buildah, *flags: str) -> Image:
-    """Build it by `make image`, and the list of its parts beside."""
+    """Build the image and its software bill of materials with `make image`."""
     return Image(engine.make_image(NAME, VERSION, *flags), ROOT / "build" / "sbom.json", engine)

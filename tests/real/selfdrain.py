@@ -1,4 +1,4 @@
-"""The node is drained on which the product runs: what was evicted, what the journal has, who could still be asked."""
+"""Drains the node on which the product runs, and observes evictions, journal entries and the console's availability."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ while True:
 
 @dataclass(frozen=True)
 class Round:
-    """One drain of a node and back.
+    """The result of draining and restoring a node.
 
     Attributes:
-        seconds: from its creation to `Succeeded`.
-        evicted: names of the pods whose eviction the API server took, as often as it did.
-        still: of the pods that were to leave, what containerd still ran.
-        silent: the longest time in seconds that the console gave no answer.
+        seconds: The seconds from the maintenance's creation to Succeeded.
+        evicted: The names of the evicted pods, one entry for each granted eviction.
+        still: The pods to evict of which containerd still ran a container.
+        silent: The longest time in seconds without a response of the console.
     """
 
     seconds: float
@@ -52,7 +52,7 @@ class Round:
 
 
 def drain(real: Real, name: str, node: str, limit: float, meanwhile: Callable[[], None] = lambda: None) -> Round:
-    """Drain a node and give it back; `meanwhile` is called as soon as the drain is under way."""
+    """Drain and restore a node; call `meanwhile` once the drain is in progress."""
     leaving = _evictable(real, node)
     asked = _asking(real, "console", node)
     seen = audit(real.cluster)
@@ -72,14 +72,14 @@ def drain(real: Real, name: str, node: str, limit: float, meanwhile: Callable[[]
 
 
 def under_way(maintenance: Object) -> bool:
-    """Tell whether its first evictions were sent."""
+    """Return whether the first evictions were sent."""
     return bool(maintenance.get("status", {}).get("pendingPods")) or m.phase(maintenance) == "Succeeded"
 
 
 def journalled(url: str) -> set[str]:
-    """Give the names of the pods that the journal says were evicted: in an event, or in what a function answered.
+    """Return the names of the pods whose eviction is in the journal, in an event or in a function's reply.
 
-    The last ones are told by `node.drained`, where the API server granted them behind their batch.
+    `node.drained` has the last evictions: those that the API server granted after their pass had ended.
     """
     with psycopg.connect(url) as database:
         bodies = [body for (body,) in database.execute("SELECT event FROM bodies")]
@@ -91,13 +91,13 @@ def journalled(url: str) -> set[str]:
 
 
 def types(url: str, name: str) -> set[str]:
-    """Give the types of the events about maintenances of that name that the journal has."""
+    """Return the types of the recorded events about maintenances with this name."""
     with psycopg.connect(url) as database:
         return {kind for (kind,) in database.execute("SELECT type FROM events WHERE name = %s", (name,))}
 
 
 def node_of_most(real: Real) -> str:
-    """Give the node on which most of the product runs."""
+    """Return the name of the node with the most pods of the product."""
     pods = real.door.list(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
     ((name, _),) = Counter(pod["spec"]["nodeName"] for pod in pods).most_common(1)
     return str(name)
@@ -114,7 +114,7 @@ def _evicted(seen: Audit) -> list[str]:
 
 
 def _asking(real: Real, service: str, drained: str) -> Server:
-    """Ask a Service for its readiness from the other node, by what kube-proxy has there; a line per answer."""
+    """Poll a Service's readiness endpoint from the other node through kube-proxy; log a line per response."""
     path = f"/api/v1/namespaces/{NAMESPACE}/services/{service}"
     address = real.door.get(path)["spec"]["clusterIP"]
     other = next(node for node in real.nodes.nodes if node.name != drained)
@@ -132,7 +132,7 @@ def _until_answered_after(asked: Server, moment: float) -> None:
     limit = time.monotonic() + 60
     while not any(answer > moment for answer in _answers(asked.log)):
         assert time.monotonic() < limit, "nobody answers for the console"
-        time.sleep(0.2)  # a file has no event
+        time.sleep(0.2)  # a growing file has no notification
 
 
 def _longest_silence(log: Path, began: float) -> float:

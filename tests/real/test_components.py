@@ -1,4 +1,4 @@
-"""Components as a user may combine them, as pods: `plain` with all that is optional, and one process for all."""
+"""Tests of combined components as pods: `plain` with all optional components, and all functions in one process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BASE = shipped.COMPONENTS.parent / "base"
 WINGS = tuple(choice.FOREIGN)
 SECRET = ("create", "secret", "generic", "console-proxy", "-n", NAMESPACE, "--from-literal=secret=0123456789abcdef")
 USER = 65532
-"""Whom the image runs as."""
+"""The user id of the image's processes."""
 VOLUME: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "PersistentVolume",
@@ -46,14 +46,14 @@ RECORD = f"http://functions.{NAMESPACE}.svc/record"
 
 @dataclass(frozen=True)
 class Way:
-    """What a user may install.
+    """A combination of components that a user may install.
 
     Attributes:
-        components: those of ours, in the order in which they are applied.
-        files: objects beside them.
-        patches: as a kustomization has them.
-        bound: Deployments whose environment Knative completes.
-        pods: how many there are at least.
+        components: The components in the order in which they are applied.
+        files: Additional manifests.
+        patches: Patches, as a kustomization has them.
+        bound: The Deployments whose environment variables Knative completes.
+        pods: The minimum number of pods.
     """
 
     components: Sequence[str]
@@ -98,7 +98,7 @@ ONE_PROCESS = Way(
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
-    """Two real nodes with Knative as pods, the kinds that the wings and `monitoring` stand on, and a volume."""
+    """Yield two real nodes with Knative as pods, the CRDs that the components and `monitoring` need, and a volume."""
     machine.check()
     folder = tmp_path_factory.mktemp("components")
     with shipped.nodes(folder / "cluster") as (cluster, nodes):
@@ -111,7 +111,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("way", [EVERYTHING, ONE_PROCESS], ids=["everything", "one process"])
 def test_it_is_ready_drains_a_node_and_goes(bare: Real, way: Way, tmp_path: Path) -> None:
-    """Each pod and each Knative object Ready, a second apply changes nothing, and a removal leaves nothing."""
+    """Installs become Ready, do not change at a second apply, drain a node, and leave nothing after their removal."""
     cluster = bare.cluster
     cluster.kubectl("create", "namespace", NAMESPACE)
     cluster.kubectl(*SECRET)
@@ -132,7 +132,7 @@ def test_it_is_ready_drains_a_node_and_goes(bare: Real, way: Way, tmp_path: Path
 
 
 def volume(folder: Path) -> str:
-    """Write a volume for the journal, in a folder that the nodes see and its user may write to."""
+    """Create a directory for the journal that its user may write to, and return the manifest of a volume there."""
     folder.mkdir()
     shutil.chown(folder, USER)
     return json.dumps({**VOLUME, "spec": {**VOLUME["spec"], "hostPath": {"path": str(folder)}}})

@@ -1,4 +1,4 @@
-"""A real node is drained: its containers end as their pods ask for, and what stays runs on; containerd is asked."""
+"""Tests of the drain of a real node: containerd ends the evicted containers as specified and keeps the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POLITE = "trap 'echo term >> /told/{name}; exit 0' TERM; while true; do sleep 0.
 
 @dataclass(frozen=True)
 class Drained:
-    """What was on a node, and what was seen of its drain."""
+    """The pods of a node, and the observations of its drain."""
 
     told: Path
     moved: Mapping[str, Object]
@@ -33,12 +33,12 @@ class Drained:
     maintenance: Object
     seconds: float
     still: set[str]
-    """Of all of them, what containerd still ran when it had succeeded."""
+    """The names of the pods of which containerd still ran a container when the maintenance succeeded."""
 
 
 @pytest.fixture(scope="module")
 def drained(real: Real, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Drained]:
-    """One node with a pod of each kind, drained."""
+    """Yield the observations of a drained node that had a pod of each kind."""
     told = tmp_path_factory.mktemp("told")
     told.chmod(0o777)
     real.door.patch(f"/api/v1/nodes/{TO}", {"spec": {"unschedulable": True}})
@@ -53,7 +53,7 @@ def drained(real: Real, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dr
 
 
 def _moved(real: Real, told: Path) -> dict[str, Object]:
-    """Create what shall leave, and wait until it runs: Deployments, for bare pods would be gone for good."""
+    """Create the pods to evict and wait until they run; they belong to workloads, which create them again elsewhere."""
     seen: dict[str, Any] = {
         "volumes": [{"name": "told", "hostPath": {"path": str(told)}}],
         "volumeMounts": [{"name": "told", "mountPath": "/told"}],
@@ -78,7 +78,7 @@ def _moved(real: Real, told: Path) -> dict[str, Object]:
 
 
 def _with_volume(real: Real, told: Path) -> None:
-    """A StatefulSet with a volume on a folder of this machine, as a network's storage would be on any node."""
+    """Create a StatefulSet whose volume is a directory of this machine, in place of network storage."""
     claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": "shelf"}
     size = {"storage": "1Mi"}
     volume = {**claim, "capacity": size, "hostPath": {"path": str(told)}}
@@ -93,7 +93,7 @@ def _with_volume(real: Real, told: Path) -> None:
 
 
 def _kept(real: Real) -> dict[str, Object]:
-    """Create what a drain leaves: a DaemonSet's pod, and one that the kubelet has from a file."""
+    """Create the pods that a drain leaves: a DaemonSet's pod and a static pod."""
     real.door.create(f"{APPS}/daemonsets", owner("everywhere", {}, template("sleep 1000")))
     static = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "static", "labels": {"app": "static"}}}
     file = real.node(FROM).folder / "static" / "static.yaml"
@@ -107,31 +107,31 @@ def _kept(real: Real) -> dict[str, Object]:
         labels="app=everywhere",
         fields=f"spec.nodeName={FROM}",
     )
-    # The uid that containerd knows a static pod by is that of its file, which its mirror names.
+    # containerd uses the uid of a static pod's file, which the mirror pod has in an annotation
     of_file = {**mirrored["metadata"], "uid": mirrored["metadata"]["annotations"]["kubernetes.io/config.hash"]}
     return {"static": {**mirrored, "metadata": of_file}, "daemon": next(iter(daemons.values()))}
 
 
 def test_no_container_of_what_left_still_runs(drained: Drained) -> None:
-    """When `Succeeded` is said, the kernel has none of theirs; what a drain leaves runs on."""
+    """Evicted pods have no running container in containerd once the maintenance is Succeeded; the others have."""
     print(f"{len(drained.moved)} pods left in {drained.seconds:.1f} s, of which the longest grace period is {GRACE} s")
     assert drained.still == {pod["metadata"]["name"] for pod in drained.kept.values()}
-    assert drained.maintenance["status"]["evictionPods"] == len(drained.moved) + 1  # and CoreDNS's
+    assert drained.maintenance["status"]["evictionPods"] == len(drained.moved) + 1  # and CoreDNS's pod
 
 
 def test_a_process_is_told_to_end_and_its_hook_is_run_before(drained: Drained) -> None:
-    """The order of the kubelet: preStop, then SIGTERM."""
+    """Evicted containers run their preStop hook first and then receive SIGTERM."""
     assert (drained.told / "polite").read_text() == "term\n"
     assert (drained.told / "hooked").read_text() == "hook\nterm\n"
 
 
 def test_a_deaf_process_is_waited_for_as_long_as_its_pod_asks(drained: Drained) -> None:
-    """Then the kubelet kills it; a drain neither shortens that nor ends before."""
+    """Drains wait for a process that ignores SIGTERM until the kubelet kills it after its grace period."""
     assert GRACE < drained.seconds < GRACE + 12
 
 
 def test_they_run_elsewhere(real: Real, drained: Drained) -> None:
-    """New pods of the same owners, on the other node, the data of a volume as it was."""
+    """Workloads run again on the other node with new pods and the data of their volume."""
     for name in ("polite", "hooked", "deaf", "scratch", "kept-data"):
         (pod,) = real.until_pods(name, ready_and_whole(1))
         assert pod["spec"]["nodeName"] == TO
@@ -140,7 +140,7 @@ def test_they_run_elsewhere(real: Real, drained: Drained) -> None:
 
 
 def test_a_jobs_work_is_done_after_all(real: Real, drained: Drained) -> None:
-    """Its pod was cut short, and another one does it."""
+    """Jobs whose pod was evicted complete with another pod."""
     (drained.told / "go").touch()
     pods = real.until_pods("work", lambda found: any(pod["status"].get("phase") == "Succeeded" for pod in found))
     (done,) = [pod for pod in pods if pod["status"]["phase"] == "Succeeded"]
@@ -150,7 +150,10 @@ def test_a_jobs_work_is_done_after_all(real: Real, drained: Drained) -> None:
 
 @proves("OSV-12a")
 def test_the_kubelets_own_words_stand_beside_ours(real: Real, drained: Drained) -> None:
-    """Of the cordon both say something, with other reasons; of each container's end the kubelet alone."""
+    """Kubelet and product record Events with different reasons for the cordon.
+
+    Only the kubelet records an Event for each stopped container.
+    """
 
     def said(events: Mapping[str, Object]) -> set[tuple[str, str]]:
         return {

@@ -1,4 +1,4 @@
-"""What holds a drain of real containers up for as long as it should: a budget with real probes, a kubelet that died."""
+"""Tests of what delays a drain of real containers: a budget with real probes, and a kubelet that crashed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
 
 def test_a_budget_keeps_as_many_ready_as_it_says(real: Real) -> None:
-    """Readiness comes by probes, two seconds after a start: at no moment are fewer of them ready than wanted."""
+    """Budgets keep two of three pods ready during the drain, with readiness from a probe after two seconds."""
     replicas, wanted = 3, 2
     probe = {"exec": {"command": ["ls", "ready"]}, "periodSeconds": 1}
     script = "sleep 2; touch ready; exec sleep 1000"
@@ -48,7 +48,7 @@ def test_a_budget_keeps_as_many_ready_as_it_says(real: Real) -> None:
 
 @proves("OSV-15")
 def test_a_kubelet_that_dies_amid_a_drain_holds_it_until_it_is_back(real: Real) -> None:
-    """Its pods are about to go, and nobody ends them: nothing is called done until the kubelet is back."""
+    """Drains wait for a crashed kubelet: its terminating pods stay pending until the kubelet runs again."""
     deaf = template(DEAF, terminationGracePeriodSeconds=GRACE, **preferring(NODE))
     real.door.create(f"{APPS}/deployments", owner("lost", {"replicas": 1}, deaf))
     (lost,) = real.until_pods("lost", ready_and_whole(1))

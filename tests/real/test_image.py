@@ -1,4 +1,4 @@
-"""The image is small, says what it is, holds nothing of its build, is the same each time, and does what it is for."""
+"""Tests of the image: its size, its metadata, its content, its reproducible build, and a function that runs in it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LARGEST = 120_000_000
 
 
 def test_it_is_small_and_says_what_it_is(image: Image) -> None:
-    """Bytes of ours; a user that is a number, and the annotations of OCI."""
+    """Image layers stay below the maximum size; the user is numeric, and the OCI annotations are set."""
     config = image.told["config"]
     print(f"{image.size / 1e6:.1f} MB on top of the base")
     assert image.size < LARGEST
@@ -38,7 +38,7 @@ def test_it_is_small_and_says_what_it_is(image: Image) -> None:
 
 
 def test_it_holds_nothing_of_its_build(image: Image) -> None:
-    """Neither pip nor compilers, nor a file that its user may write."""
+    """Image files contain neither pip nor compilers, and the image's user can write to none of them."""
     assert not [*image.files.glob("venv/lib/python3*/site-packages/pip*"), *image.files.glob("venv/bin/pip*")]
     assert not (image.files / "tools").exists()
     assert not [found for name in ("gcc", "cc", "make", "git") for found in image.files.glob(f"usr/bin/{name}")]
@@ -50,7 +50,7 @@ def test_it_holds_nothing_of_its_build(image: Image) -> None:
 
 
 def test_the_list_of_its_parts_is_what_is_in_it(image: Image) -> None:
-    """CycloneDX, beside the image: each library with its version, and none that is not there."""
+    """Software bill of materials (CycloneDX) and installed libraries have the same names and versions."""
     listed = json.loads(image.parts.read_text())
     told = {(part["name"].lower(), part["version"]) for part in listed["components"]}
     metadata = [file.read_text() for file in image.files.glob("venv/lib/python3*/site-packages/*.dist-info/METADATA")]
@@ -61,12 +61,12 @@ def test_the_list_of_its_parts_is_what_is_in_it(image: Image) -> None:
 
 
 def field(metadata: str, name: str) -> str:
-    """A field of a library's metadata."""
+    """Return a field of a library's metadata."""
     return next(line.partition(": ")[2] for line in metadata.splitlines() if line.startswith(f"{name}: "))
 
 
 def test_built_again_it_is_the_same(image: Image, engine: Buildah) -> None:
-    """Each layer, byte for byte, with nothing taken from what was built before."""
+    """Rebuilding without a cache gives byte-identical layers."""
     before = image.told["rootfs"]["diff_ids"]
     again = built(engine, "--no-cache")
 
@@ -74,7 +74,7 @@ def test_built_again_it_is_the_same(image: Image, engine: Buildah) -> None:
 
 
 def test_a_function_begins_a_maintenance_out_of_it(image: Image, installed: LocalCluster, tmp_path: Path) -> None:
-    """As the image's own user and with the function's own account, against a real API server."""
+    """Running as the image's user with its own account, `begin` begins a maintenance on a real API server."""
     kubeconfig, port = installed.kubeconfig_for(access.service_account("begin")), free_port()
     kubeconfig.chmod(0o644)
     own = {"FUNCTION": "begin", "KUBECONFIG": str(kubeconfig), **listening(port)}

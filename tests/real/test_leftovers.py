@@ -1,4 +1,4 @@
-"""Of real nodes nothing is left when they are gone, however they end; and where they cannot be, one line says so."""
+"""Tests that real nodes leave nothing on the machine, however they end, and that an unsuitable machine is reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAINTENANCE = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "me
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    """Give a folder for a cluster, and end what a failed test left in it."""
+    """Yield a directory for a cluster, and stop what a failed test left in it."""
     machine.check()
     build.servers(build.NODES)
     yield tmp_path / "up"
@@ -36,7 +36,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 
 def seen(directory: Path) -> dict[str, object]:
-    """What of a cluster's nodes can be seen on this machine: anything may be left but an empty folder."""
+    """Return the traces of a cluster's nodes on this machine: processes, mounts, namespaces, devices and more."""
     return {
         "processes": [pid for pid in pids() if str(directory).encode() in command_line(pid)],
         "mounts": [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(directory) in line],
@@ -78,17 +78,17 @@ def said(*command: str) -> str:
 
 
 def with_a_pod(directory: Path, delivery: str = "local") -> None:
-    """Start a cluster with a real node, and a pod with a volume on it."""
+    """Start a cluster with a real node and a running pod."""
     up = run(directory, "up", "--nodes", "1", "--real", "1", "--delivery", delivery)
     assert up.returncode == 0, up.stdout + up.stderr
-    # The first process of a container hears no SIGTERM.
+    # the first process of a container ignores SIGTERM by default
     quick = json.dumps({"spec": {"terminationGracePeriodSeconds": 1}})
     kubectl(directory, "run", "one", "--image=localhost/busybox:local", f"--overrides={quick}", "--", "sleep", "1000")
     kubectl(directory, "wait", "pod/one", "--for=condition=Ready", "--timeout=60s")
 
 
 def test_nothing_is_left_when_all_was_killed(directory: Path) -> None:
-    """Each process by SIGKILL, those in containers too; what the kernel keeps is gone with `make down`."""
+    """After all processes were killed, including those in containers, `make down` removes what the kernel keeps."""
     before = seen(directory)
     with_a_pod(directory)
     for group in (folder.supervisor_pid(directory), *folder.groups(directory)):
@@ -103,9 +103,9 @@ def test_nothing_is_left_when_all_was_killed(directory: Path) -> None:
 
 
 def test_down_leaves_nothing_of_a_drained_node_beside_knative(directory: Path) -> None:
-    """No process, mount, namespace, device, route, packet filter, control group, folder or setting of ours is there.
+    """After a drain with Knative, `make down` removes every process, mount, namespace, device, route and setting.
 
-    `make up REAL=1 DELIVERY=knative`: Knative's pods are kwok's to play, those of others run, and are drained.
+    This is `make up REAL=1 DELIVERY=knative`: kwok simulates Knative's pods, other pods run and are drained.
     """
     before = seen(directory)
     with_a_pod(directory, "knative")
@@ -134,8 +134,8 @@ def kill(group: int) -> None:
     ("where", "lacks"), [(AS_NOBODY, "root (sudo make up REAL=2)"), (OLD_MACHINE, "the cgroup controllers")]
 )
 def test_a_machine_that_cannot_says_so_at_once(where: list[str], lacks: str) -> None:
-    """In one line, within a second, before anything is installed or built."""
-    # Python itself may be where only root may read, so nobody runs that of the system.
+    """Commands on an unsuitable machine fail within a second with one line, before they install or build anything."""
+    # only root may be able to read the venv's Python, so uid 65534 runs the system's
     python = "/usr/bin/python3" if where == AS_NOBODY and Path("/usr/bin/python3").exists() else sys.executable
     began = time.monotonic()
     words = [*where, python, "-m", "localcluster.programs.packages", "--real", "2", "up"]
@@ -149,7 +149,7 @@ def test_a_machine_that_cannot_says_so_at_once(where: list[str], lacks: str) -> 
 
 
 def test_a_fresh_machine_is_not_told_that_it_cannot() -> None:
-    """What a package's program would try is no fault of the kernel as long as that package is missing."""
+    """Fresh machines, on which packages are still missing, are not reported as unsuitable."""
     words = [sys.executable, "-m", "localcluster.nodes.machine"]
     bare = {**os.environ, "PATH": "/usr/bin:/bin"}  # iptables is not among these
     done = subprocess.run(words, cwd=ROOT, env=bare, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Pods run on real nodes: they find each other and the API server by name, are probed, and say what they do."""
+"""Tests of pods on real nodes: networking, DNS, probes, tokens, logs and images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.real
 
 
 def test_a_pod_asks_one_on_another_node_by_its_services_name(real: Real) -> None:
-    """CNI, kube-proxy and CoreDNS: the name is found, and its address leads over to the other node; logs say so."""
+    """Pods reach a pod on another node by its Service's name through CNI, kube-proxy and CoreDNS."""
     real.pod("answers", "real-1", WEB.format(says="hello"), readinessProbe=SERVES)
     real.service("answers")
     real.until_pod("answers", is_ready)
@@ -30,7 +30,7 @@ def test_a_pod_asks_one_on_another_node_by_its_services_name(real: Real) -> None
 
 
 def test_a_pod_is_ready_when_its_probe_says_so(real: Real) -> None:
-    """And no more as soon as it fails; a failed liveness probe starts the container anew."""
+    """Readiness follows the readiness probe, and a failed liveness probe restarts the container."""
     script = "touch alive; sleep 3; touch ready; sleep 4; rm -f ready alive; sleep 1000"
     file = {"periodSeconds": 1, "failureThreshold": 1}
     probes = {
@@ -49,7 +49,7 @@ def test_a_pod_is_ready_when_its_probe_says_so(real: Real) -> None:
 
 
 def test_a_pod_has_a_token_that_the_api_server_takes(real: Real) -> None:
-    """The kubelet mounts it with the CA and the namespace; at `kubernetes.default.svc` it names the pod's account."""
+    """Pods get a token, the CA and the namespace from the kubelet, and the API server accepts the token."""
     folder = "/var/run/secrets/kubernetes.io/serviceaccount"
     shows = "; echo; ".join(f"cat {folder}/{name}" for name in ("namespace", "token", "ca.crt"))
     real.pod("known", "real-2", shows, restartPolicy="Never")
@@ -66,7 +66,11 @@ def test_a_pod_has_a_token_that_the_api_server_takes(real: Real) -> None:
 
 
 def test_coredns_reached_the_api_server_from_its_pods(real: Real) -> None:
-    """It is ready when it has all Services, which it asks of the Service `kubernetes`, whose certificate it checks."""
+    """CoreDNS is Ready on both nodes.
+
+    It becomes Ready once it has read all Services from the API server, through the Service `kubernetes` and with a
+    verified certificate.
+    """
     pods = real.door.list("/api/v1/namespaces/kube-system/pods", labels="k8s-app=kube-dns")["items"]
 
     assert {pod["spec"]["nodeName"] for pod in pods} == {"real-1", "real-2"}
@@ -74,7 +78,7 @@ def test_coredns_reached_the_api_server_from_its_pods(real: Real) -> None:
 
 
 def test_ordinary_pods_land_on_real_nodes(real: Real) -> None:
-    """kwok's nodes have a taint, and their pods are those that name it."""
+    """Pods without a toleration run on real nodes, because kwok's nodes have a taint."""
     spec: Object = {"replicas": 6, "selector": {"matchLabels": {"app": "ordinary"}}}
     pods = template("sleep 1000", terminationGracePeriodSeconds=1)
     spec["template"] = {"metadata": {"labels": {"app": "ordinary"}}, "spec": pods}
@@ -90,7 +94,7 @@ def test_ordinary_pods_land_on_real_nodes(real: Real) -> None:
 
 
 def test_what_a_pod_is_to_the_api_server_containerd_runs(real: Real) -> None:
-    """A pod's containers are there while it is, the one that holds its namespaces too, and none when it is gone."""
+    """Containers of a pod, including its sandbox, run in containerd exactly while the pod exists."""
     made = real.pod("seen", "real-1", "sleep 1000")
     real.until_pod("seen", is_ready)
     there = real.node("real-1").running(made["metadata"]["uid"])
@@ -102,7 +106,7 @@ def test_what_a_pod_is_to_the_api_server_containerd_runs(real: Real) -> None:
 
 
 def test_an_image_that_one_node_deletes_stays_whole_on_the_other(real: Real) -> None:
-    """Images are unpacked once, and nodes share the files: each gives up names of its own."""
+    """Deleting an image on one node keeps it complete on the other, although the nodes share the unpacked files."""
     ctr = ("ctr", "--address", SOCKET, "--namespace", "k8s.io", "images")
     one, other = real.node("real-1").room, real.node("real-2").room
     again = real.nodes.folder / "coredns.tar"

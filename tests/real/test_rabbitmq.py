@@ -1,4 +1,4 @@
-"""The durable broker as a user has it: RabbitMQ, its operators and its Knative Broker as pods, and drains by them."""
+"""Tests of the durable broker as a user installs it: RabbitMQ, its operators and its Knative Broker as pods."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.installs
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
-    """Two real nodes, with Knative, RabbitMQ and the product as pods."""
+    """Yield two real nodes with Knative, RabbitMQ and the product as pods."""
     machine.check()
     folder = tmp_path_factory.mktemp("durable")
     with shipped.nodes(folder / "cluster", parts=(knative, rabbitmq)) as (cluster, nodes):
@@ -32,7 +32,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
 
 
 def test_a_node_is_drained_and_given_back(installed: Real) -> None:
-    """Events through RabbitMQ: a node of kwok's, with nothing of ours on it."""
+    """Drains of a kwok node, without the product's pods, work with events through RabbitMQ."""
     maintenances.begin(installed, "durable", "node-1")
     maintenances.until_succeeded(installed, "durable")
     maintenances.end(installed, "durable", "node-1")

@@ -1,4 +1,4 @@
-"""The product as a user installs it: pods of our image, Knative's programs as pods, the manifests as they are."""
+"""Tests of the product as a user installs it: pods of its image, Knative's programs as pods, unchanged manifests."""
 
 from __future__ import annotations
 
@@ -28,26 +28,36 @@ from tests.relay import Relay
 pytestmark = pytest.mark.real
 COMPONENTS = ("console", "postgresql")
 LIMIT, CONSOLE_AGAIN = 200, 60
-"""Seconds, of a machine whose two cores start forty pods beside another test; docs/install.md has what is usual:
-Knative's webhook takes a minute to end."""
+"""Maximum seconds of a drain, and of the console's unavailability during it.
+
+The limits are for two cores that start forty pods next to another test; docs/install.md has the usual durations.
+Knative's webhook takes a minute to terminate.
+"""
 UPGRADED = f"{product_image.NAME}:v0.0.1"
-"""The same image by another tag."""
+"""The same image with another tag."""
 AGAIN = 60.0
-"""Seconds within which Knative's webhook answers from the other node."""
+"""Maximum seconds until Knative's webhook responds from the other node."""
 BUDGET = {"spec": {"minAvailable": None, "maxUnavailable": 1}}
-"""As docs/install.md says: Knative's own keeps its webhook where it is, as long as there are fewer than five of it."""
+"""The budget patch of docs/install.md.
+
+Knative's own budget blocks the eviction of its webhook while that has fewer than five replicas.
+"""
 PODSOURCE, MADE_AND_BOUND = "podsource-deployment", 4
-"""Made by the ContainerSource, completed by its SinkBinding; one write of either may cross the other's."""
+"""The Deployment that the ContainerSource creates and its SinkBinding completes, and its maximum generation.
+
+Each of the two may overwrite the other's write once.
+"""
 BOUND = ("deployment.apps/guard", "deployment.apps/resync")
-"""Whose environment Knative completes."""
+"""The Deployments whose environment variables Knative completes."""
 
 
 @dataclass(frozen=True)
 class Shipped(Real):
-    """As applied, with a journal in a PostgreSQL of this machine.
+    """The installed product with a journal in PostgreSQL on this machine.
 
     Attributes:
-        journal: its URL on this machine.
+        overlay: The path of the applied overlay.
+        journal: The journal's URL on this machine.
     """
 
     overlay: str
@@ -56,7 +66,7 @@ class Shipped(Real):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shipped]:
-    """Two real nodes, Knative and the product as pods."""
+    """Yield two real nodes with Knative and the product as pods."""
     machine.check()
     for tools in (build.NODES, build.KNATIVE):
         build.servers(tools)
@@ -80,7 +90,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shipped]:
 @proves("X-7")
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=lambda group: group.api_version)
 def test_a_node_is_drained_and_given_back(installed: Shipped, group: Group) -> None:
-    """Events through Knative's pods: a node of kwok's, with nothing of ours on it."""
+    """Maintenances of a kwok node, without the product's pods, work with events through Knative's pods."""
     name = group.api_version.split(".")[1]
     maintenances.begin(installed, name, "node-1", group)
     maintenances.until_succeeded(installed, name, group=group)
@@ -90,7 +100,7 @@ def test_a_node_is_drained_and_given_back(installed: Shipped, group: Group) -> N
 
 
 def test_what_the_demo_shows_is_so(installed: Shipped, capsys: pytest.CaptureFixture[str]) -> None:
-    """`make demo-real`: the node on which the product runs is drained, and given back."""
+    """`make demo-real` prints a table with the drained and restored node, and the evicted pods of the product."""
     demo.drain(installed.cluster, installed.nodes)
 
     told = capsys.readouterr().out
@@ -100,7 +110,7 @@ def test_what_the_demo_shows_is_so(installed: Shipped, capsys: pytest.CaptureFix
 
 
 def test_a_demo_that_goes_otherwise_says_so(installed: Shipped) -> None:
-    """A container that runs on, on a node that was to be empty, is no success."""
+    """Demo checks fail if a container still runs on the node that should be empty."""
     pods = installed.door.list(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
     one = next(pod for pod in pods if pod["spec"].get("nodeName") == "real-2")
     with pytest.raises(DemoError, match=one["metadata"]["name"]):
@@ -108,7 +118,7 @@ def test_a_demo_that_goes_otherwise_says_so(installed: Shipped) -> None:
 
 
 def judge(installed: Shipped, seen: selfdrain.Round) -> None:
-    """Hold a drain of the product's own node against what it must be."""
+    """Assert the limits of a drain of the product's own node."""
     print(f"{seen.seconds:.1f} s, {len(seen.evicted)} evictions; console silent {seen.silent:.1f} s")
     assert seen.still == set()
     assert len(seen.evicted) == len(set(seen.evicted)) > 10
@@ -124,7 +134,7 @@ def _missing(journal: str, evicted: Sequence[str]) -> list[str]:
 
 @proves("NMO-24")
 def test_all_pods_are_ready_and_a_second_apply_changes_nothing(installed: Shipped) -> None:
-    """Probes, limits, tokens and a root that is read-only, as shipped; Knative made its adapters by itself."""
+    """Pods are Ready with the shipped probes, limits, tokens and read-only root; a second apply changes nothing."""
     shipped.await_ready(installed.cluster)
 
     assert len(applied.ready_pods(installed)) > 20
@@ -135,11 +145,11 @@ def test_all_pods_are_ready_and_a_second_apply_changes_nothing(installed: Shippe
 
 @pytest.mark.timeout(1200)
 def test_an_upgrade_of_the_image_under_a_running_drain(installed: Shipped) -> None:
-    """Another tag is applied while the product's node is drained, back again: each pod is of that image at its end.
+    """Drains of the product's own node succeed although another image tag is applied meanwhile.
 
-    Functions, broker, PodSource, journal and console leave by themselves, move, and end the drain, beside a workload.
-    No pod is evicted twice, and each is in the journal, but for a pod of `evict` that was evicted by itself. What else
-    was in the broker's memory is not (docs/install.md).
+    Functions, broker, PodSource, journal and console move to the other node and complete the drain, and so does another
+    workload. No pod is evicted twice. Each eviction is in the journal, except that of an `evict` pod which evicted
+    itself. Other events in the broker's memory are lost (docs/install.md).
     """
     web = template("exec sleep 1000", terminationGracePeriodSeconds=1)
     installed.door.create(f"{APPS}/deployments", owner("web", {"replicas": 6}, web))
@@ -157,13 +167,13 @@ def test_an_upgrade_of_the_image_under_a_running_drain(installed: Shipped) -> No
 
 
 def upgrade(installed: Shipped) -> None:
-    """Apply the other tag; anew as long as Knative's own webhook is on its way to another node."""
+    """Apply the other tag; retry while Knative's own webhook moves to another node."""
     overlay = shipped.overlay(Path(installed.overlay), COMPONENTS, image=UPGRADED)
     assert soon(lambda: installed.cluster.kubectl("apply", "-k", overlay, check=False).returncode == 0, AGAIN)
 
 
 def our_images(installed: Shipped) -> set[str]:
-    """Give the names of our image that there are pods of."""
+    """Return the names of the product's images that its pods use."""
     pods = installed.door.list(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
     found = {container["image"] for pod in pods for container in pod["spec"]["containers"]}
     return {image for image in found if image.startswith(product_image.NAME)}

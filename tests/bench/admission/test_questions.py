@@ -1,4 +1,4 @@
-"""Questions at a pace, and what is made of their waits."""
+"""AdmissionReviews at a constant rate, and the statistics of their latencies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_one_in_a_hundred_exceeds_the_99th_percentile() -> None:
 
 
 def test_a_slow_answer_holds_up_no_other_question() -> None:
-    """All are asked in their time, though the first is answered last; its wait counts from when it was due."""
+    """Check that a slow response delays no other request, and that a latency counts from the due time."""
     asked: list[int] = []
 
     async def one(number: int) -> Object:
@@ -42,7 +42,10 @@ def test_a_slow_answer_holds_up_no_other_question() -> None:
     [(2, 0, {REFUSED}), (0, 2, {WARNED}), (0, 0, {ALLOWED}), (1, 0, set()), (0, 1, set())],
 )
 def test_waits_count_for_the_one_answer_that_all_questions_had(refused: int, warned: int, answers: set[str]) -> None:
-    """A webhook that refuses whatever it is asked would be fast, and its row would say "allowed"."""
+    """Check that latencies are accepted only if all requests got the expected answer.
+
+    A webhook that rejects everything would be fast, and would be listed as "allowed".
+    """
     waits = Waits([1.0, 2.0], refused, warned)
 
     for answer in (REFUSED, WARNED, ALLOWED):

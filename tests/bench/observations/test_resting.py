@@ -1,4 +1,4 @@
-"""What the journal has of a while in which nothing should happen."""
+"""The analysis of the journal for a period in which nothing should happen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def moment(after: float) -> datetime:
 
 
 def test_ticks_are_told_from_what_else_happened(tmp_path: Path) -> None:
-    """A tick lasts until its last retry has ended; of what else we did each event and attempt is a row."""
+    """Check that ticks last until their last retry has ended, and that other events and attempts are counted."""
     happened = [
         *[("1", TICK, 15.0), ("2", PODS_GONE, 20.0), ("3", TICK, 30.0)],
         *[("4", PODS_GONE, 70.0), ("5", RESOURCE_UPDATED, 40.0)],

@@ -1,4 +1,4 @@
-"""What a run must hold."""
+"""The limits that a benchmark run must meet."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ def drain(case: str, way: str = "ours", seconds: float = 1.0, engine: str = "loc
 
 
 def limits(*rounds: Round) -> dict[str, tuple[float, float | None]]:
-    """What is judged of the last round's case → value and limit."""
+    """Return label → value and limit for the last round's case."""
     engine, case = rounds[-1].engine, rounds[-1].case
     found = judged(Results({}, list(rounds)))
     return {each.what: (each.value, each.limit) for each in found if (each.engine, each.case) == (engine, case)}
 
 
 def test_every_drain_has_limits_for_tail_hints_and_requests() -> None:
-    """Hints are what the sources tell and each look answers; what else happens is none."""
+    """Check that each drain has limits for lag, hints and requests.
+
+    Hints are the sources' events and the replies of passes.
+    """
     assert limits(drain("5 nodes at once")) == {
         "seconds from last pod gone to done": (0.07, 0.05),
         "hints": (7.0, 10 + 3 * 50),
@@ -96,5 +99,5 @@ def test_a_case_that_is_no_longer_one_is_not_judged() -> None:
 
 @pytest.mark.parametrize("case", ["10 pods", "100 pods", "30 pods behind a budget of 10", TWENTY])
 def test_the_cases_with_goals_are_measured(case: str) -> None:
-    """A goal of a case that was renamed would never be judged."""
+    """Check that each case with limits is still measured, so that a renamed case does not lose them."""
     assert case in DRAINS

@@ -1,4 +1,4 @@
-"""docs/performance.md shows what docs/performance/results.json has, and says nothing else."""
+"""docs/performance.md shows exactly the results of docs/performance/results.json."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def rounds(case: str, way: str, *seconds: float) -> list[Round]:
 
 
 def test_the_page_is_up_to_date(shown: Results) -> None:
-    """Else: `make performance`."""
+    """docs/performance.md is up to date; `make performance` updates it."""
     assert PAGE.read_text() == page(shown)
 
 
 def test_the_plots_are_up_to_date(shown: Results) -> None:
-    """By what they show: another version of the library draws other lines of the same."""
+    """Check that the plots show the current data; another version of the library may draw them differently."""
     wanted = plots(shown)
 
     assert {file.name for file in FOLDER.glob("*.svg")} == {plot.name for plot in wanted}
@@ -80,7 +80,7 @@ def test_where_another_way_is_faster_is_said() -> None:
 
 @pytest.mark.slow
 def test_the_same_results_make_the_same_plot(tmp_path: Path) -> None:
-    """Whoever makes the page anew changes nothing that was not measured anew."""
+    """Check that the same results give the same file, so that regenerating the page changes only new measurements."""
     found = Results({}, [*rounds("a", "ours", 1.0, 3.0), *rounds("a", "floor", 0.8)])
     first, second = tmp_path / "first.svg", tmp_path / "second.svg"
 

@@ -1,4 +1,4 @@
-"""A cluster of a thousand nodes with the labels of CPUs at work on it."""
+"""A cluster of a thousand nodes that runs the product with the CPU labels component."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.chain.cpu_labels.stage import NODES, Stage
 
 @pytest.fixture(scope="package")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Give it, with a HyperConverged that names no obsolete CPU, and nothing told of what nodes offer."""
+    """Yield the cluster with a HyperConverged without obsolete CPUs, and without a ConfigMap of CPU capabilities."""
     folder = tmp_path_factory.mktemp("cpu-labels")
     with at_work(folder, CPU_LABELS, nodes=NODES) as (cluster, product):
         stage = Stage(cluster, product)

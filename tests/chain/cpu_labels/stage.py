@@ -1,4 +1,4 @@
-"""What the tests of rounds act on: racks of machines of one kind each, HyperConverged, and what was written."""
+"""The environment of the CPU label tests: racks of nodes with the same CPU, a HyperConverged, and the node patches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.workload import OURS, Audit, audit, is_dry
 NODES = 1000
 NAMES = [f"node-{number}" for number in range(1, NODES + 1)]
 HASWELLS, PENRYNS = NAMES[:600], NAMES[600:900]
-"""Of the rest nothing is told."""
+"""The nodes of the two racks; no ConfigMap names the remaining nodes."""
 MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 WISHES = f"/apis/{hyperconverged.API_VERSION}/namespaces/default/hyperconvergeds"
 HASWELL = f"{MODEL}Haswell=true"
@@ -41,7 +41,7 @@ BUCKET = re.compile(r'nodemaintenance_function_seconds_bucket\{function="label-c
 
 
 class Stage:
-    """The cluster, the product, and an administrator."""
+    """The cluster, the product, and the administrator's API client."""
 
     def __init__(self, cluster: LocalCluster, product: Product | EngineProduct) -> None:
         self.cluster, self.product = cluster, product
@@ -51,7 +51,7 @@ class Stage:
         self.admin.create(WISHES, {**known, "metadata": {"name": hyperconverged.NAME}, "spec": {}})
 
     def offer(self, features: str = "avx") -> None:
-        """Say what the racks offer; in the second one Penryns, with these features."""
+        """Write the racks' CPU capabilities to a ConfigMap; the second rack has the model Penryn and these features."""
         racks = {
             "a": {"nodes": HASWELLS, "models": ["Haswell", "Penryn"], "cpu": "Haswell"},
             "b": {"nodes": PENRYNS, "models": ["Penryn"], "features": features.split()},
@@ -64,48 +64,48 @@ class Stage:
             self.admin.create(MAPS, body)
 
     def wish(self, told: Mapping[str, Any]) -> None:
-        """Have HyperConverged say this of obsolete CPUs."""
+        """Set `spec.obsoleteCPUs` of the HyperConverged."""
         self.admin.patch(f"{WISHES}/{hyperconverged.NAME}", {"spec": {"obsoleteCPUs": dict(told)}})
 
     def withdraw(self) -> None:
-        """Take away what says what nodes offer and what is obsolete."""
+        """Delete the ConfigMap of CPU capabilities and the HyperConverged."""
         for path in (f"{MAPS}/racks", f"{WISHES}/{hyperconverged.NAME}"):
             self.admin.run(self.admin.api.request("DELETE", path))
 
     def count(self, labels: str) -> int:
-        """So many nodes carry these labels."""
+        """Return the number of nodes that carry these labels."""
         found = self.admin.run(self.admin.api.list(COLLECTION, labels=labels, version="0", accept=METADATA))
         return len(found["items"] or [])
 
     def reaches(self, labels: str, count: int, seconds: float = 180.0) -> float:
-        """Wait until so many nodes carry these labels; returns how long that took."""
+        """Wait until `count` nodes carry these labels; return the elapsed seconds."""
         started = time.monotonic()
         await_ready(f"{labels} on {count} nodes", lambda: self.count(labels) == count, self.product.servers, seconds)
         return time.monotonic() - started
 
     def tick(self) -> None:
-        """Have a tick come before its time, and all be done that follows from it."""
+        """Send a tick now; return when all events that follow from it are delivered."""
         post(tick(), self.product.broker_url)
         self.settle()
 
     def settle(self) -> None:
-        """Wait until the local delivery has nothing left."""
+        """Wait until the local delivery has no event left."""
         assert isinstance(self.product, Product)
         with closing(sqlite3.connect(f"file:{self.product.database}?mode=ro", uri=True)) as outbox:
             await_ready("an empty outbox", lambda: outbox.execute(LEFT).fetchone() == (0,), self.product.servers)
 
     def audit(self) -> Audit:
-        """The writes from now on."""
+        """Return an audit log that contains the writes from now on."""
         return audit(self.cluster)
 
     def longest(self) -> dict[str, float]:
-        """Limit in seconds → events that took `label-cpu` no longer, since the functions started."""
+        """Return upper bound in seconds → number of events that `label-cpu` handled within it, since its start."""
         page = requests.get(self.page, timeout=10).text
         return {limit: float(count) for limit, count in BUCKET.findall(page)}
 
 
 def patched(audit: Audit) -> Counter[str]:
-    """Node → how often a patch of ours was kept."""
+    """Return node name → number of successful patches by the product."""
     return Counter(
         entry["objectRef"]["name"]
         for entry in audit.writes_by(OURS)
@@ -114,25 +114,28 @@ def patched(audit: Audit) -> Counter[str]:
 
 
 def unheard(audit: Audit) -> set[str]:
-    """The nodes with a patch whose sender was killed, or had no time left, before the answer: it may have been kept."""
+    """Return the nodes with a patch whose client was killed or timed out before the response.
+
+    The API server may have applied such a patch.
+    """
     entries = audit.writes_by(OURS)
     return {entry["objectRef"]["name"] for entry in entries if entry["responseStatus"]["code"] == UNHEARD}
 
 
 def assert_each_once(audit: Audit) -> None:
-    """Each node that offered a Haswell was patched, and none twice, but one of whose patch nobody heard may be."""
+    """Assert that each node of the Haswell rack was patched once; a lost response may have hidden the first patch."""
     kept = patched(audit)
     assert max(kept.values()) == 1
     assert kept.keys() | unheard(audit) == set(HASWELLS)
 
 
 def seconds(audit: Audit) -> float:
-    """From the first write of the administrator to the last kept patch of a node."""
+    """Return the seconds from the administrator's first write to the product's last write."""
     entries = audit.entries()
     began = min(moment(entry) for entry in entries if entry["user"]["username"] == "admin")
     return (max(moment(entry) for entry in audit.writes_by(OURS)) - began).total_seconds()
 
 
 def moment(entry: Object) -> datetime:
-    """When the API server was done with it."""
+    """Return the time at which the API server completed the request."""
     return datetime.fromisoformat(entry["stageTimestamp"].replace("Z", "+00:00"))

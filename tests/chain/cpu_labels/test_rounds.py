@@ -1,4 +1,4 @@
-"""A thousand nodes on the local delivery: one patch for each that needs one, none for others, and rest afterwards."""
+"""Labelling of a thousand nodes with the local delivery: one patch per node that needs it, and none afterwards."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from tests.proofs import proves
 pytestmark = pytest.mark.slow
 
 LIMIT = 20.0
-"""Seconds for a round over all nodes."""
+"""Maximum seconds for a round over all nodes."""
 MOST_TICKS = 50
 FUNCTION_LIMIT = "2.0"
-"""Seconds that no event may take in a function."""
+"""Maximum seconds that a function may take for one event, as a bucket of its histogram."""
 
 
 @pytest.fixture
 def labelled(stage: Stage) -> Stage:
-    """Give it with every node labelled, and nothing under way.
+    """Return the environment with every node labelled and no event in flight.
 
-    Two changes are two rounds at once; what these collide in is left to ticks, each of which looks at a hundred nodes.
+    Two changes start two concurrent rounds. Ticks, each for a hundred nodes, patch the nodes at which the rounds
+    conflict.
     """
     stage.wish({"cpuModels": [], "minCPUModel": ""})
     stage.offer()
@@ -41,7 +42,10 @@ def labelled(stage: Stage) -> Stage:
 
 @proves("OSV-30", "OSV-31", "OSV-36", "OSV-38")
 def test_a_model_becomes_obsolete_on_a_thousand_nodes(labelled: Stage) -> None:
-    """One patch for each that has it, none for another, soon; no event takes a function long; then there is rest."""
+    """Removing a newly obsolete model takes one patch of each affected node, and at most `LIMIT` seconds.
+
+    No event takes a function longer than `FUNCTION_LIMIT`.
+    """
     stage, audit = labelled, labelled.audit()
 
     stage.wish({"cpuModels": ["Haswell"]})
@@ -56,7 +60,7 @@ def test_a_model_becomes_obsolete_on_a_thousand_nodes(labelled: Stage) -> None:
 
 @proves("OSV-38")
 def test_what_a_rack_offers_changes_for_its_nodes_alone(labelled: Stage) -> None:
-    """By one ConfigMap for all racks."""
+    """Changing one rack in the shared ConfigMap causes patches of that rack's nodes only."""
     stage, audit = labelled, labelled.audit()
 
     stage.offer(features="avx sse4.2")
@@ -68,7 +72,10 @@ def test_what_a_rack_offers_changes_for_its_nodes_alone(labelled: Stage) -> None
 
 @proves("X-3")
 def test_where_nothing_differs_ticks_write_nothing(labelled: Stage) -> None:
-    """As many as every node has its turn by. What two rounds at once collide in is refused, and no write."""
+    """Ticks that together check every node write nothing if no label differs.
+
+    A patch that was rejected because two rounds conflicted does not count as a write.
+    """
     stage, audit = labelled, labelled.audit()
 
     for _ in range(len(NAMES) // 100 + 1):
@@ -79,7 +86,10 @@ def test_where_nothing_differs_ticks_write_nothing(labelled: Stage) -> None:
 
 @proves("X-2", "X-3")
 def test_a_kill_amid_a_round_costs_time_only(labelled: Stage) -> None:
-    """What was not done is found by the ticks; no node is patched twice, but one of whose patch nobody heard may be."""
+    """Ticks finish a round that was interrupted by a crash, and patch no node twice.
+
+    A node whose patch response was lost is excepted.
+    """
     stage, audit = labelled, labelled.audit()
 
     stage.wish({"cpuModels": ["Haswell"]})
@@ -93,6 +103,6 @@ def test_a_kill_amid_a_round_costs_time_only(labelled: Stage) -> None:
 
 
 def wait_for_some(stage: Stage) -> None:
-    """Wait until a round is under way, and not over."""
+    """Wait until a round is in progress and not finished."""
     await_ready("the first nodes", lambda: stage.count(HASWELL) < len(HASWELLS), stage.product.servers)
     assert stage.count(HASWELL) > 0

@@ -1,4 +1,4 @@
-"""A cluster of the mutex's own, with OpenShift's real kinds."""
+"""Fixtures with a separate cluster for the upgrade mutex, with OpenShift's real CRDs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.openshift import FakeMco
 
 @pytest.fixture(scope="package")
 def upgrading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Give a cluster with OpenShift's kinds, the upgrade mutex at work, and the old version."""
+    """Yield a cluster with OpenShift's CRDs, the running upgrade mutex, and the old version."""
     folder = tmp_path_factory.mktemp("mutex")
     with at_work(folder, MUTEX) as (cluster, product):
         stage = Stage(cluster, product)
@@ -25,7 +25,7 @@ def upgrading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.fixture
 def stage(upgrading: Stage) -> Iterator[Stage]:
-    """Give it with nothing on it of an earlier test."""
+    """Yield the environment without objects of earlier tests."""
     upgrading.cvo.want(OLD)
     yield upgrading
     upgrading.clear()
@@ -33,6 +33,6 @@ def stage(upgrading: Stage) -> Iterator[Stage]:
 
 @pytest.fixture
 def mco(stage: Stage) -> Iterator[FakeMco]:
-    """Give what upgrades nodes."""
+    """Yield a running fake machine-config-operator, which upgrades nodes."""
     with FakeMco(stage.admin) as running:
         yield running

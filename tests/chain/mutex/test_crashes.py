@@ -1,4 +1,4 @@
-"""Runs amid kills: never two nodes at once, no Job twice, and everything given back in the end (MUT-44)."""
+"""Test of a run during crashes: one released node at a time, no Job twice, and everything restored (MUT-44)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ SECONDS = 240.0
 
 @proves("MUT-42", "MUT-44", "MUT-49", "X-2")
 def test_a_run_over_twelve_nodes_amid_kills(stage: Stage, mco: FakeMco) -> None:
-    """The functions or the delivery die with SIGKILL again and again; ticks find what was lost.
+    """Runs finish although the functions and the delivery are killed repeatedly; ticks replace lost events.
 
-    `make chaos WING=mutex` does it to twenty, as often as is asked for.
+    `make chaos WING=mutex` does this with twenty nodes and a configurable number of kills.
     """
     names, run = stage.with_two_rules(NODES)
     before = stage.selectors()
@@ -48,7 +48,7 @@ def test_a_run_over_twelve_nodes_amid_kills(stage: Stage, mco: FakeMco) -> None:
 
 
 def kill(stage: Stage, done: threading.Event) -> int:
-    """Kill the one or the other, and start it again, until the run is done; how often it was done."""
+    """Kill the functions or the delivery and restart them, until the run is done; return the number of kills."""
     chance = Random(SEED)
     for kills in range(KILLS):
         if done.wait(chance.uniform(0.5, PAUSE)):

@@ -1,4 +1,4 @@
-"""Drain and mutex together: a rule whose Jobs drain the node, and a node that somebody else maintains."""
+"""Tests of drain and mutex together: a rule whose Jobs drain the node, and a node in another maintenance."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ pytestmark = pytest.mark.slow
 
 SAMPLE = ROOT / "config" / "samples" / "mutex_drain_rule.yaml"
 WAITING = {"template": {"metadata": {"annotations": {"pod-complete.stage.kwok.x-k8s.io/delay": "1h"}}}}
-"""What has kwok leave the pods of a Job to the test."""
+"""A Job spec whose pods run until the test ends them, because kwok's delay is an hour."""
 POD = "/api/v1/namespaces/default/pods"
 
 
 def apply_sample(stage: Stage) -> None:
-    """The file as it is; then its pods wait for the test, which does what they would do."""
+    """Apply the sample's file unchanged, then replace its Jobs: the test does their work."""
     stage.cluster.kubectl("apply", "-n", NAMESPACE, "-f", SAMPLE)
     spec = {"spec": {"jobSpec": WAITING, "cleanUpJobSpec": WAITING}}
     stage.admin.patch(path_of(RULE, NAMESPACE, "drain"), spec)
 
 
 def work_off(stage: Stage, node: str, prefix: str) -> None:
-    """Do what the node's Job would do, with its account's token and its variables; then its pod is done."""
+    """Run the command of the node's Job with its account's token and variables, then end the Job's pod."""
     found = until(stage.admin, stage.jobs, lambda jobs: any(name.startswith(prefix) for name in jobs), labels=RUN_LABEL)
     (job,) = [job for name, job in found.items() if name.startswith(prefix)]
     assert told(job) == (node, "drain")
@@ -51,7 +51,7 @@ def work_off(stage: Stage, node: str, prefix: str) -> None:
 
 
 def environment(stage: Stage, account: str) -> dict[str, str]:
-    """Where kubectl is, the kubeconfig of a ServiceAccount, and a home: without one kubectl keeps its cache in `.`."""
+    """Return the environment for kubectl: PATH, the ServiceAccount's kubeconfig, and a home directory for its cache."""
     token = stage.cluster.kubectl("create", "token", account, "-n", NAMESPACE).stdout.strip()
     file = stage.cluster.directory / f"{account}.kubeconfig"
     access.write_kubeconfig(file, stage.cluster.url, stage.cluster.certificate, account, token)
@@ -59,7 +59,7 @@ def environment(stage: Stage, account: str) -> dict[str, str]:
 
 
 def pod_on(stage: Stage, node: str) -> str:
-    """A pod on the node; returns its path."""
+    """Create a pod on the node; return its path."""
     spec = {"nodeName": node, "containers": [{"name": "web", "image": "fake"}]}
     stage.admin.create(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec})
     return f"{POD}/web"
@@ -68,7 +68,7 @@ def pod_on(stage: Stage, node: str) -> str:
 @pytest.mark.slow
 @proves("MUT-44", "MUT-46")
 def test_a_rule_drains_each_node_before_its_upgrade_and_gives_it_back(stage: Stage, mco: FakeMco) -> None:
-    """The run does not wait for the end of the maintenance that its own Job asked for."""
+    """Runs with a rule that drains each node do not wait for the maintenance that their own Job created."""
     (name,) = stage.workers("blue", 1)
     stage.canary()
     stage.target("all", stage.pool("blue", "blue"))
@@ -97,7 +97,7 @@ def test_a_rule_drains_each_node_before_its_upgrade_and_gives_it_back(stage: Sta
 
 @proves("MUT-44", "X-3")
 def test_a_node_that_somebody_else_maintains_is_released_when_he_is_done(stage: Stage, mco: FakeMco) -> None:
-    """Until then the status says for whom the run waits; the tick finds that he is done."""
+    """Runs wait for another maintenance of a node, which the status names, and continue at a later tick."""
     (name,) = stage.workers("blue", 1)
     stage.canary()
     stage.target("all", stage.pool("blue", "blue"))

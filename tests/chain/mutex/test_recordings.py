@@ -1,4 +1,4 @@
-"""A run that was recorded: its tree is whole, and asked again each function answers what it answered, or why not."""
+"""Tests of a recorded run: its event tree is complete, and a replay gives the recorded replies or an explanation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DRY = "--dry-run=server"
 
 
 def begin(stage: Stage, delay: str = "") -> str:
-    """A run over one node is due; returns the path of its config."""
+    """Create a run over one node whose upgrade is due; return the path of its config."""
     stage.workers("blue", 1)
     stage.canary()
     stage.target("all", stage.pool("blue", "blue"))
@@ -34,26 +34,26 @@ def begin(stage: Stage, delay: str = "") -> str:
 
 
 def await_recorded(stage: Stage, uid: str) -> None:
-    """Wait until all that came of a run so far is in the journal."""
+    """Wait until all events of the run are delivered and recorded."""
     stage.settle()
     whole_recording(stage.admin, str(stage.product.journal), uid)
 
 
 def replay(stage: Stage) -> Result:
-    """Replay all that was recorded of the newest run config `example`, for a look."""
+    """Replay all recorded events of the newest run config `example` as a dry run."""
     where = ("--kubeconfig", str(stage.cluster.kubeconfig), "--functions", stage.product.functions_url)
     words = ("replay", "--run", "example", DRY, "--journal", str(stage.product.journal), *where, "-o", "json")
     return CliRunner().invoke(commands, list(words))
 
 
 def kept(audit: Audit) -> list[str]:
-    """What was written of that which a run is made of."""
+    """Return the resources that the product wrote, without dry runs: run configs, pools, nodes and Jobs."""
     written = [entry["objectRef"]["resource"] for entry in audit.writes_by() if not is_dry(entry)]
     return [resource for resource in written if resource in ("mutexrunconfigs", "machineconfigpools", "nodes", "jobs")]
 
 
 def shown(stage: Stage, form: str) -> str:
-    """The recorded events of that run config."""
+    """Return the output of `events` for the run config `example`."""
     words = ["events", "--run", "example", "--journal", str(stage.product.journal), "-o", form]
     result = CliRunner().invoke(commands, words)
     assert result.exit_code == 0, result.output
@@ -62,7 +62,7 @@ def shown(stage: Stage, form: str) -> str:
 
 @proves("X-1", "X-2")
 def test_the_tree_of_a_run_is_whole_and_a_replay_of_it_changes_nothing(stage: Stage, mco: FakeMco) -> None:
-    """Every step is there; what is answered otherwise now is explained by the run's end."""
+    """Recorded runs are complete; a dry replay writes nothing and explains its differences by the run's end."""
     run = begin(stage)
     item = stage.reaches(run, "Finished")
     uid = item["metadata"]["uid"]
@@ -86,7 +86,7 @@ def test_the_tree_of_a_run_is_whole_and_a_replay_of_it_changes_nothing(stage: St
 
 @proves("X-2")
 def test_a_replay_amid_a_run_creates_no_job_twice(stage: Stage, mco: FakeMco) -> None:
-    """While the first Job runs: each step answers again what it answered, and nothing is written."""
+    """Dry replays during the first Job return the recorded replies and write nothing."""
     run = begin(stage, delay="1h")
     item = stage.until(run, lambda found: (found or {}).get("status", {}).get("job"))
     await_recorded(stage, item["metadata"]["uid"])
@@ -104,7 +104,7 @@ def test_a_replay_amid_a_run_creates_no_job_twice(stage: Stage, mco: FakeMco) ->
 
 
 def test_a_run_that_was_never_recorded_is_told(stage: Stage) -> None:
-    """With the command that lists those that are there."""
+    """Commands reject a run that has no recorded events."""
     words = ["events", "--run", "nobody", "--journal", str(stage.product.journal)]
     result = CliRunner().invoke(commands, words)
     assert result.exit_code == 2
@@ -113,7 +113,7 @@ def test_a_run_that_was_never_recorded_is_told(stage: Stage) -> None:
 
 @pytest.mark.parametrize("name", ["events", "replay"])
 def test_a_run_and_a_maintenance_at_once_are_refused(stage: Stage, name: str) -> None:
-    """Which of the two is meant nobody knows."""
+    """Commands reject `--run` with `--maintenance`, since it is ambiguous."""
     words = [name, "--run", "a", "--maintenance", "b", "--journal", str(stage.product.journal)]
     result = CliRunner().invoke(commands, words)
     assert result.exit_code == 2

@@ -1,4 +1,4 @@
-"""A whole upgrade, from the version that is wanted to pools that are as they were."""
+"""Tests of whole upgrades: from the desired version until the pools are restored."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def moment(job: Object, field: str) -> datetime:
 
 
 def touched(audit: Audit) -> list[Object]:
-    """What the product wrote of nodes and pools."""
+    """Return the product's writes to nodes and pools."""
     return [each for each in audit.writes_by() if each["objectRef"]["resource"] in ("nodes", "machineconfigpools")]
 
 
 class Order:
-    """What an audit log says of the order of a run's writes."""
+    """The order of a run's writes in an audit log."""
 
     def __init__(self, audit: Audit) -> None:
         self._kept = [entry for entry in audit.kept() if entry["responseStatus"]["code"] < 300]
 
     def places(self, resource: str, verb: str, text: str) -> list[int]:
-        """The places of the writes on a resource whose body has a text."""
+        """Return the positions of the product's writes to a resource whose body contains `text`."""
         return [
             place
             for place, entry in enumerate(self._kept)
@@ -50,9 +50,9 @@ class Order:
 @proves("MUT-13", "MUT-33", "MUT-35", "MUT-36", "MUT-37", "MUT-40", "MUT-43", "MUT-44", "MUT-46", "MUT-49")
 @proves("C24", "C25", "C27")
 def test_a_whole_upgrade(stage: Stage, mco: FakeMco) -> None:
-    """Steps 1 to 7 of the document over two pools and two rules, one with cleanup Jobs and dots in its name."""
+    """Steps 1 to 7 of the specification upgrade two pools with two rules, one with cleanup Jobs and a dotted name."""
     names = [*stage.workers("blue", 2), *stage.workers("green", 2, NEW)]
-    mco.hold(*names)  # on a busy machine it could upgrade them before the run pauses the pools
+    mco.hold(*names)  # otherwise it might upgrade a node before the run pauses the pools
     stage.canary()
     stage.target("both", stage.pool("blue", "blue"), stage.pool("green", "green"))
     stage.rule(DOTTED, cleanup=True, jobName="first")
@@ -88,7 +88,7 @@ def test_a_whole_upgrade(stage: Stage, mco: FakeMco) -> None:
 
 
 def _assert_one_after_another(stage: Stage, names: list[str]) -> None:
-    """Rules in their order, the cleanup Job behind them, node after node; no two Jobs at once."""
+    """Assert that each node's Jobs ran in the order of the rules, with the cleanup Job last, and one Job at a time."""
     jobs = stage.admin.list(stage.jobs)["items"]
     jobs.sort(key=lambda job: int(job["metadata"]["resourceVersion"]))
     found = [(*told(job), job["metadata"]["name"].startswith("cleanup-")) for job in jobs]
@@ -101,7 +101,10 @@ def _assert_one_after_another(stage: Stage, names: list[str]) -> None:
 @pytest.mark.slow
 @proves("MUT-34", "MUT-49")
 def test_a_pool_that_was_paused_before_its_run_is_named_and_goes_on_at_the_end(stage: Stage, mco: FakeMco) -> None:
-    """The run never writes its pause before the end, when step 7 of the document unpauses all target pools."""
+    """Pools that were paused before their run are reported, and unpaused at the end (step 7 of the specification).
+
+    Until then the run does not write their `paused`.
+    """
     names = [*stage.workers("blue", 1), *stage.workers("green", 1)]
     stage.canary()
     stage.target("both", stage.pool("blue", "blue", paused=True), stage.pool("green", "green"))
@@ -132,7 +135,10 @@ def test_a_pool_that_was_paused_before_its_run_is_named_and_goes_on_at_the_end(s
 @pytest.mark.slow
 @proves("MUT-47", "MUT-48")
 def test_a_failing_job_stops_everything_and_a_retry_resumes_there(stage: Stage, mco: FakeMco) -> None:
-    """Pools stay paused, the node keeps its labels; after the retry no finished node is touched again."""
+    """Failed Jobs halt the run; a retry resumes it there, and creates no Job for a finished node.
+
+    While the run is halted, the pools stay paused and the remaining nodes keep their labels.
+    """
     names = stage.workers("blue", 3)
     stage.canary()
     stage.target("all", stage.pool("blue", "blue"))
@@ -167,7 +173,10 @@ def test_a_failing_job_stops_everything_and_a_retry_resumes_there(stage: Stage, 
 
 
 def pausing_early(stage: Stage) -> tuple[list[str], str, dict[str, Object]]:
-    """Have a run with paused pools wait for the control plane; its nodes, its path, and the pools before it."""
+    """Create a run that pauses its pools early and then waits for the control plane.
+
+    Returns the node names, the run's path and the pools' selectors before the run.
+    """
     names = stage.workers("blue", 2)
     stage.canary()
     stage.target("all", stage.pool("blue", "blue"))
@@ -184,7 +193,7 @@ def pausing_early(stage: Stage) -> tuple[list[str], str, dict[str, Object]]:
 @pytest.mark.slow
 @proves("C26", "MUT-32")
 def test_pools_that_are_paused_early_wait_for_the_control_plane(stage: Stage, mco: FakeMco) -> None:
-    """No node carries a label and no Job is there until it is upgraded; that alone, without a tick, lets it go on."""
+    """Runs that pause their pools early create labels and Jobs only after the control plane's upgrade."""
     names, run, before = pausing_early(stage)
     stage.settle()
     assert stage.pool_now("blue")["spec"]["paused"] is True
@@ -201,7 +210,7 @@ def test_pools_that_are_paused_early_wait_for_the_control_plane(stage: Stage, mc
 @pytest.mark.slow
 @proves("C26", "MUT-51")
 def test_an_upgrade_that_is_called_off_gives_the_pools_back_with_its_run(stage: Stage) -> None:
-    """The version is wanted no more while pools are paused: the run says so, and ends by deletion alone."""
+    """Runs report an upgrade that was cancelled while their pools are paused; deleting a run restores its pools."""
     _names, run, before = pausing_early(stage)
     stage.cvo.want("", "Partial", OLD)
     told = "the ClusterVersion has no spec.desiredUpdate.version"
@@ -216,7 +225,7 @@ def test_an_upgrade_that_is_called_off_gives_the_pools_back_with_its_run(stage: 
 @pytest.mark.slow
 @proves("MUT-50", "X-2")
 def test_a_finished_run_rests_and_a_new_version_begins_another(stage: Stage, mco: FakeMco) -> None:
-    """Two ticks write nothing; another version is another run, with Jobs of its own."""
+    """Finished runs write nothing at ticks; a new version starts another run with its own Jobs."""
     names = stage.workers("blue", 1)
     stage.canary()
     stage.target("all", stage.pool("blue", "blue"))
@@ -225,7 +234,7 @@ def test_a_finished_run_rests_and_a_new_version_begins_another(stage: Stage, mco
     stage.reaches(run, "Waiting")
     stage.cvo.want(NEW)
     stage.reaches(run, "Finished")
-    stage.tick()  # what is still on its way comes to rest
+    stage.tick()  # wait until the events in flight are processed
     version = stage.admin.get(run)["metadata"]["resourceVersion"]
     audit = stage.audit()
     for _ in range(2):
@@ -242,7 +251,7 @@ def test_a_finished_run_rests_and_a_new_version_begins_another(stage: Stage, mco
 
 @proves("MUT-32", "MUT-30")
 def test_nothing_is_touched_before_the_control_plane_is_upgraded(stage: Stage, mco: FakeMco) -> None:
-    """Partial, and Completed of the version before: no write on a pool or a node; then it begins."""
+    """Runs write to no pool or node before the control plane is Completed at the desired version."""
     stage.workers("blue", 1)
     stage.canary()
     stage.target("all", stage.pool("blue", "blue", paused=True))
@@ -263,7 +272,10 @@ def test_nothing_is_touched_before_the_control_plane_is_upgraded(stage: Stage, m
 @pytest.mark.slow
 @proves("MUT-30")
 def test_a_rule_that_becomes_valid_lets_the_run_begin(stage: Stage, mco: FakeMco) -> None:
-    """Nothing is written but conditions while a rule is bad; the run config is not touched to have it begin."""
+    """Runs begin once their invalid rule becomes valid, without a change of the run config.
+
+    Before that, only conditions are written.
+    """
     stage.workers("blue", 1)
     stage.canary()
     stage.target("all", stage.pool("blue", "blue"))
@@ -281,7 +293,7 @@ def test_a_rule_that_becomes_valid_lets_the_run_begin(stage: Stage, mco: FakeMco
 @pytest.mark.slow
 @proves("MUT-44")
 def test_two_runs_over_one_pool_run_one_after_the_other(stage: Stage, mco: FakeMco) -> None:
-    """The second one waits with a condition that names the first, and begins when that is finished."""
+    """Runs wait for another run over the same pool, with a condition that names it."""
     stage.workers("blue", 2)
     stage.canary()
     stage.canary("other")

@@ -1,4 +1,4 @@
-"""How soon a run goes on, and that there is nothing to hear of the mutex without one; both by the audit log."""
+"""Tests of a run's latency, and of the requests that the mutex costs without a run, by the audit log."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.slow
 
 TURNS = 5
 LIMIT = 0.5
-"""Seconds from a node's new version to its first cleanup Job."""
+"""Maximum seconds from a node's new version to its first cleanup Job."""
 BETWEEN = 13.0
-"""Seconds after a tick in which no other one comes."""
+"""Seconds after a tick during which no other tick comes."""
 LISTS = [("list", kind) for kind in ("mutexrules", "mutexrunconfigs", "mutextargets")]
-"""What a tick asks of the mutex where there is nothing of it, and so does a pool's change."""
+"""The mutex's requests at a tick, and at a pool's change, without rules, targets and run configs."""
 
 
 def moment(entry: Object, field: str) -> datetime:
@@ -35,7 +35,7 @@ def moment(entry: Object, field: str) -> datetime:
 
 
 def seconds_to_cleanup(audit: Audit, node: str) -> float:
-    """From the request that changed a node's version label to the answer that its first cleanup Job is there."""
+    """Return the seconds from the request that changed the node's version label to its first cleanup Job."""
     changes = [entry for entry in audit.kept() if entry["responseStatus"]["code"] < 300]
     [labelled] = [
         entry
@@ -55,7 +55,7 @@ def seconds_to_cleanup(audit: Audit, node: str) -> float:
 
 @proves("MUT-45")
 def test_a_version_that_changes_is_followed_by_the_first_cleanup_job_at_once(stage: Stage) -> None:
-    """Under half a second, each of five times."""
+    """Cleanup Jobs follow the new version of five nodes within `LIMIT` seconds."""
     names = stage.workers("blue", TURNS)
     stage.canary()
     stage.target("all", stage.pool("blue", "blue"))
@@ -75,19 +75,19 @@ def test_a_version_that_changes_is_followed_by_the_first_cleanup_job_at_once(sta
 
 
 def waits_for(run: Object | None, node: str) -> bool:
-    """Whether a run waits for this node's version."""
+    """Return whether the run waits for this node's version."""
     status = (run or {}).get("status", {})
     return status.get("step") == "UpgradingNode" and str(status.get("progress")).endswith(f": {node}")
 
 
 class Requests:
-    """All that the product's accounts have asked since, reads too, but for watches that sources open anew."""
+    """The requests of the product's accounts since this object was created: reads and writes, no watches."""
 
     def __init__(self, log: Path) -> None:
         self._log, self._start = log, log.stat().st_size
 
     def all(self) -> list[tuple[str, str]]:
-        """The verb and the resource of each."""
+        """Return the verb and the resource of each request."""
         with self._log.open("rb") as log:
             log.seek(self._start)
             lines = log.read().rpartition(b"\n")[0].splitlines()
@@ -98,7 +98,7 @@ class Requests:
 
 @proves("X-3")
 def test_without_a_run_there_is_no_request_between_ticks(stage: Stage) -> None:
-    """Nodes and Jobs change, and nobody asks anything; a pool's change costs three lists, whatever the cluster is."""
+    """Functions without a run make no request between ticks; a pool's change costs three list requests."""
     names = stage.workers("blue", 3)
     pool = stage.pool("blue", "blue")
     stage.settle()
@@ -119,7 +119,7 @@ def test_without_a_run_there_is_no_request_between_ticks(stage: Stage) -> None:
 
 
 def change(stage: Stage, nodes: list[str]) -> None:
-    """What goes on in every cluster: heartbeats, labels, and somebody's Job from its start to its end."""
+    """Change nodes and create a Job that is not the product's, as happens in every cluster."""
     body = {"metadata": {"name": "somebodys"}, "spec": job_spec()}
     stage.admin.create(stage.jobs, body)
     for count in range(10):

@@ -1,4 +1,4 @@
-"""What people undo amid a run: deleted objects, labels taken off, files applied again; and runs that are deleted."""
+"""Tests of runs during which users delete objects, remove labels or reapply files, and of deleted runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATES = ("Waiting", "Invalid", "RunningJobs", "Failed", "UpgradingNode", "Clean
 
 
 def begin(stage: Stage, count: int = 2, **rule: str) -> tuple[str, list[str]]:
-    """A run over one pool whose Jobs wait for the test; returns its path, and the nodes."""
+    """Create a run over one pool whose Jobs the test ends; return its path and the nodes."""
     names = stage.workers("blue", count)
     stage.canary()
     stage.target("all", stage.pool("blue", "blue"))
@@ -31,7 +31,7 @@ def begin(stage: Stage, count: int = 2, **rule: str) -> tuple[str, list[str]]:
 
 
 def bring_to(stage: Stage, run: str, state: str, names: list[str]) -> None:
-    """Have the first node, and so the run, be in that state."""
+    """Bring the run to this step at the first node."""
     if state == "Invalid":
         stage.delete(path_of(RULE, NAMESPACE, "only"))
     if state in ("Waiting", "Invalid"):
@@ -56,7 +56,7 @@ def bring_to(stage: Stage, run: str, state: str, names: list[str]) -> None:
 @proves("MUT-51", "MUT-49")
 @pytest.mark.parametrize("state", STATES)
 def test_a_run_that_is_deleted_gives_everything_back(stage: Stage, state: str) -> None:
-    """Selectors, pauses and labels are as before; nobody was upgraded who was not released."""
+    """Deleting a run restores selectors, pauses and labels, and upgrades no node that was not released."""
     run, names = begin(stage, count=1 if state == "Finished" else 2)
     before = stage.selectors()
     bring_to(stage, run, state, names)
@@ -71,7 +71,10 @@ def test_a_run_that_is_deleted_gives_everything_back(stage: Stage, state: str) -
 
 @proves("MUT-51")
 def test_the_pools_are_restored_before_the_labels_go_and_go_on_last(stage: Stage) -> None:
-    """So that no unlabelled node falls into the canary, and none is upgraded before its own pool goes on."""
+    """Deleting a run restores the node selectors first, then removes the labels, then unpauses the pools.
+
+    In this order no unlabelled node joins the canary, and no node is upgraded before its own pool resumes.
+    """
     run, names = begin(stage)
     bring_to(stage, run, "RunningJobs", names)
     audit = stage.audit()
@@ -90,7 +93,7 @@ def test_the_pools_are_restored_before_the_labels_go_and_go_on_last(stage: Stage
 
 @proves("MUT-36")
 def test_a_canary_that_is_applied_again_is_edited_again_before_a_release(stage: Stage) -> None:
-    """By its own event, without a tick."""
+    """Reapplying the canary's file during a run makes the run edit the canary again."""
     run, names = begin(stage)
     before = stage.selectors()["canary"]
     bring_to(stage, run, "RunningJobs", names)
@@ -103,7 +106,7 @@ def test_a_canary_that_is_applied_again_is_edited_again_before_a_release(stage: 
 
 @proves("MUT-43", "X-3")
 def test_labels_taken_off_early_come_back(stage: Stage) -> None:
-    """By the next tick, while the node's Jobs are not done."""
+    """Rule labels that a user removed before the node's Jobs completed are restored by the next tick."""
     run, names = begin(stage)
     bring_to(stage, run, "RunningJobs", names)
     stage.ungate(names[1])
@@ -114,7 +117,7 @@ def test_labels_taken_off_early_come_back(stage: Stage) -> None:
 
 @proves("MUT-42", "MUT-48")
 def test_a_job_that_vanished_stops_the_run(stage: Stage) -> None:
-    """Its result is not known, so its node is not released; a change of the spec resumes it with another Job."""
+    """Deleting a Job halts the run, since its result is unknown; changing the spec resumes the run with a new Job."""
     run, names = begin(stage)
     bring_to(stage, run, "RunningJobs", names)
     (job,) = stage.created()
@@ -130,7 +133,10 @@ def test_a_job_that_vanished_stops_the_run(stage: Stage) -> None:
 
 @proves("MUT-47", "MUT-48")
 def test_a_job_that_is_refused_only_when_it_is_created_stops_the_run(stage: Stage) -> None:
-    """The dry run of its rule passes; the policy's words are in the condition, and a retry without it goes on."""
+    """Rejecting the creation of a Job halts the run with the policy's message; a retry resumes the run.
+
+    The dry run that validates the rule still succeeds.
+    """
     run, names = begin(stage)
     elsewhere = "/apis/batch/v1/namespaces/default/jobs"
 
@@ -156,7 +162,7 @@ def test_a_job_that_is_refused_only_when_it_is_created_stops_the_run(stage: Stag
 
 @proves("MUT-46")
 def test_a_cleanup_job_that_fails_stops_the_run(stage: Stage) -> None:
-    """The node stays upgraded and without labels of rules; the next one is not begun."""
+    """Failed cleanup Jobs halt the run; the node stays upgraded and released, the next node keeps its labels."""
     run, names = begin(stage)
     bring_to(stage, run, "CleaningUp", names)
     stage.end_job(names[0], "only", "Failed")
@@ -169,7 +175,7 @@ def test_a_cleanup_job_that_fails_stops_the_run(stage: Stage) -> None:
 
 @proves("MUT-35", "MUT-45")
 def test_a_node_that_is_deleted_is_dropped(stage: Stage, mco: FakeMco) -> None:
-    """The released one, and one whose turn has not come: the run ends with those that are there."""
+    """Deleted nodes, whether released or pending, are dropped, and the run finishes with the remaining nodes."""
     run, names = begin(stage, 3)
     mco.hold(names[0])
     bring_to(stage, run, "UpgradingNode", names)
@@ -186,7 +192,7 @@ def test_a_node_that_is_deleted_is_dropped(stage: Stage, mco: FakeMco) -> None:
 
 @proves("MUT-45")
 def test_the_live_version_is_followed_and_one_that_is_taken_back_holds_the_run(stage: Stage) -> None:
-    """A node is done when it has what is wanted now; with nothing wanted it waits, and says so."""
+    """Runs finish a node when it has the currently desired version; without a desired version they wait."""
     run, names = begin(stage)
     bring_to(stage, run, "UpgradingNode", names)
     stage.cvo.want("", reached=NEW)
@@ -200,7 +206,7 @@ def test_the_live_version_is_followed_and_one_that_is_taken_back_holds_the_run(s
 
 @proves("MUT-51")
 def test_a_rule_that_is_deleted_in_use_halts_the_run_until_it_is_back(stage: Stage) -> None:
-    """ConfigValidated says so, and nothing goes on."""
+    """Deleting a rule in use halts the run, which reports it in ConfigValidated, until the rule is created again."""
     run, names = begin(stage)
     bring_to(stage, run, "RunningJobs", names)
     stage.delete(path_of(RULE, NAMESPACE, "only"))
@@ -215,7 +221,7 @@ def test_a_rule_that_is_deleted_in_use_halts_the_run_until_it_is_back(stage: Sta
 
 @proves("MUT-33")
 def test_a_pool_that_is_deleted_amid_a_run_halts_it(stage: Stage) -> None:
-    """The target is not valid any more, and the condition names it; the deletion of the run ends it all the same."""
+    """Deleting a pool makes its target invalid and halts the run; the run can still be deleted."""
     run, names = begin(stage)
     canary = stage.selectors()["canary"]
     bring_to(stage, run, "RunningJobs", names)

@@ -1,4 +1,4 @@
-"""Watches all nodes through a run: who is released, who is done (MUT-44)."""
+"""Watches all nodes during a run and records which of them are released (MUT-44)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from tests.waiting import until_set
 
 
 class Watcher:
-    """Sees every write on a node; a node is released and unfinished while it has the run's label and none of a rule.
+    """Watcher of all nodes; a released node had rule labels, has none now, and still has the run's label.
 
-    `together` has the nodes of which that was so at once, `released` those that ever were, in their order.
+    Attributes:
+        together: The sets of nodes that were released at the same time.
+        released: The names of all nodes that were released, in order.
     """
 
     def __init__(self, admin: Cluster) -> None:
@@ -36,7 +38,7 @@ class Watcher:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.shutdown()
-        self._seeing.result()  # who sees nothing any more must not pass for one who saw nothing wrong
+        self._seeing.result()  # raises the watcher's error: a watcher that failed has not observed all releases
 
     def _work(self) -> None:
         self._admin.run(until_set(self._stopping, self._follow()))

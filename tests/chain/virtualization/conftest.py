@@ -1,4 +1,4 @@
-"""A cluster of virtual machines' own, with KubeVirt's real kinds and who plays it."""
+"""Fixtures with a separate cluster for virtual machines, with KubeVirt's real CRDs and a simulation of KubeVirt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fake_virt import FakeVirt
 
 @pytest.fixture(scope="package")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Give it with drains and migrations at work."""
+    """Yield the environment with virtualization enabled."""
     folder = tmp_path_factory.mktemp("virtualization")
     with at_work(folder, VIRTUALIZATION) as (cluster, product):
         stage = Stage(cluster, product)
@@ -25,6 +25,6 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.fixture
 def stage(machines: Stage) -> Iterator[Stage]:
-    """Give it with nothing on it of an earlier test."""
+    """Yield the environment without objects of earlier tests."""
     yield machines
     machines.clear()

@@ -1,4 +1,4 @@
-"""What machines cost: events and requests of a drain, bounded for each machine, and a tick where there is none."""
+"""Tests of the events and API requests that a drain costs per VM, and that a tick costs without VMs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.slow
 
 MACHINES = 6
 REQUESTS, EVENTS = 120, 40
-"""Limits for each machine that is migrated, those of the drain among them."""
+"""Maximum per migrated VM, including those of the drain."""
 OF_MACHINES = ("virtualmachineinstances", "virtualmachineinstancemigrations", "kubevirts")
 
 
 @proves("DRN-8")
 def test_a_migration_costs_so_many_events_and_requests_and_no_more(stage: Stage) -> None:
-    """Each is created by one request, and claimed by one; all the rest is bounded for each machine."""
+    """Migrations cost one create request each, and a bounded number of requests and events per VM."""
     node, _ = stage.node(), stage.node()
     names = [stage.machine(f"live-{number}", node) for number in range(MACHINES)]
     stage.run(*names)
@@ -51,7 +51,10 @@ def test_a_migration_costs_so_many_events_and_requests_and_no_more(stage: Stage)
 
 @proves("X-3")
 def test_without_a_machine_a_tick_asks_three_lists_and_nothing_between_is_heard(stage: Stage) -> None:
-    """Of either function the instances, and our budgets; no other pod's life is an event of theirs."""
+    """Ticks without VMs cost three list requests, and other pods cause no requests for KubeVirt's kinds between ticks.
+
+    Both functions list the VMIs, and one lists the product's budgets.
+    """
     stage.await_delivered()
     ticked = Requests(stage.cluster.audit_log)
     await_ready("a tick", lambda: len(about_machines(ticked)) >= 2, stage.product.servers)
@@ -67,5 +70,5 @@ def test_without_a_machine_a_tick_asks_three_lists_and_nothing_between_is_heard(
 
 
 def about_machines(asked: Requests) -> list[tuple[str, str]]:
-    """The requests for kinds of KubeVirt's."""
+    """Return the requests for KubeVirt's kinds."""
     return [(verb, resource) for verb, resource in asked.all() if resource in OF_MACHINES]

@@ -1,4 +1,4 @@
-"""Machines that leave several nodes while what moves them dies again and again (DRN-8, DRN-9)."""
+"""Test of migrations from several nodes while the product's processes are killed repeatedly (DRN-8, DRN-9)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECONDS = 120.0
 
 @pytest.fixture
 def whole(stage: Stage) -> Iterator[Stage]:
-    """Leave the product running, whatever a test did to it."""
+    """Yield the environment; restart the stopped processes of the product afterwards."""
     yield stage
     for server, start in (
         (stage.product.functions, stage.product.start_functions),
@@ -35,8 +35,7 @@ def whole(stage: Stage) -> Iterator[Stage]:
 
 @proves("DRN-8", "DRN-9", "OSV-2", "X-2")
 def test_machines_leave_three_nodes_amid_kills(whole: Stage) -> None:
-    """Functions or delivery end by SIGKILL: each machine moves once and unbroken, no bound is exceeded, and no launcher
-    is evicted."""
+    """VMs of three nodes migrate once each despite crashes, within the limits, and none is shut down."""
     stage = whole
     sources = [stage.node() for _ in range(SOURCES)]
     assert [stage.node() for _ in range(2)]
@@ -45,7 +44,7 @@ def test_machines_leave_three_nodes_amid_kills(whole: Stage) -> None:
         for number in range(SOURCES * EACH)
     }
     before = stage.run(*homes)
-    for node in sources:  # so that no machine moves to one that is drained a moment later
+    for node in sources:  # so that no VM migrates to a node that is drained next
         stage.admin.patch(node_path(node), {"spec": {"unschedulable": True}})
     evictions, done = audit(stage.cluster), threading.Event()
     with stage.watcher(homes) as watcher, ThreadPoolExecutor(1) as thread:
@@ -67,7 +66,7 @@ def test_machines_leave_three_nodes_amid_kills(whole: Stage) -> None:
 
 
 def kill(stage: Stage, done: threading.Event) -> int:
-    """Kill the one or the other, and start it again, until all is done; how often it was done."""
+    """Kill and restart the functions or the delivery until the drains are done; return the number of kills."""
     chance = Random(SEED)
     for kills in range(KILLS):
         if done.wait(chance.uniform(0.2, 1.5)):

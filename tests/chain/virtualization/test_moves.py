@@ -1,4 +1,4 @@
-"""A node with virtual machines of each kind is drained: who moves without a break, who is restarted, who blocks."""
+"""Tests of drains of nodes with VMs of each kind: migrated, restarted elsewhere, or blocking."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ from tests.workload import OURS, audit
 WHY = "the disk is not shared"
 RESTARTED = ("always", "rerun")
 IN_ALL, PER_NODE = 5, 2
-"""As shipped: migrations at once in the cluster, and from one node."""
+"""The shipped limits of concurrent migrations: in the cluster, and from one node."""
 
 
 @pytest.mark.slow
 @proves("DRN-7", "DRN-8", "DRN-9", "DRN-11", "OSV-2", "OSV-6")
 def test_ten_machines_and_thirty_pods_leave_their_node(stage: Stage) -> None:
-    """Six move without a break; two block with the reason until it is gone; two are restarted elsewhere."""
+    """Drains migrate six of ten VMs without interruption, restart two elsewhere, and wait for two.
+
+    The two waiting VMs are reported as not migratable until their condition changes.
+    """
     node, other = stage.node(), stage.node()
     movable = [stage.machine(f"live-{number}", node) for number in range(6)]
     stuck = [stage.machine(f"stuck-{number}", node, why=WHY) for number in range(2)]
@@ -61,25 +64,25 @@ def test_ten_machines_and_thirty_pods_leave_their_node(stage: Stage) -> None:
 
 
 def nodes(stage: Stage) -> list[str]:
-    """The names of all nodes."""
+    """Return the names of all nodes."""
     return [node["metadata"]["name"] for node in stage.admin.list("/api/v1/nodes")["items"]]
 
 
 def left(item: object, count: int) -> bool:
-    """Whether that many pods are still to go."""
+    """Return whether `count` pods are pending."""
     status = item.get("status") or {} if isinstance(item, dict) else {}
     return len(status.get("pendingPods") or []) == count
 
 
 def all_say(item: dict[str, object], text: str) -> bool:
-    """Whether each blocked pod says this."""
+    """Return whether there are blocked pods, and the message of each contains `text`."""
     found = blocked(item)
     return bool(found) and all(text in message for _, message in found.values())
 
 
 @proves("OSV-2")
 def test_a_machine_that_becomes_migratable_moves_at_once(stage: Stage) -> None:
-    """Within half a second of its condition, without a tick: nothing polls."""
+    """Migrations start within half a second of the VMI's condition."""
     node, _ = stage.node(), stage.node()
     name = stage.machine("late", node, why=WHY)
     stage.run(name)
@@ -98,7 +101,7 @@ def test_a_machine_that_becomes_migratable_moves_at_once(stage: Stage) -> None:
 @proves("DRN-8", "C3")
 @pytest.mark.parametrize("key", ["medik8s.io/drain", "kubevirt.io/drain"])
 def test_a_taint_set_by_hand_moves_machines_with_the_next_tick(stage: Stage, key: str) -> None:
-    """Of either key, whatever its value; no maintenance is asked for."""
+    """Drain taints set by hand, with either key and any value, make the next tick migrate the VMs."""
     node, _ = stage.node(), stage.node()
     name = stage.machine("by-hand", node)
     before = stage.run(name)
@@ -112,7 +115,7 @@ def test_a_taint_set_by_hand_moves_machines_with_the_next_tick(stage: Stage, key
 @pytest.mark.slow
 @proves("DRN-9")
 def test_a_migration_that_fails_is_told_and_tried_again(stage: Stage) -> None:
-    """The machine goes on where it is, and its pod is not evicted; when the target is mended all ends by itself."""
+    """Failed migrations are reported and retried; the VM keeps running, and its pod is not evicted."""
     node, other = stage.node(), stage.node()
     name = stage.machine("unlucky", node)
     before = stage.run(name)
@@ -133,7 +136,10 @@ def test_a_migration_that_fails_is_told_and_tried_again(stage: Stage) -> None:
 
 @proves("DRN-9")
 def test_our_budget_refuses_another_clients_eviction_until_the_migration_is_done(stage: Stage) -> None:
-    """kubectl and a bare client get 429, which names our budget; the launcher pod is in `pendingPods` until then."""
+    """Evictions by other clients are rejected with 429 and the product's budget, until the migration is done.
+
+    The virt-launcher pod stays in `pendingPods` until then.
+    """
     node, _ = stage.node(), stage.node()
     name = stage.machine("guarded", node)
     before = stage.run(name)
@@ -175,7 +181,7 @@ def version(item: Object) -> int:
 
 @proves("OSV-3", "C15", "C16")
 def test_who_is_shut_down_is_restarted_as_its_run_strategy_says(stage: Stage) -> None:
-    """Always and RerunOnFailure run elsewhere, booted anew; Manual stays down, and the drain ends all the same."""
+    """VMs that are shut down run elsewhere with the run strategies Always and RerunOnFailure, but not with Manual."""
     node, _ = stage.node(), stage.node()
     strategies = {"always": "Always", "rerun": "RerunOnFailure", "manual": "Manual"}
     for name, strategy in strategies.items():
@@ -192,7 +198,7 @@ def test_who_is_shut_down_is_restarted_as_its_run_strategy_says(stage: Stage) ->
 @pytest.mark.slow
 @proves("DRN-10")
 def test_where_kubevirt_is_installed_nothing_of_ours_is_made(stage: Stage) -> None:
-    """Neither migration nor budget; the machine is then KubeVirt's to move."""
+    """Functions create neither a migration nor a budget while KubeVirt is installed."""
     node, _ = stage.node(), stage.node()
     with stage.kubevirt():
         stage.run(stage.machine("theirs", node))
@@ -208,7 +214,7 @@ def test_where_kubevirt_is_installed_nothing_of_ours_is_made(stage: Stage) -> No
 @pytest.mark.slow
 @proves("DRN-8")
 def test_no_more_migrate_at_once_than_may_in_the_whole_cluster(stage: Stage) -> None:
-    """Four nodes with two machines each are drained together; five move at a time, and all in the end."""
+    """Drains of four nodes with two VMs each migrate five VMs at a time, and all in the end."""
     sources, _ = [stage.node() for _ in range(4)], stage.node()
     names = [stage.machine(f"one-of-many-{number}", sources[number % 4]) for number in range(8)]
     before = stage.run(*names)
@@ -224,7 +230,7 @@ def test_no_more_migrate_at_once_than_may_in_the_whole_cluster(stage: Stage) -> 
 @pytest.mark.slow
 @proves("DRN-8", "DRN-9")
 def test_a_migration_deleted_amid_its_work_is_made_again_and_nobody_shut_down(stage: Stage) -> None:
-    """At once and without a tick, and again; however many launchers that leaves behind, none of them is evicted."""
+    """Deleted migrations are created again, and no virt-launcher pod is evicted."""
     node, _ = stage.node(), stage.node()
     name = stage.machine("disturbed", node)
     before = stage.run(name)
@@ -243,7 +249,7 @@ def test_a_migration_deleted_amid_its_work_is_made_again_and_nobody_shut_down(st
 @pytest.mark.slow
 @proves("DRN-8")
 def test_the_slot_of_a_machine_that_is_deleted_amid_its_migration_is_free_at_once(stage: Stage) -> None:
-    """Its migration goes with it, and the next one's is made without a tick."""
+    """Deleting a VM during its migration also deletes the migration, and another VM uses its migration slot."""
     node, _ = stage.node(), stage.node()
     names = [stage.machine(f"one-of-three-{number}", node) for number in range(3)]
     stage.run(*names)
@@ -251,7 +257,7 @@ def test_the_slot_of_a_machine_that_is_deleted_amid_its_migration_is_free_at_onc
     with stage.holding(*away):
         path = stage.maintain(node)
         held = stage.reaches(path, lambda item: sorted(reasons(item)) == ["Migrating", "Migrating", "WaitsForSlot"])
-        assert not held["status"].get("lastError")  # nothing is wrong with any of them
+        assert not held["status"].get("lastError")  # a waiting migration is not an error
         first = sorted(item["spec"]["vmiName"] for item in stage.admin.list(MIGRATIONS)["items"])[0]
         stage.delete_machine(first)
         stage.migrating(*(name for name in names if name != first))
@@ -260,5 +266,5 @@ def test_the_slot_of_a_machine_that_is_deleted_amid_its_migration_is_free_at_onc
 
 
 def reasons(item: dict[str, object]) -> list[str]:
-    """Why each blocked pod is."""
+    """Return the reason of each blocked pod."""
     return [reason for reason, _ in blocked(item).values()]

@@ -1,4 +1,4 @@
-"""The documents' walk-through: a machine that runs, the file of the oldest API, and the machine elsewhere (DRN-16)."""
+"""Tests of the documentation's walk-through: start a VM, drain its node with the oldest API, run elsewhere (DRN-16)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from tests.virt_actor import phase
 
 @proves("DRN-11", "DRN-16", "DRN-16a", "OSV-4", "C17")
 def test_a_machine_without_a_strategy_runs_again_on_another_node(stage: Stage) -> None:
-    """A stopped machine is started and runs on node A. Its drain shuts it down, since it names no eviction strategy: it
-    is Scheduling, then Running on node B. The columns and the fields are those of the document."""
+    """Drains shut down a VM without an eviction strategy; it is Scheduling, then Running on another node.
+
+    The printed columns and the VMI's fields are those of the documentation.
+    """
     node, _ = stage.node(), stage.node()
     name = stage.machine("testvm", node, strategy="Halted", evict="")
     stage.stopped(name)
@@ -44,7 +46,7 @@ def test_a_machine_without_a_strategy_runs_again_on_another_node(stage: Stage) -
 
 @proves("DRN-11")
 def test_an_instance_that_nobody_owns_is_gone_for_good(stage: Stage) -> None:
-    """As a bare pod is."""
+    """VMIs without a VM are not created again after a drain, like pods without a controller."""
     node, _ = stage.node(), stage.node()
     name = stage.instance("ownerless", node)
     stage.run(name)
@@ -57,7 +59,7 @@ def test_an_instance_that_nobody_owns_is_gone_for_good(stage: Stage) -> None:
 
 @proves("DRN-9", "DRN-7")
 def test_a_strategy_that_is_taken_off_amid_a_drain_lets_it_end(stage: Stage) -> None:
-    """A machine that could not migrate is shut down once it does not ask for that any more."""
+    """Removing the eviction strategy of a VMI that cannot migrate lets the drain shut it down and complete."""
     node, _ = stage.node(), stage.node()
     name = stage.machine("given-up", node, why="the disk is not shared")
     before = stage.run(name)

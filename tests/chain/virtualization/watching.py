@@ -1,4 +1,4 @@
-"""Watches all migrations: how many run at once, and whether an instance ever has two (DRN-8)."""
+"""Watches all migrations: how many run concurrently, and whether a VMI has two at the same time (DRN-8)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,19 @@ from tests.waiting import until_set
 
 
 class Watcher:
-    """Sees every migration; `most` ran at once and `most_from` each node, `doubled` are the instances that had two at
-    once, `seen` says when each one's first was seen, and `made` names all that each one ever had.
+    """Watcher of all migrations.
 
-    `homes` says of an instance which node it leaves, where a test asks for `most_from`; `held_back` are the phases in
-    which a migration only waits.
+    Args:
+        admin: The API client.
+        homes: VMI name → the node that it leaves; needed for `most_from`.
+        held_back: The phases of migrations that wait and do not count as running.
+
+    Attributes:
+        most: The maximum of concurrent migrations.
+        most_from: Node → the maximum of concurrent migrations from it.
+        seen: VMI → the time at which its first running migration was seen.
+        made: VMI name → the names of all its migrations.
+        doubled: The VMIs that had two concurrent migrations.
     """
 
     def __init__(self, admin: Cluster, homes: Mapping[str, str] | None = None, held_back: Collection[str] = ()) -> None:
@@ -44,7 +52,7 @@ class Watcher:
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.shutdown()
-        self._seeing.result()  # who sees nothing any more must not pass for one who saw nothing wrong
+        self._seeing.result()  # raises the watcher's error: a watcher that failed has not observed all migrations
 
     def _waits(self, migration: Object) -> bool:
         return (migration.get("status") or {}).get("phase", "") in self._held_back

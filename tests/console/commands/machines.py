@@ -1,4 +1,4 @@
-"""Virtual machines of each kind where nobody plays KubeVirt: what it would have written is written by hand."""
+"""Helpers that create virtual machines without KubeVirt: they write what KubeVirt's controllers would have written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOVING = "evacuation-7e7a2e7c-9a0a-4d9f-a1d4-6d0f6f6e2f15-1"
 
 @contextmanager
 def kinds(cluster: LocalCluster) -> Iterator[None]:
-    """KubeVirt's kinds on a cluster, without anybody who acts on them; they go after it, with all machines."""
+    """Install KubeVirt's CRDs without its controllers; delete the CRDs and all virtual machines afterwards."""
     crds.install(cluster)
     cluster.kubectl("create", "namespace", SPACE, check=False)
     yield
@@ -29,7 +29,10 @@ def kinds(cluster: LocalCluster) -> Iterator[None]:
 
 
 def each_kind(admin: Cluster, node: str) -> None:
-    """One that migrates just now, one that cannot, and two without strategy: restarted, and not."""
+    """Create four VMs on `node`: a migrating one, one that cannot be migrated, and two without an eviction strategy.
+
+    Of the last two, KubeVirt restarts `plain` after a shutdown, and it does not restart `manual`.
+    """
     machine(admin, node, "live", "Always")
     machine(admin, node, "stuck", "Always", able=UNABLE)
     machine(admin, node, "plain", "RerunOnFailure", strategy=None)
@@ -43,7 +46,7 @@ def each_kind(admin: Cluster, node: str) -> None:
 def machine(
     admin: Cluster, node: str, name: str, runs: str, *, strategy: str | None = LIVE_MIGRATE, able: Object = ABLE
 ) -> None:
-    """A VirtualMachine, its instance and its launcher pod on a node."""
+    """Create a VirtualMachine, its VMI and its virt-launcher pod on `node`."""
     spec = {"runStrategy": runs, "template": {"spec": {"domain": {"devices": {}}}}}
     body = {"apiVersion": API_VERSION, "kind": MACHINE, "metadata": {"name": name}, "spec": spec}
     owner = admin.create(f"/apis/{API_VERSION}/namespaces/{SPACE}/virtualmachines", body)
@@ -53,7 +56,7 @@ def machine(
 
 
 def launch(admin: Cluster, node: str, instance: Object, name: str) -> None:
-    """A launcher pod of an instance."""
+    """Create a virt-launcher pod of a VMI on `node`."""
     labels = {"kubevirt.io": "virt-launcher", CREATED_BY: instance["metadata"]["uid"]}
     pod = pod_on(node, name, labels=labels)
     pod["metadata"]["ownerReferences"] = [reference(instance)]
@@ -61,14 +64,14 @@ def launch(admin: Cluster, node: str, instance: Object, name: str) -> None:
 
 
 def reference(item: Object) -> Object:
-    """That of an owner."""
+    """Build the owner reference to a controller."""
     metadata = item["metadata"]
     known = {"apiVersion": item["apiVersion"], "kind": item["kind"], "name": metadata["name"], "uid": metadata["uid"]}
     return {**known, "controller": True}
 
 
 def clear(admin: Cluster) -> None:
-    """Take away all machines of the namespace, and their pods at once."""
+    """Delete all VMs and migrations in the namespace, and delete their pods without a grace period."""
     for kind in KINDS[:3]:
         admin.run(admin.api.request("DELETE", f"/apis/{API_VERSION}/namespaces/{SPACE}/{kind}"))
     pods = f"/api/v1/namespaces/{SPACE}/pods"

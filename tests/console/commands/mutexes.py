@@ -1,4 +1,4 @@
-"""Run configs on a cluster where no function runs: what they would have written is written by hand."""
+"""Helpers that create MutexRunConfig objects without the functions: they write what the functions would write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AT = timestamp(datetime.now(timezone.utc) - timedelta(minutes=5))
 
 @contextmanager
 def kinds(cluster: LocalCluster) -> Iterator[None]:
-    """The three kinds on a cluster, without anybody who acts on them; they go after it."""
+    """Install the CRDs of the mutex without its functions, and delete the CRDs afterwards."""
     files = [word for kind in MUTEX_KINDS for word in ("-f", COMPONENTS / MUTEX / "crds" / f"{kind}.yaml")]
     cluster.kubectl("apply", "--server-side", *files)
     if "AlreadyExists" in cluster.kubectl("create", "namespace", NAMESPACE, check=False).stderr:
@@ -33,7 +33,7 @@ def kinds(cluster: LocalCluster) -> Iterator[None]:
 
 
 def create(door: Cluster, name: str, **record: Any) -> Object:
-    """A run config whose run upgrades the second of two nodes; returns it."""
+    """Create a run config whose run is upgrading the second of its nodes, and return the object."""
     spec = {"canary": {"name": "canary"}, "mutexRules": [{"name": "disks"}], "mutexTargets": [{"name": "all"}]}
     body = {"apiVersion": "openshift-optional.skrzypek.io/v1alpha1", "kind": RUN, "metadata": {"name": name}}
     run = door.create(collection(RUN, NAMESPACE), {**body, "spec": spec})
@@ -41,7 +41,7 @@ def create(door: Cluster, name: str, **record: Any) -> Object:
 
 
 def begun(uid: str) -> Object:
-    """The record of such a run."""
+    """Build the record of a run that has upgraded the first node and runs a Job for the second one."""
     job = {"attempt": 1, "namespace": NAMESPACE, "name": "disks-1", "uid": "u", "createdAt": AT}
     done = {"main:node-upgrade-mutex-operator/disks": {**job, "name": "disks-0", "result": "Complete", "endedAt": AT}}
     moments = dict.fromkeys(("startedAt", "turnAt", "pausedAt", "labelledAt", "editedAt"), AT)
@@ -61,7 +61,7 @@ def begun(uid: str) -> Object:
 
 
 def write(door: Cluster, name: str, step: str = "RunningJobs", **record: Any) -> Object:
-    """Write the record, and what is shown of it; returns the run config."""
+    """Write `record` and the fields that summarize it to the status, and return the run config."""
     valid = {"type": "ConfigValidated", "status": "True", "reason": "FetchSucceeded", "message": ""}
     status = {
         "step": "Failed" if record.get("failure") else step,

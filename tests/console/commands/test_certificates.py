@@ -1,4 +1,4 @@
-"""`certificates` on a real cluster: what is listed without any right to Secrets, and how one asks for a renewal."""
+"""Tests of `certificates` on a real cluster: a list that needs no permission on Secrets, and renewal on request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AUTHORITY = COMPONENTS["macpool"].authority
 
 @pytest.fixture
 def admin(served: LocalCluster) -> Iterator[Cluster]:
-    """The cluster with a Secret of a component that nothing else here has, and its certificate."""
+    """Yield the API client, after creating a certificate of the component `macpool`, which no other test uses."""
     door = served.door()
     labels, names = {LABEL: "macpool"}, {holders.NAMES: "pool.svc"}
     door.create(SECRETS, {"metadata": {"name": "pool", "labels": labels, "annotations": names}})
@@ -40,13 +40,13 @@ def admin(served: LocalCluster) -> Iterator[Cluster]:
 
 
 def look(door: Cluster) -> None:
-    """What the step does at a tick."""
+    """Renew the certificates that are due, as the function's step does at a tick."""
     errors = door.run(renewed(door.api, Settings(), datetime.now(timezone.utc))).errors
     assert errors == []
 
 
 def listed(run: Run) -> dict[str, Object]:
-    """Secret → its entry, of that component."""
+    """Return the listed certificates of the component `macpool`, by the name of their Secret."""
     answer = run("certificates", "-o", "json")
     assert answer.exit_code == 0, answer.output
     found = json.loads(answer.stdout)["certificates"]

@@ -1,4 +1,4 @@
-"""Manners that all commands share: help with an example, exit statuses, one-line errors, kubectl as the door."""
+"""Tests of what all commands share: help with an example, exit statuses, one-line errors, kubectl plugin."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.proofs import proves
 NAMES = ["certificates", "start", "stop", "status", "cordon", "drain", "uncordon", "must-gather", "replay", "redrive"]
 NODE_COMMANDS = ["start", "stop", "status", "cordon", "drain", "uncordon"]
 OF_THE_JOURNAL = ["events", "deadletters"]
-"""These need no cluster."""
+"""Commands that read only a journal and need no cluster."""
 SERVING = ["console"]
-"""What it shows is pages."""
+"""Commands that serve web pages instead of printing output."""
 GROUPS = ["mutex"]
 IN_GROUPS = ["mutex status", "mutex retry"]
-"""Commands of a command."""
+"""Subcommands of the command groups."""
 
 
 def test_the_commands_are_these() -> None:
@@ -92,7 +92,7 @@ def test_a_wrong_command_line_is_exit_2(words: list[str]) -> None:
     ids=" ".join,
 )
 def test_an_empty_name_is_exit_2_and_stands_for_nothing(words: list[str]) -> None:
-    """X-6: a variable of a shell that is not set names no object, and least of all every one."""
+    """X-6: An empty name, as from an unset shell variable, is a usage error and selects no object."""
     result = CliRunner().invoke(commands, words)
 
     assert result.exit_code == 2
@@ -117,7 +117,7 @@ def test_a_word_too_many_and_no_time_at_all_name_the_remedy(words: str, remedy: 
 
 
 def test_a_timeout_without_a_wait_names_the_remedy() -> None:
-    """X-6: nothing is drained behind the back of somebody who asked to wait."""
+    """X-6: `start` with `--timeout` but without `--wait` is a usage error whose message names `--wait`."""
     result = CliRunner().invoke(commands, ["start", "node-1", "--timeout=10m"])
 
     assert result.stderr.endswith("this command would not wait: add --wait\n")
@@ -136,7 +136,7 @@ def test_a_context_that_is_not_there_is_one_line(run: Run, tmp_path: Path, words
 
 
 def test_a_server_that_does_not_answer_is_one_line_and_exit_1(tmp_path: Path) -> None:
-    """Port 9 (discard) of this machine: nobody listens."""
+    """Check that a refused connection to the API server is a one-line error; port 9 (discard) has no listener."""
     cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
     user = {"name": "u", "user": {"token": "t"}}
@@ -153,7 +153,7 @@ def test_a_server_that_does_not_answer_is_one_line_and_exit_1(tmp_path: Path) ->
 
 @pytest.mark.parametrize("content", [b"hello", b"garbage: [", bytes(range(128, 256)), b"[]", b"", b"users: 1"])
 def test_a_file_that_is_no_kubeconfig_is_one_line_and_exit_1(tmp_path: Path, content: bytes) -> None:
-    """X-6: whatever the file holds."""
+    """X-6: A file that is not a kubeconfig is a one-line error, whatever its content."""
     file = tmp_path / "kubeconfig"
     file.write_bytes(content)
 
@@ -165,7 +165,7 @@ def test_a_file_that_is_no_kubeconfig_is_one_line_and_exit_1(tmp_path: Path, con
 
 @proves("OSV-10")
 def test_kubectl_finds_the_commands_as_its_own(plugin: dict[str, str]) -> None:
-    """OSV-10: `kubectl maintenance`, from the script that pyproject.toml names."""
+    """OSV-10: `kubectl maintenance` finds the script that pyproject.toml names."""
     assert 'kubectl-maintenance = "console.cli:main"' in (ROOT / "pyproject.toml").read_text()
 
     words = ["kubectl", "maintenance", "status", "-o", "json"]
@@ -177,7 +177,10 @@ def test_kubectl_finds_the_commands_as_its_own(plugin: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("name", [*(name for name in NAMES if name not in ("redrive", "replay")), "console"])
 def test_groups_of_nobody_are_a_usage_error(name: str) -> None:
-    """As the API server would refuse them. Redrive and replay say first that there is no journal."""
+    """Check that `--as-group` without `--as` is a usage error, because the API server would reject the request.
+
+    The test leaves out `redrive` and `replay`, which report a missing journal first.
+    """
     words = ["node-1"] if name in NODE_COMMANDS and name != "status" else []
 
     result = CliRunner().invoke(commands, ["--as-group", "staff", name, *words])
@@ -187,7 +190,10 @@ def test_groups_of_nobody_are_a_usage_error(name: str) -> None:
 
 
 def test_a_command_acts_as_somebody_else(run: Run) -> None:
-    """As kubectl does: the API server judges the user and the groups that are named, and knows who it really is."""
+    """Check that `--as` and `--as-group` impersonate a user and groups, as kubectl's options of the same names do.
+
+    The API server authorizes the impersonated user, and also checks that the real user may impersonate.
+    """
     refused = run("status", "--as", "eve")
     allowed = run("status", "--as", "eve", "--as-group", "staff", "--as-group", "system:masters", "-o", "json")
     nobody = run("status", "--as", "eve", user=UNPRIVILEGED)

@@ -1,4 +1,4 @@
-"""`console` before it serves: what it says of its options."""
+"""Tests of `console` before it serves: the warnings about its options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ ABSENT = {
 def test_a_journal_that_cannot_be_read_yet_is_told_at_the_start(
     run: Run, receiver: Receiver, tmp_path: Path, journal: str, why: str
 ) -> None:
-    """X-6: a name that is misspelt looks like one that is awaited. It ends here since somebody has the address."""
+    """X-6: `console` warns at startup about a journal that does not exist yet, since its name may be misspelt.
+
+    The command then exits with an error, because the receiver of this test already uses the address.
+    """
     url = journal.format(folder=tmp_path)
 
     started = run("console", "--listen", f"127.0.0.1:{receiver.port}", "--journal", url)

@@ -1,4 +1,4 @@
-"""`drain` beside the real `kubectl drain` on twin nodes, and what it says of pods that cannot go."""
+"""Tests of `drain`: a comparison with `kubectl drain` on identical nodes, and the messages about blocked pods."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPELLED_AS_THEN = ["--delete-local-data", "--ignore-daemonsets=true", "--force"]
 
 
 def furnish(cluster: LocalCluster, node: str, *kinds: str) -> None:
-    """Put pods of these kinds on the node."""
+    """Create one pod of each of these kinds on the node."""
     made = {
         "managed": controlled("ReplicaSet", node),
         "daemon": controlled("DaemonSet", node),
@@ -42,7 +42,7 @@ def furnish(cluster: LocalCluster, node: str, *kinds: str) -> None:
 
 
 def outcome(cluster: LocalCluster, node: str) -> tuple[bool, list[str]]:
-    """Whether the node is cordoned, and which kinds of pods are left there."""
+    """Return whether the node is cordoned, and the kinds of the pods that remain on it."""
     return is_cordoned(cluster, node), sorted(item["metadata"]["name"].split("-")[0] for item in pods_on(cluster, node))
 
 
@@ -83,7 +83,7 @@ def test_a_drain_ends_as_that_of_kubectl_does(
     ours: list[str],
     left: list[str],
 ) -> None:
-    """DRN-1 to DRN-5, OSV-1, OSV-10, KNM-6: same pods left, same cordon, same exit status."""
+    """DRN-1 to DRN-5, OSV-1, OSV-10, KNM-6: `drain` leaves the same pods, cordon and exit status as `kubectl drain`."""
     twin, node = new_node(), new_node()
     furnish(installed, twin, *kinds)
     furnish(installed, node, *kinds)
@@ -109,7 +109,7 @@ def test_a_drain_ends_as_that_of_kubectl_does(
 def test_a_refusal_names_pods_and_flag_in_one_line(
     installed: LocalCluster, run: Run, node: str, kind: str, message: str
 ) -> None:
-    """DRN-2 to DRN-4: nothing is evicted, the node stays cordoned, the error says so."""
+    """DRN-2 to DRN-4: A refused drain evicts no pod, leaves the node cordoned, and names pods and flag in one line."""
     furnish(installed, node, kind)
 
     result = run("drain", node, *(["--force"] if kind == "local" else []))
@@ -125,7 +125,7 @@ def test_a_refusal_names_pods_and_flag_in_one_line(
 def test_a_selector_that_cannot_be_read_is_a_usage_error_before_any_cordon(
     installed: LocalCluster, run: Run, node: str, selector: str
 ) -> None:
-    """DRN-5."""
+    """DRN-5: An invalid pod selector is a usage error, and the node is not cordoned."""
     result = run("drain", node, f"--pod-selector={selector}")
 
     assert result.exit_code == 2
@@ -133,7 +133,7 @@ def test_a_selector_that_cannot_be_read_is_a_usage_error_before_any_cordon(
 
 
 def test_a_dry_run_tells_and_changes_nothing(installed: LocalCluster, run: Run, node: str) -> None:
-    """DRN-1: the same pods would go."""
+    """DRN-1: `drain --dry-run` lists the pods that a drain would evict, and changes nothing."""
     furnish(installed, node, "bare", "managed")
 
     result = run("drain", node, "--force", "--dry-run")
@@ -144,7 +144,7 @@ def test_a_dry_run_tells_and_changes_nothing(installed: LocalCluster, run: Run, 
 
 
 def test_json_is_one_object_with_the_pods_that_went(installed: LocalCluster, run: Run, node: str) -> None:
-    """DRN-1: warnings are for the other stream."""
+    """DRN-1: `drain -o json` prints one object to stdout and its warnings to stderr."""
     furnish(installed, node, "bare", "daemon")
 
     result = run("drain", node, "--force", "--ignore-daemonsets", "-o", "json")
@@ -159,7 +159,7 @@ def test_json_is_one_object_with_the_pods_that_went(installed: LocalCluster, run
 def test_a_drain_that_a_budget_stops_ends_at_its_timeout_and_says_who_waits(
     installed: LocalCluster, run: Run, node: str
 ) -> None:
-    """DRN-6: the node stays cordoned."""
+    """DRN-6: A drain that a budget blocks fails at its timeout, names the blocked pods and leaves the node cordoned."""
     apply(installed, controlled("ReplicaSet", node, replicas=2))
     apply(installed, budget(f"keep-{node}", node, minAvailable=2))
 
@@ -173,7 +173,7 @@ def test_a_drain_that_a_budget_stops_ends_at_its_timeout_and_says_who_waits(
 
 @pytest.fixture
 def waiting_drain(installed: LocalCluster, plugin: dict[str, str], node: str) -> Iterator[subprocess.Popen[str]]:
-    """A drain as a process of its own, waiting for a budget."""
+    """Yield the process of a drain that waits for a budget."""
     apply(installed, controlled("ReplicaSet", node, replicas=2))
     apply(installed, budget(f"keep-{node}", node, minAvailable=2))
     words = ["kubectl", "maintenance", "drain", node]
@@ -187,7 +187,7 @@ def waiting_drain(installed: LocalCluster, plugin: dict[str, str], node: str) ->
 def test_a_blocked_pod_goes_when_its_budget_opens(
     installed: LocalCluster, node: str, waiting_drain: subprocess.Popen[str]
 ) -> None:
-    """NMO-6: by watching the budget; nothing has to be started again."""
+    """NMO-6: `drain` watches the budget and evicts the blocked pods after the budget is deleted."""
     installed.kubectl("delete", "poddisruptionbudget", f"keep-{node}")
 
     out, errors = waiting_drain.communicate(timeout=10)
@@ -200,7 +200,7 @@ def test_a_blocked_pod_goes_when_its_budget_opens(
 def test_ctrl_c_ends_a_waiting_drain_without_a_traceback(
     installed: LocalCluster, node: str, waiting_drain: subprocess.Popen[str]
 ) -> None:
-    """DRN-6: the node stays cordoned, as with kubectl; it says so, and who is left."""
+    """DRN-6: Ctrl-C ends `drain` with a message that names the remaining pods, and leaves the node cordoned."""
     waiting_drain.send_signal(2)
 
     _, errors = waiting_drain.communicate(timeout=10)
@@ -212,7 +212,7 @@ def test_ctrl_c_ends_a_waiting_drain_without_a_traceback(
 
 
 def test_a_pod_behind_two_budgets_is_named_after_the_others_went(installed: LocalCluster, run: Run, node: str) -> None:
-    """NMO-6: an eviction can honour one budget only; waiting would not help."""
+    """NMO-6: `drain` fails on a pod with two budgets, because the Eviction API supports one budget per pod."""
     apply(installed, controlled("ReplicaSet", node), pod(f"bare-{node}", node))
     for name in ("first", "second"):
         apply(installed, budget(f"{name}-{node}", node, {"by": "replicaset"}, maxUnavailable=1))
@@ -228,7 +228,10 @@ def test_a_pod_behind_two_budgets_is_named_after_the_others_went(installed: Loca
 def test_a_refusal_that_comes_behind_its_batch_is_said(
     installed: LocalCluster, run: Run, node: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NMO-6: it changes no pod, so no event follows. The pod is tried again; of each eviction there is one line."""
+    """NMO-6: `drain` retries an eviction that a webhook denies after the batch has ended.
+
+    No event follows such a denial, since it changes no pod. The output has one line for each eviction.
+    """
     monkeypatch.setattr(eviction_batch, "OVERSLEPT_SECONDS", 0.0)
     monkeypatch.setattr(drain_without_maintenance, "RETRY_SECONDS", 0.1)
     furnish(installed, node, "bare")
@@ -250,7 +253,7 @@ def test_a_refusal_that_comes_behind_its_batch_is_said(
 
 
 def test_a_drain_waits_until_terminating_pods_are_gone(installed: LocalCluster, run: Run, node: str) -> None:
-    """NMO-6: an accepted eviction is not the end of a pod."""
+    """NMO-6: `drain` waits until evicted pods no longer exist."""
     apply(installed, pod(f"slow-{node}", node, annotations={"pod-delete.stage.kwok.x-k8s.io/delay": "1s"}))
 
     result = run("drain", node, "--force")
@@ -261,7 +264,7 @@ def test_a_drain_waits_until_terminating_pods_are_gone(installed: LocalCluster, 
 
 @proves("DRN-6", "OSV-10")
 def test_a_drained_node_stays_cordoned_until_it_is_uncordoned(installed: LocalCluster, run: Run, node: str) -> None:
-    """DRN-6, OSV-10."""
+    """DRN-6, OSV-10: A node stays cordoned after `drain` until `uncordon`, and a second `uncordon` changes nothing."""
     run("drain", node)
     assert is_cordoned(installed, node)
 
@@ -275,7 +278,10 @@ def test_a_drained_node_stays_cordoned_until_it_is_uncordoned(installed: LocalCl
 def test_uncordon_takes_the_drain_taint_of_a_maintenance_that_is_gone(
     installed: LocalCluster, run: Run, node: str, labelled: bool
 ) -> None:
-    """X-5: it takes off the label by which the node would be given back; without that the taint is somebody's."""
+    """X-5: `uncordon` removes the label and the drain taint of a deleted maintenance.
+
+    Without the label, the taint may belong to another writer, so `uncordon` keeps the taint and reports it.
+    """
     door, taint = installed.door(), MEDIK8S.drain_taint
     found = door.get(node_path(node))
     patch = [*cordon_patch(found, "gone" if labelled else ""), *taint_patch(found, taint, "gone")[-2:]]
@@ -297,7 +303,7 @@ def test_uncordon_takes_the_drain_taint_of_a_maintenance_that_is_gone(
 def test_the_sequence_of_the_document_ends_as_that_of_kubectl_does(
     installed: LocalCluster, run: Run, new_node: Nodes
 ) -> None:
-    """OSV-10a: cordon, drain with the documented flags, uncordon, on twin nodes; each step leaves them alike."""
+    """OSV-10a: The documented `cordon`, `drain` and `uncordon` give the same node states as kubectl's commands."""
     ours, theirs = new_node(), new_node()
     for node in (ours, theirs):
         furnish(installed, node, *EVERYTHING)
@@ -318,6 +324,6 @@ def test_the_sequence_of_the_document_ends_as_that_of_kubectl_does(
 
 
 def test_to_cordon_again_changes_nothing(run: Run, node: str) -> None:
-    """And says so, to programs too."""
+    """Check that a second `cordon` reports that nothing changed, also in its JSON output."""
     assert json.loads(run("cordon", node, "-o", "json").stdout) == {"node": node, "schedulable": False, "changed": True}
     assert run("cordon", node).stdout == f"node/{node} already cordoned\n"

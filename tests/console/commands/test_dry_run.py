@@ -1,4 +1,4 @@
-"""`start --dry-run` says of each pod what a maintenance would do with it, by the rules of the drain itself."""
+"""Tests of `start --dry-run`, which predicts what a maintenance would do with each pod, by the rules of the drain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ KINDS = ("nodes", "nodemaintenances")
 
 
 def furnish(cluster: LocalCluster, node: str) -> None:
-    """Put a pod of each fate on the node: one goes, two wait for a budget, one loses data, two stay."""
+    """Create pods for each outcome of a drain on the node.
+
+    Two pods wait for a budget, one has emptyDir data, two are ignored (DaemonSet and static), and one can be evicted.
+    """
     labels = {"kept": "yes"}
     scratch = [{"name": "scratch", "emptyDir": {}}]
     static = pod(f"static-{node}", node, annotations={MIRROR_ANNOTATION: "here"})
@@ -35,7 +38,7 @@ def furnish(cluster: LocalCluster, node: str) -> None:
 
 @proves("DRN-1a")
 def test_it_says_who_goes_who_waits_and_for_what(installed: LocalCluster, run: Run, node: str) -> None:
-    """NMO-6, NMO-7: and changes nothing."""
+    """NMO-6, NMO-7: The dry run lists evictable, blocked and ignored pods with their reasons, and changes nothing."""
     furnish(installed, node)
 
     result = run("start", node, "--dry-run", "--delete-emptydir-data=false")
@@ -72,7 +75,7 @@ def test_as_json_it_is_the_object_and_its_pods(installed: LocalCluster, run: Run
 
 
 def test_who_goes_in_it_is_who_goes(installed: LocalCluster, run: Run, new_node: Nodes) -> None:
-    """By `drain`, which evicts by the same rules: the twin's pods of the same kinds are left."""
+    """Check that the dry run names the same pods that `drain` evicts from an identical node."""
     node, twin = new_node(), new_node()
     for each in (node, twin):
         furnish(installed, each)
@@ -87,7 +90,7 @@ def test_who_goes_in_it_is_who_goes(installed: LocalCluster, run: Run, new_node:
 
 
 def kinds(names: Iterable[str]) -> set[str]:
-    """What pods are of, by their names."""
+    """Return the kinds of pods, which are the first words of the names."""
     return {name.split("-")[0] for name in names}
 
 
@@ -104,7 +107,10 @@ def test_kubectls_way_of_writing_it_is_understood(
 
 
 def test_a_dry_drain_says_the_same_of_the_same_pods(installed: LocalCluster, run: Run, node: str) -> None:
-    """But for static pods, of which kubectl drain does not speak either."""
+    """Check that the dry runs of `start` and `drain` print the same lines.
+
+    Static pods are an exception: `drain` does not mention them, as `kubectl drain` does not either.
+    """
     furnish(installed, node)
 
     begun = run("start", node, "--dry-run").stdout.splitlines()[:-1]
@@ -119,7 +125,10 @@ def test_a_dry_drain_says_the_same_of_the_same_pods(installed: LocalCluster, run
 def test_who_is_not_selected_stays_and_who_selects_nobody_is_warned(
     installed: LocalCluster, run: Run, node: str
 ) -> None:
-    """A drain of no pod succeeds at once, and looks like one that has emptied its node."""
+    """Check that pods outside the selector stay, and that a selector that matches no pod causes a warning.
+
+    A drain that selects no pod succeeds at once, so its result looks like that of an emptied node.
+    """
     furnish(installed, node)
 
     some = run("start", node, "--dry-run", "--pod-selector=kept=yes")
@@ -134,7 +143,7 @@ def test_who_is_not_selected_stays_and_who_selects_nobody_is_warned(
 
 
 def test_without_evictions_pods_are_deleted_past_their_budgets(installed: LocalCluster, run: Run, node: str) -> None:
-    """And it is said that the shipped rights do not have it."""
+    """Check that `--disable-eviction` would delete blocked pods, and warns that the default RBAC does not allow it."""
     furnish(installed, node)
 
     result = run("start", node, "--dry-run", "--disable-eviction")
@@ -156,14 +165,14 @@ def test_a_pod_on_its_way_is_waited_for(installed: LocalCluster, run: Run, node:
 
 @pytest.fixture
 def maintainer(served: LocalCluster) -> Iterator[str]:
-    """Somebody who may begin a maintenance, and see no pods."""
+    """Yield a user who may create maintenances and may not read pods."""
     with allowed(served, "maintainer", *(f"{verb} {kind}" for kind in KINDS for verb in ("get", "list", "create"))):
         yield UNPRIVILEGED
 
 
 @contextmanager
 def allowed(cluster: LocalCluster, name: str, *rules: str) -> Iterator[None]:
-    """Give the unprivileged user these rights in the block; the API server knows of their end, too."""
+    """Grant the unprivileged user these permissions in the block, and wait until the API server has revoked them."""
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": UNPRIVILEGED}
     allow(cluster.door(), name, rules, subject, UNPRIVILEGED)
     yield
@@ -174,7 +183,7 @@ def allowed(cluster: LocalCluster, name: str, *rules: str) -> Iterator[None]:
 
 
 def may_not(cluster: LocalCluster, verb: str, kind: str) -> bool:
-    """Whether the unprivileged user has no such right."""
+    """Return whether the unprivileged user lacks this permission."""
     return not may(cluster.door(), UNPRIVILEGED, verb, kind)
 
 
@@ -182,7 +191,7 @@ def may_not(cluster: LocalCluster, verb: str, kind: str) -> bool:
 def test_who_may_list_pods_alone_sees_them_and_what_is_not_known(
     served: LocalCluster, run: Run, node: str, maintainer: str
 ) -> None:
-    """One right that is missing hides no pod."""
+    """Check that a user who may list pods but not DaemonSets and budgets sees the pods and two warnings."""
     furnish(served, node)
 
     with allowed(served, "lister", "list pods"):
@@ -195,7 +204,7 @@ def test_who_may_list_pods_alone_sees_them_and_what_is_not_known(
 
 @proves("X-6")
 def test_who_may_not_list_pods_is_told_so_and_sees_all_else(run: Run, node: str, maintainer: str) -> None:
-    """The server's sentence is in their place."""
+    """Check that a user who may not list pods gets the API server's error as a warning, and the rest of the output."""
     result = run("start", node, "--dry-run", user=maintainer)
 
     assert result.exit_code == 0, result.output

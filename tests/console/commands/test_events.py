@@ -1,4 +1,4 @@
-"""`kubectl maintenance events` on a journal made for it."""
+"""Tests of `kubectl maintenance events` on a journal that each test fills."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Events = Callable[..., Result]
 
 
 def fill(book: Journal) -> None:
-    """A maintenance that waited 2 s for its cordon, whose status failed once, and whose evict was never called."""
+    """Fill the journal with a maintenance: `cordon` took 2 s, `status` failed once, and `evict` was never called."""
     arrived = (START + timedelta(seconds=seconds) for seconds in (0, 0.1, 2.2, 3, 4))
     book.write_all(zip(ALL, arrived, strict=True))
     runs = (
@@ -51,7 +51,7 @@ def fill(book: Journal) -> None:
 
 @pytest.fixture
 def show(journal_url: str) -> Events:
-    """Run the command on that journal."""
+    """Return a function that runs `events` on a filled journal."""
     with closing(Journal(journal_url)) as book:
         fill(book)
 
@@ -68,7 +68,7 @@ def ids(result: Result) -> list[str]:
 
 
 def test_the_tree_shows_what_was_slow_failed_or_is_missing(show: Events) -> None:
-    """Cause above effect, when and how long after it, each function with its time and status."""
+    """Check that the tree shows effects below causes, delays, and each function's duration and status."""
     result = show("-o", "tree")
 
     assert result.exit_code == 0, result.output
@@ -86,7 +86,10 @@ def test_the_tree_shows_what_was_slow_failed_or_is_missing(show: Events) -> None
 
 
 def test_who_replied_and_was_killed_is_not_called_missing(journal_url: str) -> None:
-    """Its run is lost with its process; that it ran is not."""
+    """Check that a function that replied, but whose attempt was not recorded, is not reported as missing.
+
+    A function that is killed after its reply publishes no attempt.
+    """
     with closing(Journal(journal_url)) as book:
         book.write_all(((ADDED, START), (BEGUN, START + timedelta(seconds=1))))
 
@@ -98,7 +101,7 @@ def test_who_replied_and_was_killed_is_not_called_missing(journal_url: str) -> N
 
 
 def test_slow_and_missing_stand_out_on_a_terminal(show: Events) -> None:
-    """Yellow from a second on, red for what went wrong."""
+    """Check that delays and durations from one second are yellow, and errors red."""
     coloured = show("-o", "tree", color=True).stdout
 
     assert "\x1b[33m\x1b[1m   2.100 s\x1b[0m" in coloured
@@ -107,7 +110,7 @@ def test_slow_and_missing_stand_out_on_a_terminal(show: Events) -> None:
 
 
 def test_the_table_has_a_row_for_each_event(show: Events) -> None:
-    """With the id that replay wants."""
+    """Check that the table has one row for each event, with the id that `replay` accepts."""
     heading, *rows = show().stdout.splitlines()
 
     assert heading.split() == ["TIME", "TYPE", "NODE", "MAINTENANCE", "ID", "ATTEMPTS"]
@@ -135,12 +138,12 @@ def test_the_table_has_a_row_for_each_event(show: Events) -> None:
     ],
 )
 def test_options_choose(show: Events, words: tuple[str, ...], found: tuple[CloudEvent, ...]) -> None:
-    """By node, maintenance, type (short or whole), time, failure."""
+    """Check that events can be filtered by node, maintenance, type (short or full), time and failure."""
     assert ids(show(*words, "-o", "json")) == [one.get_id() for one in found]
 
 
 def test_json_tells_all_that_is_known(show: Events) -> None:
-    """Event, arrival, cause, runs, what is missing."""
+    """Check that the JSON output has the event, its cause, attempts, missing functions and dead letter."""
     (item,) = json.loads(show("--type", "maintenance.begun", "-o", "json").stdout)
 
     assert item["cause"] == "added"
@@ -150,14 +153,14 @@ def test_json_tells_all_that_is_known(show: Events) -> None:
 
 
 def test_json_is_printed_as_one_list(show: Events) -> None:
-    """Event by event, and as a program prints it that has them all."""
+    """Check that the JSON output, which is written event by event, is one well-formed, indented list."""
     for words in ((), ("--limit", "1"), ("--type", "unknown")):
         printed = show("-o", "json", *words).stdout
         assert printed == json.dumps(json.loads(printed), indent=2) + "\n"
 
 
 def test_that_there_is_more_is_said(show: Events) -> None:
-    """A cut list does not look whole."""
+    """Check that a list that `--limit` cuts off is reported as incomplete."""
     cut, whole = show("--limit", "2"), show("--limit", "5")
 
     assert "There are older ones: these are the newest 2" in cut.stderr
@@ -165,14 +168,14 @@ def test_that_there_is_more_is_said(show: Events) -> None:
 
 
 def test_nothing_found_is_said(show: Events) -> None:
-    """In both forms for eyes; no error."""
+    """Check that the table and the tree report that no events were found, without an error."""
     for output in ("table", "tree"):
         assert show("--node", "elsewhere", "-o", output).stdout == "No events.\n"
 
 
 @pytest.mark.parametrize("output", ["table", "tree", "json", "jsonl"])
 def test_a_node_or_maintenance_that_nobody_recorded_is_told(show: Events, output: str) -> None:
-    """X-6: on stderr; a filter that just found nothing is not blamed."""
+    """X-6: An unknown node or maintenance is reported on stderr; a known one without matching events is not."""
     node, maintenance = show("--node", "elsewhere", "-o", output), show("--maintenance", "uid-2", "-o", output)
     known = show("--node", "node-1", "--maintenance", "nm", "--until", "1d", "-o", output)
 
@@ -183,7 +186,7 @@ def test_a_node_or_maintenance_that_nobody_recorded_is_told(show: Events, output
 
 
 def test_an_export_is_imported_elsewhere(show: Events, tmp_path: Path) -> None:
-    """X-2: into a journal that is made for it, from a pipe too; a second time changes nothing."""
+    """X-2: An export can be imported from a pipe into a new journal, and a second import adds nothing."""
     exported = show("-o", "jsonl").stdout_bytes
     other = str(tmp_path / "other.db")
 
@@ -196,7 +199,7 @@ def test_an_export_is_imported_elsewhere(show: Events, tmp_path: Path) -> None:
 
 
 def test_a_broken_line_is_told_with_file_and_number(show: Events, tmp_path: Path) -> None:
-    """X-6: one line, no traceback."""
+    """X-6: An invalid line is a one-line error with file name and line number."""
     (tmp_path / "broken.jsonl").write_text("{}\n")
 
     result = show("--import", str(tmp_path / "broken.jsonl"))
@@ -226,7 +229,7 @@ def test_a_broken_line_is_told_with_file_and_number(show: Events, tmp_path: Path
     ],
 )
 def test_a_wrong_word_is_a_clear_error(words: tuple[str, ...], message: str) -> None:
-    """X-6: exit status 2, and what to do instead."""
+    """X-6: An invalid option exits with status 2 and names the remedy."""
     result = CliRunner().invoke(commands, ["events", *words])
 
     assert result.exit_code == 2
@@ -235,7 +238,7 @@ def test_a_wrong_word_is_a_clear_error(words: tuple[str, ...], message: str) -> 
 
 
 def test_what_no_journal_can_be_asked_is_a_clear_error(show: Events) -> None:
-    """X-6: exit status 2 for half a character, whichever the database."""
+    """X-6: A filter with a lone surrogate, which no database can store, exits with status 2."""
     result = show("--type", "\udcff")
 
     assert result.exit_code == 2
@@ -243,7 +246,7 @@ def test_what_no_journal_can_be_asked_is_a_clear_error(show: Events) -> None:
 
 
 def test_a_type_that_nobody_knows_is_told(show: Events) -> None:
-    """X-6: on stderr, with the types that there are; a filter that just found nothing is not blamed."""
+    """X-6: An unknown event type is reported on stderr with the known types; an unused known type is not reported."""
     misspelt, unused = show("--type", "pods.evict"), show("--type", "pods.evicted")
 
     assert misspelt.stdout == unused.stdout == "No events.\n"
@@ -253,7 +256,7 @@ def test_a_type_that_nobody_knows_is_told(show: Events) -> None:
 
 
 def test_the_environment_names_the_journal(tmp_path: Path) -> None:
-    """JOURNAL; DATABASE_URL goes before it, as for `record`."""
+    """Check that JOURNAL names the journal, and that DATABASE_URL takes precedence, as in the function `record`."""
     with closing(Journal(tmp_path / "journal.db")) as book:
         fill(book)
 
@@ -266,7 +269,7 @@ def test_the_environment_names_the_journal(tmp_path: Path) -> None:
 
 
 def test_what_is_no_journal_is_told(tmp_path: Path) -> None:
-    """X-6: another program's database stays as it is."""
+    """X-6: A database of another program is a usage error and stays unchanged."""
     with closing(sqlite3.connect(tmp_path / "other.db")) as other:
         other.execute("CREATE TABLE events (something TEXT)")
 

@@ -1,4 +1,4 @@
-"""Names, reasons and messages are others' text: brackets are brackets, control characters are shown."""
+"""Tests that text from users and other programs is printed without markup, and with escaped control characters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOWN = "[/] [red] \\x1b[2J\\u202e"
 
 @pytest.fixture(scope="module")
 def foreign(installed: LocalCluster) -> Iterator[str]:
-    """A maintenance whose node and reason are no words."""
+    """Yield after creating a maintenance whose node name, reason and error contain markup and control characters."""
     metadata = {"name": "foreign-text"}
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": metadata}
     installed.kubectl("create", "-f", "-", input=json.dumps({**body, "spec": {"nodeName": EVIL, "reason": EVIL}}))
@@ -38,7 +38,7 @@ def foreign(installed: LocalCluster) -> Iterator[str]:
 
 @pytest.mark.parametrize("words", [("status",), ("status", EVIL)], ids=["all", "one node"])
 def test_status_shows_them_as_they_are(run: Run, foreign: str, words: tuple[str, ...]) -> None:
-    """`nodeName: "[/]"` ended it with a traceback."""
+    """Check that `status` escapes unsafe text; `nodeName: "[/]"` once caused a traceback."""
     result = run(*words)
 
     assert result.exit_code == 0, result.exception
@@ -48,7 +48,7 @@ def test_status_shows_them_as_they_are(run: Run, foreign: str, words: tuple[str,
 
 
 def test_an_error_shows_them_too(run: Run) -> None:
-    """On one line."""
+    """Check that an error message escapes unsafe text and is one line."""
     result = run("start", "no-such-node\x1b]0;title\x07")
 
     assert result.exit_code == 1
@@ -58,7 +58,7 @@ def test_an_error_shows_them_too(run: Run) -> None:
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
-    """A journal with an event and a dead letter that carry such text wherever one may."""
+    """Return a journal whose event and dead letter contain unsafe text in every field that allows it."""
     file = tmp_path / "journal.db"
     fields = {"id": f"id{EVIL}", "source": "/test", "type": f"dev.nodemaintenance.{EVIL}", "node": EVIL}
     event = CloudEvent({**fields, "maintenance": "uid-1", "subject": EVIL}, {})
@@ -73,7 +73,7 @@ def journal(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("words", [("events",), ("events", "-o", "tree"), ("deadletters",)], ids=" ".join)
 def test_recorded_events_show_them_too(journal: Path, words: tuple[str, ...]) -> None:
-    """Whoever may post an event may put anything into it."""
+    """Check that recorded events are escaped, since any client that may post an event chooses its content."""
     result = CliRunner().invoke(commands, [*words, "--journal", str(journal)], color=False)
 
     assert result.exit_code == 0, result.exception

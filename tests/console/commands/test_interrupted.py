@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command with 130, and it says what goes on without it."""
+"""Tests that Ctrl-C ends a command with exit status 130 and a message about what continues without the command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.console.conftest import ROOT, Nodes, Run
 
 @contextmanager
 def running(cluster: LocalCluster, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """The command as a process of its own; it is interrupted at the end."""
+    """Yield the process of a command, and interrupt it at the end of the block."""
     line = [sys.executable, "-m", "console.cli", *words, "--kubeconfig", str(cluster.kubeconfig)]
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         yield process
@@ -27,7 +27,7 @@ def running(cluster: LocalCluster, *words: str) -> Iterator[subprocess.Popen[str
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Its exit status, and the last line that it says to a person."""
+    """Interrupt the process, and return its exit status and the last line of its stderr."""
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=20)
     assert "Traceback" not in errors
@@ -36,7 +36,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 @pytest.fixture
 def blocked(installed: LocalCluster, product: Product, node: str, run: Run) -> Iterator[str]:
-    """A node that cannot be drained."""
+    """Yield a node whose drain a budget blocks."""
     apply(installed, controlled("ReplicaSet", node, replicas=1))
     apply(installed, budget(f"keep-{node}", node, minAvailable=1))
     yield node
@@ -57,7 +57,10 @@ def test_start_says_that_the_maintenance_goes_on(installed: LocalCluster, blocke
 
 @pytest.mark.slow
 def test_stop_says_that_the_node_is_given_back_without_it(installed: LocalCluster, new_node: Nodes) -> None:
-    """Here by nobody: no function is at work on an object that has a finalizer of somebody else's."""
+    """Check that an interrupted `stop` reports that the deletion continues without the command.
+
+    In this test the deletion does not continue: a finalizer of another owner keeps the object, and no function runs.
+    """
     node = new_node()
     item = {"apiVersion": "nodemaintenance.kubevirt.io/v1beta1", "kind": "NodeMaintenance", "spec": {"nodeName": node}}
     metadata = {"name": node, "finalizers": ["example.com/kept"]}

@@ -1,4 +1,4 @@
-"""What `status` and `start` say of virtual machines, on a real API server with KubeVirt's kinds."""
+"""Tests of what `status` and `start` print about virtual machines, on a real API server with KubeVirt's CRDs."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tests.kubevirt import ABLE
 from tests.proofs import proves
 
 READER = access.service_account("begin")
-"""May get nodes and list maintenances, and read nothing of KubeVirt's."""
+"""ServiceAccount that may get nodes and list maintenances, and may read no KubeVirt objects."""
 
 
 @pytest.fixture(scope="module")
 def kinds(served: LocalCluster) -> Iterator[LocalCluster]:
-    """Give the cluster with KubeVirt's kinds."""
+    """Yield the cluster with KubeVirt's CRDs."""
     with machines.kinds(served):
         yield served
 
 
 @pytest.fixture
 def admin(kinds: LocalCluster, node: str) -> Iterator[Cluster]:
-    """Give the administrator's door, with a virtual machine of each kind on the node."""
+    """Yield the API client, after creating four different virtual machines on the node."""
     door = kinds.door()
     machines.each_kind(door, node)
     yield door
@@ -41,7 +41,11 @@ def admin(kinds: LocalCluster, node: str) -> Iterator[Cluster]:
 
 @proves("X-3")
 def test_a_cluster_without_virtual_machines_says_nothing_of_them(run: Run, node: str) -> None:
-    """It comes first: nobody has installed the kinds yet. Who may read nothing of KubeVirt's asks nothing of it."""
+    """Check that `status` prints nothing about virtual machines if KubeVirt's CRDs are not installed.
+
+    This test must run first, before the CRDs are installed. It also shows that the missing permission causes no
+    request.
+    """
     report = json.loads(run("status", node, "-o", "json", user=READER).stdout)
     assert report["virtualMachines"] == []
     assert "VIRTUAL MACHINE" not in run("status", node).stdout
@@ -49,7 +53,7 @@ def test_a_cluster_without_virtual_machines_says_nothing_of_them(run: Run, node:
 
 @proves("OSV-2", "OSV-3")
 def test_status_lists_the_machines_of_a_node(admin: Cluster, run: Run, node: str) -> None:
-    """Strategies, whether it can be migrated and why not, what a drain does, and the migration in flight."""
+    """Check that `status` lists each VM's strategies, migratability, drain effect and migration."""
     shown = run("status", node)
     assert shown.exit_code == 0, shown.output
     rows = {
@@ -73,7 +77,7 @@ def test_status_lists_the_machines_of_a_node(admin: Cluster, run: Run, node: str
 
 @proves("OSV-2")
 def test_only_the_nodes_own_machines_are_listed(admin: Cluster, run: Run, new_node: Nodes) -> None:
-    """Not one that is about to come, whose second launcher is there already."""
+    """Check that `status` leaves out a VMI that migrates to the node and already has a second launcher pod there."""
     other = new_node()
     machines.launch(admin, other, admin.get(instance_path(machines.SPACE, "live")), "virt-launcher-live-target")
     assert json.loads(run("status", other, "-o", "json").stdout)["virtualMachines"] == []
@@ -81,7 +85,7 @@ def test_only_the_nodes_own_machines_are_listed(admin: Cluster, run: Run, new_no
 
 @proves("OSV-14")
 def test_who_may_not_read_machines_sees_all_else(admin: Cluster, run: Run, node: str) -> None:
-    """The server's sentence is in their place."""
+    """Check that a user who may not read VMIs sees the API server's error instead of them, and the rest."""
     report = json.loads(run("status", node, "-o", "json", user=READER).stdout)
     assert report["state"] == "schedulable"
     assert "virtualMachines" not in report
@@ -92,7 +96,10 @@ def test_who_may_not_read_machines_sees_all_else(admin: Cluster, run: Run, node:
 @proves("OSV-3")
 @pytest.mark.parametrize("dry", [True, False])
 def test_start_says_before_what_becomes_of_machines(admin: Cluster, run: Run, node: str, dry: bool) -> None:
-    """With `--dry-run` that is all it does."""
+    """Check that `start` prints what the drain will do with each VM before it creates the maintenance.
+
+    With `--dry-run`, `start` prints the same lines and creates nothing.
+    """
     started = run("start", node, *(["--dry-run"] if dry else []))
     assert started.exit_code == 0, started.output
     assert started.stderr.splitlines() == [
@@ -111,7 +118,10 @@ def test_start_says_before_what_becomes_of_machines(admin: Cluster, run: Run, no
 
 @proves("DRN-10")
 def test_start_says_before_that_kubevirt_does_not_see_the_drain(admin: Cluster, run: Run, node: str) -> None:
-    """Where KubeVirt moves machines it knows one taint, which is that of the other group."""
+    """Check that `start` warns if KubeVirt does not react to the drain taint of the chosen API group.
+
+    KubeVirt evacuates VMs at one configured taint, which is by default that of the `kubevirt` group.
+    """
     where = f"/apis/{API_VERSION}/namespaces/{machines.SPACE}/kubevirts"
     body = {"apiVersion": API_VERSION, "kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {}}
     made = admin.create(where, body)
@@ -128,7 +138,10 @@ def test_start_says_before_that_kubevirt_does_not_see_the_drain(admin: Cluster, 
 def test_watching_reads_machines_anew_with_each_change(
     admin: Cluster, plugin: dict[str, str], run: Run, node: str
 ) -> None:
-    """Of the maintenance: its status changes whenever a machine waits for something else."""
+    """Check that `status --watch` reads the VMIs again at each change of the maintenance.
+
+    The maintenance's status changes whenever a VM waits for something else.
+    """
     words = ["kubectl", "maintenance", "status", node, "--watch", "-o", "json"]
     path = instance_path(machines.SPACE, "stuck")
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=plugin) as process:
@@ -142,7 +155,7 @@ def test_watching_reads_machines_anew_with_each_change(
 
 
 def drains(line: str) -> dict[str, str]:
-    """What a line of the watch says that a drain does, by machine."""
+    """Return the drain effect of each VM, from one line of the watch's output."""
     return {each["name"]: each["drain"] for each in json.loads(line)["virtualMachines"]}
 
 
@@ -154,7 +167,7 @@ def test_a_dry_run_as_json_has_the_machines(admin: Cluster, run: Run, node: str)
 
 @proves("OSV-3", "DRN-5")
 def test_launchers_that_are_selected_alone_are_told_of_by_their_machines(admin: Cluster, run: Run, node: str) -> None:
-    """They are pods that leave: it is not said that none is selected."""
+    """Check that selecting only virt-launcher pods lists their VMs, without a warning about an empty selection."""
     result = run("start", node, "--dry-run", "--pod-selector=kubevirt.io=virt-launcher")
 
     assert "1 virtual machine will move to another node without a break: machines/live" in result.stdout

@@ -1,4 +1,4 @@
-"""`start`, `status` and `stop` with the functions at work on a real cluster."""
+"""Tests of `start`, `status` and `stop` on a real cluster with the functions running."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ GROUPS = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
 
 @pytest.fixture
 def node(product: Product, node: str, run: Run) -> Iterator[str]:
-    """A node that is out of maintenance when the test ends, and the functions that see to it."""
+    """Yield a node with the functions running, and end its maintenance after the test."""
     yield node
     run("stop", node)
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_node_goes_into_maintenance_and_comes_back(installed: LocalCluster, run: Run, node: str, group: str) -> None:
-    """NMO-3, NMO-6, NMO-14, KNM-1, OSV-1: start drains, stop gives back."""
+    """NMO-3, NMO-6, NMO-14, KNM-1, OSV-1: `start` drains a node, and `stop` makes it schedulable again."""
     apply(installed, pod(f"bare-{node}", node), controlled("ReplicaSet", node))
 
     started = run("start", node, "--group", group, "--reason", "new disk", "--wait", "--timeout=30s", "-o", "json")
@@ -56,7 +56,11 @@ def test_a_node_goes_into_maintenance_and_comes_back(installed: LocalCluster, ru
 
 @pytest.mark.slow
 def test_one_that_is_over_keeps_its_node_from_nothing(installed: LocalCluster, run: Run, node: str) -> None:
-    """NMO-14, NMO-22: it stays for somebody else's finalizer, which `stop` names and does not wait for."""
+    """NMO-14, NMO-22: A released maintenance that another finalizer keeps does not block its node.
+
+    `stop` names the finalizer and does not wait for its removal. `start` can create a second maintenance with another
+    name.
+    """
     name, keeper = f"nodemaintenance.nodemaintenance.medik8s.io/{node}", "backup.example/keep"
     assert run("start", node, "--wait", "--timeout=30s").exit_code == 0
     patch = [{"op": "add", "path": "/metadata/finalizers/-", "value": keeper}]
@@ -74,7 +78,7 @@ def test_one_that_is_over_keeps_its_node_from_nothing(installed: LocalCluster, r
 
 
 def test_start_shows_progress_by_lines_where_there_is_no_terminal(installed: LocalCluster, run: Run, node: str) -> None:
-    """NMO-10: Running, then Succeeded."""
+    """NMO-10: Without a terminal, `start --wait` prints one line per change, from Running to Succeeded."""
     apply(installed, pod(f"slow-{node}", node, annotations={"pod-delete.stage.kwok.x-k8s.io/delay": "1s"}))
 
     lines = run("start", node, "--wait").stdout.splitlines()
@@ -86,7 +90,7 @@ def test_start_shows_progress_by_lines_where_there_is_no_terminal(installed: Loc
 
 @proves("DRN-1a")
 def test_start_takes_the_flags_of_kubectl_drain(installed: LocalCluster, run: Run, node: str) -> None:
-    """DRN-1a: in its spellings, old and new; what is refused is shown as blocked, with the remedy."""
+    """DRN-1a: `start` accepts the flags of `kubectl drain`, and `status` names the flag that a blocked pod needs."""
     apply(installed, pod(f"bare-{node}", node), controlled("ReplicaSet", node))
     flags = ("--force=false", "--delete-local-data", "--ignore-daemonsets", "--grace-period=-1", "--pod-selector", "!x")
 
@@ -114,7 +118,7 @@ def test_start_takes_the_flags_of_kubectl_drain(installed: LocalCluster, run: Ru
 
 @proves("DRN-1a")
 def test_a_selector_that_start_cannot_read_is_a_usage_error(installed: LocalCluster, run: Run, node: str) -> None:
-    """DRN-1a, DRN-5: before anything is created."""
+    """DRN-1a, DRN-5: An invalid pod selector is a usage error, and `start` creates nothing."""
     refused = run("start", node, "--pod-selector", "app=(")
 
     assert refused.exit_code == 2
@@ -125,7 +129,7 @@ def test_a_selector_that_start_cannot_read_is_a_usage_error(installed: LocalClus
 def test_status_says_who_is_blocked_by_what_and_what_would_unblock_it(
     installed: LocalCluster, run: Run, node: str
 ) -> None:
-    """NMO-12, OSV-13: budget with its counts, and the command that loosens it."""
+    """NMO-12, OSV-13: `status` shows the blocking budget with its counts, and the command that edits it."""
     apply(installed, controlled("ReplicaSet", node, replicas=2))
     apply(installed, budget(f"keep-{node}", node, minAvailable=2))
     late = run("start", node, "--wait", "--timeout=2s")
@@ -149,7 +153,7 @@ def test_status_says_who_is_blocked_by_what_and_what_would_unblock_it(
 def test_watching_follows_the_maintenance_live_and_ends_with_ctrl_c(
     installed: LocalCluster, plugin: dict[str, str], run: Run, node: str
 ) -> None:
-    """NMO-12: each change is a line; 130 is what a shell expects after Ctrl-C."""
+    """NMO-12: `status --watch` prints one line per change and exits with 130 after Ctrl-C, as shells expect."""
     words = ["kubectl", "maintenance", "status", node, "--watch"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=plugin) as process:
         assert process.stdout
@@ -169,7 +173,7 @@ def test_watching_follows_the_maintenance_live_and_ends_with_ctrl_c(
 def test_a_group_that_knows_no_field_selector_keeps_no_command_from_waiting(
     installed: LocalCluster, run: Run, node: str
 ) -> None:
-    """X-7: the server refuses the selector for it: its objects of other nodes are left out all the same."""
+    """X-7: Commands filter the objects themselves if an API group supports no field selectors."""
     other = {"apiVersion": KUBEVIRT_ALPHA.api_version, "kind": "NodeMaintenance", "spec": {"nodeName": "other"}}
     installed.door().create(KUBEVIRT_ALPHA.path, {**other, "metadata": {"name": "other"}})
 
@@ -188,7 +192,7 @@ def test_a_group_that_knows_no_field_selector_keeps_no_command_from_waiting(
 
 @proves("X-6")
 def test_json_is_there_too_when_the_time_is_over(installed: LocalCluster, run: Run, node: str) -> None:
-    """The object exists, and whoever reads the output by a program wants to know how far it is."""
+    """Check that `start -o json` prints the object also after its timeout, so that programs can read the progress."""
     apply(installed, controlled("ReplicaSet", node, replicas=2), budget(f"keep-{node}", node, minAvailable=2))
 
     late = run("start", node, "--wait", "--timeout=5s", "-o", "json")
@@ -201,7 +205,7 @@ def test_json_is_there_too_when_the_time_is_over(installed: LocalCluster, run: R
 
 
 def test_a_second_maintenance_for_the_node_is_refused(run: Run, node: str) -> None:
-    """NMO-22, X-7: whatever its group."""
+    """NMO-22, X-7: A second maintenance for the node is refused, also in another API group."""
     run("start", node, "--wait")
 
     second = run("start", node, "--group=kubevirt", "--name=another")
@@ -214,7 +218,7 @@ def test_a_second_maintenance_for_the_node_is_refused(run: Run, node: str) -> No
 
 
 def test_a_name_that_another_node_uses_is_refused(product: Product, run: Run, new_node: Nodes) -> None:
-    """NMO-22: the object that is there is left alone."""
+    """NMO-22: `start` refuses a name that another node's maintenance uses, and leaves that maintenance unchanged."""
     first, second = new_node(), new_node()
     run("start", first, f"--name=shared-{first}", "--wait")
 
@@ -225,7 +229,7 @@ def test_a_name_that_another_node_uses_is_refused(product: Product, run: Run, ne
 
 
 def test_a_node_in_maintenance_is_not_uncordoned(run: Run, node: str) -> None:
-    """DRN-6: it would be cordoned again at once; stop is the command."""
+    """DRN-6: `uncordon` refuses a node in maintenance, which would be cordoned again, and suggests `stop`."""
     run("start", node, "--wait")
 
     result = run("uncordon", node)
@@ -236,7 +240,7 @@ def test_a_node_in_maintenance_is_not_uncordoned(run: Run, node: str) -> None:
 
 @pytest.mark.parametrize("command", ["start", "stop", "status", "cordon", "drain", "uncordon"])
 def test_an_unknown_node_is_one_line_and_exit_1(run: Run, command: str) -> None:
-    """NMO-19: nothing is created for it."""
+    """NMO-19: An unknown node is a one-line error with exit status 1."""
     result = run(command, "no-such-node")
 
     assert result.exit_code == 1
@@ -247,7 +251,7 @@ def test_an_unknown_node_is_one_line_and_exit_1(run: Run, command: str) -> None:
 def test_stop_tells_a_node_cordoned_by_hand_from_one_in_maintenance(
     installed: LocalCluster, run: Run, node: str
 ) -> None:
-    """DRN-6: what no NodeMaintenance asked for, `uncordon` ends."""
+    """DRN-6: `stop` refuses a node that was cordoned by hand and suggests `uncordon`."""
     assert run("stop", node).stderr == f"Error: {node} is not in maintenance: see kubectl maintenance status\n"
 
     installed.kubectl("cordon", node)
@@ -258,7 +262,7 @@ def test_stop_tells_a_node_cordoned_by_hand_from_one_in_maintenance(
 
 
 def test_what_an_account_may_not_do_is_the_servers_sentence_with_a_remedy(run: Run, node: str) -> None:
-    """OSV-14, X-6: 403 names verb and resource."""
+    """OSV-14, X-6: A missing permission is a one-line error with the API server's message and a remedy."""
     result = run("start", node, user=UNPRIVILEGED)
 
     assert result.exit_code == 1

@@ -1,4 +1,4 @@
-"""Commands on a journal of events that take up to twenty times their bytes in memory: anybody may post such."""
+"""Memory tests of commands on a journal of large events; any client may post events that use 20 times their size."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from eventing.journal.transfer import exported
 pytestmark = pytest.mark.slow
 
 COUNT, ITEMS = 8, 500_000
-"""Dead letters, each of 2 MB, and of 36 MiB in memory."""
+"""Number of dead letters, and items in each; an event is 2 MB long and uses 36 MiB of memory."""
 LIMIT = 280
-"""MiB of a process that has read two of them at once, and not all."""
+"""Maximum memory of a process in MiB: enough for two of these events, and not for all of them."""
 READERS = {
     "a table": ("-m", "console.cli", "events"),
     "a tree": ("-m", "console.cli", "events", "-o", "tree"),
@@ -41,12 +41,15 @@ print(used.ru_maxrss // 1024)
 running.returncode = os.waitstatus_to_exitcode(status)
 sys.exit(running.returncode)
 """
-"""Starts a program and tells its memory. That counts what its parent had as it began, so its parent is small."""
+"""Program that runs another program and prints its peak memory.
+
+The kernel counts the memory of the parent at the start of the child, so the parent must be small.
+"""
 
 
 @pytest.fixture(scope="module")
 def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a journal of such events."""
+    """Return a journal of these dead letters."""
     path = tmp_path_factory.mktemp("many") / "journal.db"
     with closing(Journal(path)) as book:
         for number in range(COUNT):
@@ -58,12 +61,12 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("command", READERS.values(), ids=READERS)
 def test_a_few_long_events_do_not_end_who_shows_them(journal: Path, command: tuple[str, ...]) -> None:
-    """X-6: what is in memory at once is two of them, however many are shown."""
+    """X-6: A command holds at most two large events in memory, however many it prints."""
     assert most(*command, "--journal", str(journal)) < LIMIT
 
 
 def test_a_few_long_events_do_not_end_who_imports_them(journal: Path, tmp_path: Path) -> None:
-    """X-6: what a line takes, as well."""
+    """X-6: An import holds at most two large events in memory."""
     export = tmp_path / "export.jsonl"
     with closing(Journal(journal)) as book, export.open("wb") as file:
         file.writelines(exported(book, Query()))
@@ -76,6 +79,6 @@ def test_a_few_long_events_do_not_end_who_imports_them(journal: Path, tmp_path: 
 
 
 def most(*command: str) -> int:
-    """MiB that this program had at most; its exit status is 0."""
+    """Run a program and return its peak memory in MiB; raise an error if its exit status is not 0."""
     found = subprocess.run([sys.executable, "-c", SMALL, sys.executable, *command], check=True, stdout=subprocess.PIPE)
     return int(found.stdout)

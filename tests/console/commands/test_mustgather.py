@@ -1,4 +1,4 @@
-"""`must-gather` on a real cluster: what is in the archive, what never is, and the error of who lacks rights."""
+"""Tests of `must-gather` on a real cluster: the content of the archive, redaction, and missing permissions."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ OURS = {"apiVersion": API_VERSION}
 
 
 def contents(file: Path) -> dict[str, bytes]:
-    """The files of an archive by their names in its one folder."""
+    """Return the files of an archive by name, without the archive's one top-level directory."""
     with tarfile.open(file) as archive:
         found = [(entry.name, archive.extractfile(entry)) for entry in archive.getmembers()]
         return {name.removeprefix("must-gather/"): opened.read() for name, opened in found if opened}
 
 
 def names(content: bytes) -> list[str]:
-    """Names of the objects in a list."""
+    """Return the names of the objects in a list."""
     return [item["metadata"]["name"] for item in json.loads(content)["items"]]
 
 
 def await_attempts(journal: Path, node: str) -> None:
-    """Wait until a function has published, half a second later, what came of events about a node."""
+    """Wait until attempts on events about the node are in the journal; functions publish them half a second later."""
     with closing(Journal(journal)) as book:
         await_ready("attempts", lambda: any(entry.attempts for entry in book.select(Query(node=node))), [], 10)
 
 
 @pytest.fixture
 def maintained(installed: LocalCluster, product: Product, new_node: Nodes, run: Run) -> Iterator[str]:
-    """A node whose drain is blocked by a budget, and everywhere values that no archive may hold."""
+    """Yield a node whose drain a budget blocks, with secret values that the archive must not contain."""
     node = new_node()
     bare = pod(f"bare-{node}", node)
     bare["spec"]["containers"][0]["env"] = [{"name": "TOKEN", "value": PASSWORD}]
@@ -83,7 +83,10 @@ def maintained(installed: LocalCluster, product: Product, new_node: Nodes, run: 
 def test_all_that_explains_a_maintenance_is_in_the_archive(
     run: Run, maintained: str, product: Product, tmp_path: Path
 ) -> None:
-    """NMO-25: maintenances, nodes, budgets, the node's pods, Events, leases, logs; the index names every file."""
+    """NMO-25: The archive contains everything that explains a maintenance, and the index names every file.
+
+    The files are maintenances, nodes, budgets, the node's pods, Events, leases, logs and the journal.
+    """
     file = tmp_path / "case.tar.gz"
     await_attempts(product.journal, maintained)
 
@@ -120,7 +123,7 @@ def test_all_that_explains_a_maintenance_is_in_the_archive(
 
 
 def test_no_secret_is_in_the_archive(run: Run, maintained: str, tmp_path: Path) -> None:
-    """NMO-25: neither a Secret nor the value of an environment variable, and only its owner may read it."""
+    """NMO-25: The archive has no Secrets and no values of environment variables, and only its owner may read it."""
     file = tmp_path / "case.tar.gz"
 
     assert run("must-gather", "--file", str(file)).exit_code == 0
@@ -133,7 +136,11 @@ def test_no_secret_is_in_the_archive(run: Run, maintained: str, tmp_path: Path) 
 
 @proves("NMO-25")
 def test_no_value_of_the_environment_is_in_what_was_recorded(run: Run, tmp_path: Path) -> None:
-    """NMO-25: the API server's events hold objects whole, and rules have containers, as have the answers to them."""
+    """NMO-25: The journal in the archive has no values of environment variables.
+
+    Events of the API server contain whole objects. Rules contain containers, and so do the replies to events about
+    rules.
+    """
     container = {"name": "mutex", "env": [{"name": "TOKEN", "value": PASSWORD}]}
     rule = {**OURS, "kind": RULE, "metadata": {"name": "disks", "uid": "1"}, "spec": {"containers": [container]}}
     attributes = {"id": "1", "source": "/apis", "type": events.RESOURCE_ADDED, "kind": RULE}
@@ -152,7 +159,10 @@ def test_no_value_of_the_environment_is_in_what_was_recorded(run: Run, tmp_path:
 
 
 def test_a_log_that_cannot_be_read_is_named_and_the_rest_is_kept(run: Run, tmp_path: Path) -> None:
-    """NMO-25: a link to nothing, as amid a rotation, or a folder: exit 1, and the journal is in it all the same."""
+    """NMO-25: An unreadable log file is reported with exit status 1, and the rest of the archive is written.
+
+    Examples are a dangling link, which a log rotation can leave for a moment, and a directory.
+    """
     (tmp_path / "evict.log").symlink_to(tmp_path / "rotated")
     (tmp_path / "old.log").mkdir()
     (tmp_path / "status.log").write_text("a line\n")
@@ -173,7 +183,7 @@ def test_a_log_that_cannot_be_read_is_named_and_the_rest_is_kept(run: Run, tmp_p
 
 
 def test_a_journal_that_is_lost_midway_is_named_and_the_rest_is_kept(run: Run, tmp_path: Path) -> None:
-    """NMO-25: exit 1, and the index says why there are no recorded events."""
+    """NMO-25: A journal that fails while it is read exits with 1, and the index gives the reason."""
     file = tmp_path / "journal.db"
     Journal(file).close()
     with closing(sqlite3.connect(file)) as database:
@@ -189,7 +199,7 @@ def test_a_journal_that_is_lost_midway_is_named_and_the_rest_is_kept(run: Run, t
 
 
 def test_no_name_leads_out_of_the_archive(run: Run, served: LocalCluster, tmp_path: Path) -> None:
-    """The node of a maintenance is free text, and stands in the name of a file."""
+    """Check that a node name in a maintenance, which may be any text, cannot place a file outside the archive."""
     door, body = served.door(), {"metadata": {"name": "led-out"}, "spec": {"nodeName": "zz/../../../../escaped"}}
     door.create(MEDIK8S.path, {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", **body})
     result = run("must-gather", "--file", str(tmp_path / "case"))
@@ -205,7 +215,10 @@ def test_no_name_leads_out_of_the_archive(run: Run, served: LocalCluster, tmp_pa
 def test_what_explains_most_is_missed_aloud(
     run: Run, product: Product, maintained: str, tmp_path: Path, given: bool
 ) -> None:
-    """Functions that run in no pods have their logs in a folder, which nobody can guess."""
+    """Check that the output names missing logs and recorded events.
+
+    Functions that do not run in pods have their logs in a directory that the command cannot guess.
+    """
     logs = ["--logs", str(product.functions_log.parent)] if given else []
 
     result = run("must-gather", "--file", str(tmp_path / "case.tar.gz"), *logs)
@@ -216,7 +229,7 @@ def test_what_explains_most_is_missed_aloud(
 
 @pytest.fixture
 def reader(served: LocalCluster) -> Iterator[Path]:
-    """A kubeconfig of a ServiceAccount that may list nodes and the maintenances of one group, and nothing else."""
+    """Yield a kubeconfig of a ServiceAccount that may only list nodes and the maintenances of one API group."""
     account = f"--serviceaccount=default:{READER}"
     rules = ("--verb=list", "--resource=nodes,nodemaintenances.nodemaintenance.medik8s.io")
     served.kubectl("create", "serviceaccount", READER, "-n", "default")
@@ -224,13 +237,13 @@ def reader(served: LocalCluster) -> Iterator[Path]:
     served.kubectl("create", "clusterrolebinding", READER, f"--clusterrole={READER}", account)
     identity = kubeconfig(served, "default", READER)
     yield identity
-    identity.unlink()  # the next account of that name is another one
+    identity.unlink()  # another ServiceAccount of this name needs a new token
     served.kubectl("delete", f"clusterrole/{READER}", f"clusterrolebinding/{READER}")
     served.kubectl("delete", "serviceaccount", READER, "-n", "default")
 
 
 def gathered(identity: Path, file: Path) -> Result:
-    """The error for whoever the kubeconfig names."""
+    """Run `must-gather` with this kubeconfig, and return the result."""
     return CliRunner().invoke(commands, ["must-gather", f"--kubeconfig={identity}", "--file", str(file)])
 
 
@@ -238,7 +251,7 @@ def gathered(identity: Path, file: Path) -> Result:
 def test_each_missing_permission_is_named_and_what_can_be_read_is_kept(
     reader: Path, maintained: str, tmp_path: Path
 ) -> None:
-    """NMO-25: exit 1, and one line that an administrator can grant from."""
+    """NMO-25: Missing permissions exit with 1 and one line that lists them; the archive has all readable objects."""
     file = tmp_path / "case.tar.gz"
 
     result = gathered(reader, file)
@@ -273,7 +286,10 @@ def test_each_missing_permission_is_named_and_what_can_be_read_is_kept(
 def test_runs_of_the_mutex_and_what_they_stand_on_are_in_the_archive(
     run: Run, served: LocalCluster, tmp_path: Path
 ) -> None:
-    """Rule, run and Job, without the values of their containers; a cluster that is no OpenShift has no pools."""
+    """Check that rule, run and Job are in the archive without environment values.
+
+    The test cluster is not OpenShift, so the index lists MachineConfigPools as not installed.
+    """
     container = {"name": "mutex", "image": "fake", "env": [{"name": "TOKEN", "value": PASSWORD}]}
     job = {"template": {"spec": {"containers": [container], "restartPolicy": "Never", "nodeSelector": {"no": "one"}}}}
     door = served.door()
@@ -300,7 +316,7 @@ def test_runs_of_the_mutex_and_what_they_stand_on_are_in_the_archive(
 def test_virtual_machines_and_what_moves_them_are_in_the_archive(
     run: Run, served: LocalCluster, maintained: str, tmp_path: Path
 ) -> None:
-    """Machine, instance, migration and launcher pods, also those on other nodes; not what a guest is started with."""
+    """Check that VM, VMI, migration and virt-launcher pods of all nodes are in the archive, without cloud-init data."""
     door = served.door()
     seed = {"name": "seed", "cloudInitNoCloud": {"userData": f"#cloud-config\npassword: {PASSWORD}"}}
     with machines.kinds(served):
@@ -321,7 +337,7 @@ def test_virtual_machines_and_what_moves_them_are_in_the_archive(
 
 @proves("NMO-25")
 def test_what_labels_of_cpus_stand_on_is_in_the_archive(run: Run, served: LocalCluster, tmp_path: Path) -> None:
-    """What nodes offer; a cluster without HyperConverged says that it is not installed."""
+    """Check that the CPU capabilities of nodes are in the archive, and that HyperConverged counts as not installed."""
     door, where = served.door(), "/api/v1/namespaces/default/configmaps"
     door.create(where, {"metadata": {"name": "cpus", "labels": {capabilities.LABEL: ""}}, "data": {"a": "{}"}})
     result = run("must-gather", "--file", str(tmp_path / "case.tar.gz"))
@@ -336,7 +352,10 @@ def test_what_labels_of_cpus_stand_on_is_in_the_archive(run: Run, served: LocalC
 @pytest.mark.slow
 @proves("NMO-25a")
 def test_a_hyperconverged_is_in_the_archive(run: Run, served: LocalCluster, tmp_path: Path) -> None:
-    """It says which CPU models are obsolete, and is asked for if a ConfigMap says what nodes offer."""
+    """Check that the HyperConverged object is in the archive, with its list of obsolete CPU models.
+
+    The command reads the object if a ConfigMap describes the nodes' CPU capabilities.
+    """
     door, wished = served.door(), {"obsoleteCPUs": {"cpuModels": ["Haswell"], "minCPUModel": "Penryn"}}
     offered = {"metadata": {"name": "offered", "labels": {capabilities.LABEL: ""}}, "data": {"a": "{}"}}
     door.create("/api/v1/namespaces/default/configmaps", offered)
@@ -354,7 +373,7 @@ def test_a_hyperconverged_is_in_the_archive(run: Run, served: LocalCluster, tmp_
 
 
 def test_without_any_right_everything_is_named(served: LocalCluster, tmp_path: Path) -> None:
-    """NMO-25, OSV-14: the first thing named is the maintenances themselves."""
+    """NMO-25, OSV-14: Without any permission, the error lists all of them, first the one to list maintenances."""
     result = gathered(served.kubeconfig_for(UNPRIVILEGED), tmp_path / "case.tar.gz")
 
     assert result.exit_code == 1
@@ -363,7 +382,7 @@ def test_without_any_right_everything_is_named(served: LocalCluster, tmp_path: P
 
 
 class Kubelet(http.server.BaseHTTPRequestHandler):
-    """What the API server asks a kubelet for when somebody reads a log."""
+    """Request handler of a fake kubelet that serves container logs."""
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
@@ -374,12 +393,12 @@ class Kubelet(http.server.BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def kubelet(served: LocalCluster) -> Iterator[int]:
-    """The port of a kubelet that knows logs; it shows the API server's own certificate."""
+    """Yield the port of a fake kubelet; it uses the API server's own serving certificate."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Kubelet)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     (certificate,) = served.directory.rglob("apiserver.crt")
@@ -394,7 +413,7 @@ def kubelet(served: LocalCluster) -> Iterator[int]:
 
 
 def function_pod(name: str, node: str) -> dict[str, Any]:
-    """A pod as the product's Deployments make them."""
+    """Build a pod like those of the product's Deployments."""
     containers = [{"name": "function", "image": "registry.invalid/main"}]
     metadata = {"name": name, "namespace": "node-maintenance", "labels": LABELS}
     return {
@@ -407,9 +426,12 @@ def function_pod(name: str, node: str) -> dict[str, Any]:
 
 @pytest.fixture
 def function_pods(served: LocalCluster, kubelet: int) -> Iterator[None]:
-    """Pods of two functions: one on a node whose kubelet answers, restarted once, and one where nobody does."""
+    """Create a pod of a function on each of two nodes: one with a kubelet, and one whose kubelet port has no listener.
+
+    The pod on the first node has been restarted once.
+    """
     address = [{"type": "InternalIP", "address": "127.0.0.1"}]
-    ports = {"node-with-logs": kubelet, "node-without": 9}  # port 9 (discard): nobody listens
+    ports = {"node-with-logs": kubelet, "node-without": 9}  # port 9 (discard) has no listener
     for number, (node, port) in enumerate(ports.items()):
         served.kubectl(
             "create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
@@ -431,7 +453,7 @@ def patched(what: str, where: str, status: dict[str, Any], cluster: LocalCluster
 
 @pytest.mark.usefixtures("function_pods")
 def test_the_logs_of_the_functions_pods_are_read_through_the_api_server(run: Run, tmp_path: Path) -> None:
-    """NMO-25: of this run and of the one before a restart; a log that nobody can give is no missing right."""
+    """NMO-25: Current and previous logs are read through the API server; a failure is not a permission error."""
     result = run("must-gather", "--file", str(tmp_path / "case.tar.gz"))
 
     files = contents(tmp_path / "case.tar.gz")
@@ -449,7 +471,7 @@ def test_the_logs_of_the_functions_pods_are_read_through_the_api_server(run: Run
 
 @pytest.mark.usefixtures("function_pods")
 def test_logs_take_a_right_of_their_own(served: LocalCluster, reader: Path, tmp_path: Path) -> None:
-    """NMO-25: pods/log is another right than pods, and is named once for all pods."""
+    """NMO-25: Logs need the permission for pods/log, which the error names once for all pods."""
     served.kubectl("create", "role", READER, "--verb=list", "--resource=pods", "-n=node-maintenance")
     served.kubectl(
         "create", "rolebinding", READER, f"--role={READER}", f"--serviceaccount=default:{READER}", "-n=node-maintenance"
@@ -490,7 +512,7 @@ def test_a_folder_that_is_not_there_is_one_line(run: Run, tmp_path: Path) -> Non
 
 
 def test_the_index_is_written_whatever_happens(tmp_path: Path) -> None:
-    """Ctrl-C in the middle leaves an archive that can be opened."""
+    """Check that an archive interrupted by Ctrl-C is complete with its index."""
 
     def interrupted() -> None:
         with Archive(tmp_path / "case.tar.gz") as archive:
@@ -522,24 +544,27 @@ STARTED = {
 
 @pytest.mark.parametrize("item", STARTED.values(), ids=STARTED)
 def test_what_machines_are_started_with_is_left_out_wherever_it_stands(item: Any) -> None:
-    """NMO-25: KubeVirt copies it from machine to instance and launcher pod; tools keep what they applied whole."""
+    """NMO-25: Secret values from which VMs are started are redacted wherever they occur.
+
+    KubeVirt copies them from VM to VMI and virt-launcher pod, and tools keep whole objects in annotations.
+    """
     assert PASSWORD not in json.dumps(without_values(item))
 
 
 @pytest.mark.parametrize("text", ["{", "[1, 2", "{}", '{"uid":  "1"}', "[a] was refused", "", '[{"env": ["x"]}]'])
 def test_a_text_without_such_values_is_as_it_was(text: str) -> None:
-    """Word for word, also where it is JSON."""
+    """Check that text without secret values is unchanged character by character, even if it is JSON."""
     assert without_values({"message": text}) == {"message": text}
 
 
 @pytest.mark.parametrize("env", [["value"], [5, None], [["value"]], "value", {"name": "URL"}, None, 5, [{"name": "A"}]])
 def test_what_somebody_else_calls_env_is_as_it_is(env: Any) -> None:
-    """X-1: any pod may post an event with any data, and all of it is recorded."""
+    """X-1: An `env` field of another format is unchanged, since any client may post events with any data."""
     assert without_values({"data": {"env": env}}) == {"data": {"env": env}}
 
 
 def test_values_of_the_environment_are_left_out_at_any_depth() -> None:
-    """Names stay, and so do references, which hold no value."""
+    """Check that values of environment variables are redacted at any depth, while names and references stay."""
     reference = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
     spec = {
         "template": {"spec": {"containers": [{"env": [{"name": "URL", "value": "postgresql://u:p@h/d"}, reference]}]}}

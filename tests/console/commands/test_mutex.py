@@ -1,4 +1,4 @@
-"""`mutex status` and `mutex retry` on a real API server, with records as the functions write them."""
+"""Tests of `mutex status` and `mutex retry` on a real API server, with run records as the functions write them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ EXAMPLE = f"{NAMESPACE}/example"
 
 @pytest.fixture(scope="module")
 def kinds(served: LocalCluster) -> Iterator[LocalCluster]:
-    """Give the cluster with the mutex's kinds."""
+    """Yield the cluster with the CRDs of the mutex."""
     with mutexes.kinds(served):
         yield served
 
 
 @pytest.fixture
 def door(kinds: LocalCluster) -> Iterator[Cluster]:
-    """Give the administrator's door, with one run under way."""
+    """Yield the API client, with one active run."""
     admin = kinds.door()
     mutexes.create(admin, "example")
     yield admin
@@ -37,7 +37,7 @@ def door(kinds: LocalCluster) -> Iterator[Cluster]:
 
 
 def test_a_cluster_without_the_mutex_is_told_so(run: Run) -> None:
-    """It comes first: nobody has installed the kinds yet."""
+    """Check that `mutex status` names the missing component; this test must run before the CRDs are installed."""
     refused = run("mutex", "status")
     assert (refused.exit_code, refused.output) == (
         *(1, "Error: this cluster has no MutexRunConfig kind: install the component mutex first\n"),
@@ -69,7 +69,7 @@ def test_one_is_shown_with_steps_nodes_and_jobs(door: Cluster, run: Run, name: s
 
 
 def test_a_watch_follows_it(door: Cluster, kinds: LocalCluster, plugin: dict[str, str]) -> None:
-    """One JSON object a line; the second one is there once the run has gone on."""
+    """Check that `mutex status --watch` prints one JSON object per change."""
     words = ["kubectl", "maintenance", "mutex", "status", "example", "--watch", "-o", "json"]
     with subprocess.Popen(words, env=plugin, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout
@@ -83,7 +83,10 @@ def test_a_watch_follows_it(door: Cluster, kinds: LocalCluster, plugin: dict[str
 
 @proves("MUT-48")
 def test_a_stopped_run_is_resumed(door: Cluster, run: Run) -> None:
-    """By the annotation that `check-run` hears of; asked for twice it says so."""
+    """Check that `mutex retry` resumes a halted run, and that a second `retry` is an error.
+
+    The command sets the annotation at which the function `check-run` resumes the run.
+    """
     item = door.get(path_of(RUN, NAMESPACE, "example"))
     failure = {**mutexes.STOPPED, "at": mutexes.AT, "generation": item["metadata"]["generation"], "retry": ""}
     mutexes.write(door, "example", **{**item["status"]["record"], "failure": failure})

@@ -1,4 +1,4 @@
-"""`redrive` of a journal's dead letters to whoever plays the function."""
+"""Test of `redrive`: it posts a journal's dead letters to a receiver in place of the function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.receiver import Answer, Receiver
 
 
 def test_a_second_letter_of_the_same_is_not_open_any_more(run: Run, receiver: Receiver, tmp_path: Path) -> None:
-    """X-6: it is no failure that the function has the event already."""
+    """X-6: A second dead letter of the same event is skipped without an error after the first one is redriven."""
     head = {"id": "1", "source": "/s", "type": events.MAINTENANCE_BEGUN, "datacontenttype": "application/json"}
     with closing(Journal(tmp_path / "journal.db")) as book:
         for host in ("gone", "elsewhere"):

@@ -1,4 +1,4 @@
-"""`replay` against whoever answers at an address: what is a result, and what keeps us from one."""
+"""Tests of `replay` against an HTTP receiver: which responses are results, and which end the replay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ABOUT = events.Reference("nodemaintenance.medik8s.io/v1beta1", "replayed", "uid-
 
 @pytest.fixture
 def journal(tmp_path: Path) -> str:
-    """Three events: `status` was silent about one, failed on another, and of the third nobody knows."""
+    """Return a journal of three events: `status` succeeded for one, failed for one, and has no attempt for one."""
     file, now = tmp_path / "journal.db", datetime.now(timezone.utc)
     with closing(Journal(file)) as book:
         for key, error in (("silent", ""), ("failed", "others keep writing"), ("unknown", None)):
@@ -41,7 +41,7 @@ def events_of(journal: str) -> list[str]:
 
 
 def replayed(run: Run, receiver: Receiver, journal: str, *words: str) -> tuple[int, list[str], str]:
-    """Exit status, the results, and what was said last."""
+    """Run `replay`, and return its exit status, the result of each call, and its stderr."""
     base = ("--functions", receiver.url, "--function", "status", "--dry-run=server", "-o", "json")
     done = run("replay", "--journal", journal, *base, *words)
     rows = json.loads(done.stdout)["answers"] if done.stdout else []
@@ -57,7 +57,7 @@ def replayed(run: Run, receiver: Receiver, journal: str, *words: str) -> tuple[i
     ],
 )
 def test_two_places_for_a_function_are_a_usage_error(words: tuple[str, ...], both: str) -> None:
-    """X-6: one of them would do nothing."""
+    """X-6: Two options for the location of functions are a usage error, since one of them would have no effect."""
     result = CliRunner().invoke(commands, ["replay", "--id=1", *words])
 
     assert result.exit_code == 2
@@ -67,7 +67,7 @@ def test_two_places_for_a_function_are_a_usage_error(words: tuple[str, ...], bot
 def test_where_functions_are_for_all_commands_yields(
     run: Run, receiver: Receiver, journal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`make env` sets $FUNCTIONS."""
+    """Check that `--url` takes precedence over $FUNCTIONS, which `make env` sets."""
     monkeypatch.setenv("FUNCTIONS", "http://127.0.0.1:9")
     receiver.answers["/status"] = lambda _: Answer(200, {"content-type": BATCH}, b"[]")
 
@@ -81,7 +81,7 @@ def test_where_functions_are_for_all_commands_yields(
 def test_who_is_no_function_fails_and_gets_no_further_event(
     run: Run, receiver: Receiver, journal: str, answer: Answer
 ) -> None:
-    """X-2: a login page or a broker at that address has answered nothing that could be compared, nor will it."""
+    """X-2: A response that is not a function's, as from a login page or a broker, fails and ends the replay."""
     receiver.answers["/status"] = lambda _: answer
 
     status, results, said = replayed(run, receiver, journal, "--maintenance", "uid-replayed")
@@ -102,7 +102,10 @@ ANSWERS = {
 def test_a_function_that_fails_now_is_never_exit_0(
     run: Run, receiver: Receiver, journal: str, answer: Answer, silent: int, results: list[str], failed: int
 ) -> None:
-    """X-2: 1 where it answered something else then, 2 where it failed in the same words or nobody knows."""
+    """X-2: A replay with a failing function never exits with 0.
+
+    The exit status is 1 if the recorded response differs, and 2 if it is the same failure or no response is recorded.
+    """
     receiver.answers["/status"] = lambda _: answer
 
     assert replayed(run, receiver, journal, "--maintenance", "uid-replayed")[:2] == (1, results)

@@ -1,4 +1,4 @@
-"""Pods for the tests of the command line, and what is left of them."""
+"""Helpers that create and delete pods, their controllers and budgets for the tests of the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from localcluster.cluster import LocalCluster
 from tests.waiting import wait_for
 
 KEEP_OUT = "test.nodemaintenance.dev/console"
-"""Taint of the nodes of these tests, which only their own pods tolerate."""
+"""Taint key of these tests' nodes; only the pods of this module tolerate it."""
 COLLECTIONS = {
     "ReplicaSet": "/apis/apps/v1/namespaces/default/replicasets",
     "DaemonSet": "/apis/apps/v1/namespaces/default/daemonsets",
@@ -21,7 +21,7 @@ Manifest = dict[str, Any]
 
 
 def pod(name: str, node: str, **more: Any) -> Manifest:
-    """A bare pod on a node; `labels`, `annotations` and `volumes` as given."""
+    """Build a bare pod on a node; `more` may hold `labels`, `annotations` and `volumes`."""
     metadata = {"name": name, "namespace": "default", "labels": {"on": node, **more.get("labels", {})}}
     metadata["annotations"] = more.get("annotations", {})
     spec = {**_pod_spec(node), "nodeName": node, "volumes": more.get("volumes", [])}
@@ -29,7 +29,7 @@ def pod(name: str, node: str, **more: Any) -> Manifest:
 
 
 def controlled(kind: str, node: str, labels: dict[str, str] | None = None, replicas: int = 1) -> Manifest:
-    """A ReplicaSet or DaemonSet whose pods all want this node."""
+    """Build a ReplicaSet or DaemonSet whose pods are scheduled to this node only."""
     wanted = {"on": node, "by": kind.lower(), **(labels or {})}
     template = {"metadata": {"labels": wanted}, "spec": _pod_spec(node)}
     spec: Manifest = {"selector": {"matchLabels": wanted}, "template": template}
@@ -40,7 +40,7 @@ def controlled(kind: str, node: str, labels: dict[str, str] | None = None, repli
 
 
 def budget(name: str, node: str, labels: dict[str, str] | None = None, **rule: int) -> Manifest:
-    """A PodDisruptionBudget over pods of this node."""
+    """Build a PodDisruptionBudget for pods of this node; `rule` holds `minAvailable` or `maxUnavailable`."""
     metadata = {"name": name, "namespace": "default", "labels": {"on": node}}
     spec = {"selector": {"matchLabels": {"on": node, **(labels or {})}}, **rule}
     return {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": spec}
@@ -57,7 +57,7 @@ def _pod_spec(node: str) -> Manifest:
 
 
 def apply(cluster: LocalCluster, *manifests: Manifest) -> None:
-    """Create the objects; return when their pods are Ready and their budgets counted."""
+    """Create the objects, and wait until their pods are Ready and their budgets have a status."""
     door = cluster.door()
     door.together(*(door.api.create(COLLECTIONS[item["kind"]], item) for item in manifests))
     for item in manifests:
@@ -77,18 +77,18 @@ def _is_settled(item: Manifest) -> bool:
 
 
 def clear(cluster: LocalCluster, node: str) -> None:
-    """Delete what `apply` made for the node."""
+    """Delete all objects that `apply` created for the node."""
     door = cluster.door()
     wanted, at_once = {"labelSelector": f"on={node}"}, {"gracePeriodSeconds": 0}
     door.together(*(door.api.request("DELETE", path, query=wanted, body=at_once) for path in COLLECTIONS.values()))
 
 
 def pods_on(cluster: LocalCluster, node: str) -> list[Manifest]:
-    """The pods that are on the node."""
+    """Return the pods on the node."""
     items: list[Manifest] = cluster.door().list("/api/v1/pods", fields=f"spec.nodeName={node}")["items"]
     return items
 
 
 def is_cordoned(cluster: LocalCluster, node: str) -> bool:
-    """Whether the node takes no new pods."""
+    """Return whether the node is cordoned."""
     return cluster.door().get(node_path(node))["spec"].get("unschedulable") is True

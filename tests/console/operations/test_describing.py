@@ -1,4 +1,4 @@
-"""Words for ages and for what unblocks a pod, on plain objects."""
+"""Unit tests of the text for ages, for node states and for what would unblock a pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last line of a replay."""
+"""Tests of the last line of a replay's output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WRITES = {
 def test_the_last_line_says_whether_writes_were_kept(
     dry_run: bool, replies: tuple[dict[str, object], ...], expected: str
 ) -> None:
-    """X-2: a dry run and a replay that writes print the same answers."""
+    """X-2: The last line states whether writes were kept; a dry run and a real replay print the same results."""
     event = CloudEvent({"id": "1", "source": "/s", "type": events.NODE_TAINTED}, {})
     entry = Entry(1, datetime(2026, 1, 2, tzinfo=timezone.utc), event)
 

@@ -1,4 +1,4 @@
-"""Which maintenances are ended, and which not begun, on a real API server."""
+"""Tests of which maintenances the console creates and ends, on a real API server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from localcluster.cluster import LocalCluster
 
 
 def test_no_name_ends_no_maintenance(served: LocalCluster, node: str) -> None:
-    """NMO-14: an empty name is no node's, and least of all that of every node."""
+    """NMO-14: An empty node name ends no maintenance, and in particular not those of all nodes."""
     door = served.door()
     door.run(create(door.api, MEDIK8S, node, node, "stays"))
 
@@ -25,7 +25,10 @@ def test_no_name_ends_no_maintenance(served: LocalCluster, node: str) -> None:
 
 
 def test_a_name_that_is_taken_is_refused_before_anybody_confirms(served: LocalCluster, node: str) -> None:
-    """OSV-7: by another node's maintenance, and by one that is over and stays for somebody else's finalizer."""
+    """OSV-7: The preview refuses a name that another node's or a released maintenance uses.
+
+    A finalizer of another owner keeps the released maintenance in this test.
+    """
     door, path, keeper = served.door(), f"{MEDIK8S.path}/{node}", "backup.example/keep"
     head = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance"}
     metadata = {"name": node, "finalizers": [keeper]}

@@ -1,4 +1,4 @@
-"""Points in time as a person writes them."""
+"""Tests of parsing times and ages that users enter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from console.operations.moments import parse_moment
 
 
 def test_so_long_ago() -> None:
-    """Of each unit; it is a time with a zone."""
+    """Check that an age is subtracted from now, and that the result has a time zone."""
     before = datetime.now(timezone.utc)
     said = parse_moment("2h")
 
@@ -19,6 +19,6 @@ def test_so_long_ago() -> None:
 
 @pytest.mark.parametrize("text", ["soon", "", "999999d", "1w", "9999-12-31T23:59:59-23:59"])
 def test_what_is_no_time_is_said_with_what_would_be_one(text: str) -> None:
-    """Also what is longer ago than there are years."""
+    """Check that an invalid time, or an age before the year 1, is an error that names valid formats."""
     with pytest.raises(ValueError, match="is neither so long ago, such as 10m"):
         parse_moment(text)

@@ -1,4 +1,4 @@
-"""Dead letters redriven: to whom, several of them, and never one twice at once."""
+"""Tests of redriving dead letters: the address of the function, several dead letters, and concurrent redrives."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ book = Journal(url)
 (result,) = redriven([Item(letter, function)], broker, book)
 print("failed" if result.failed else "delivered")
 """
-"""Another process that redrives the one dead letter of a journal."""
+"""Program that redrives the only dead letter of a journal in another process."""
 
 
 @pytest.fixture
 def book(tmp_path: Path) -> Iterator[Journal]:
-    """Give a journal."""
+    """Yield an empty journal."""
     with closing(Journal(tmp_path / "journal.db")) as opened:
         yield opened
 
 
 @pytest.fixture
 def admin(cluster: LocalCluster) -> Iterator[Cluster]:
-    """Give a door to a cluster without Triggers, where those that are shipped say who wants what."""
+    """Yield a client of a cluster without Triggers, so that the shipped manifests name the subscribers."""
     door = Cluster(str(cluster.kubeconfig))
     yield door
     door.close()
 
 
 def letters(book: Journal, destination: str, *keys: str, source: str = "/s") -> list[Entry]:
-    """Record dead letters of that destination."""
+    """Record dead letters with this destination, and return them."""
     rest = {"source": source, "type": events.MAINTENANCE_BEGUN, "datacontenttype": "application/json"}
     for key in keys:
         event = CloudEvent({"id": key, **rest}, {})
@@ -65,7 +65,10 @@ def letters(book: Journal, destination: str, *keys: str, source: str = "/s") -> 
 
 
 def test_a_letter_s_own_address_is_never_asked(receiver: Receiver, book: Journal, admin: Cluster) -> None:
-    """X-6: whoever may post to `record` may write any address into one; only the function's name is taken from it."""
+    """X-6: A redrive takes only the function's name from a dead letter, and never posts to the dead letter's address.
+
+    Any client that may post to `record` may write any address into a dead letter.
+    """
     found = letters(book, f"{receiver.url}/evil/cordon", "1")
 
     nowhere = items(found, "", NAMESPACE, admin)
@@ -84,7 +87,7 @@ def test_a_letter_s_own_address_is_never_asked(receiver: Receiver, book: Journal
 def test_it_is_of_no_account_where_another_function_is(
     book: Journal, admin: Cluster, tmp_path: Path, function: str, url: str, problem: str
 ) -> None:
-    """X-6: two take the event, and the Trigger of one of them has no address yet."""
+    """X-6: A redrive needs only the address of its own function; other Triggers may have no address."""
     file = tmp_path / "triggers.yaml"
     file.write_text(f"{trigger('cordon-on-begun', {}, 'http://cordon.example')}\n---\n{trigger('status-on-begun', {})}")
     (letter,) = letters(book, f"http://gone/{function}", "1")
@@ -99,7 +102,7 @@ def test_it_is_of_no_account_where_another_function_is(
 def test_a_function_that_no_trigger_gives_such_an_event_gets_none(
     receiver: Receiver, book: Journal, admin: Cluster, name: str
 ) -> None:
-    """X-6: a made-up letter calls no function that the event was not for."""
+    """X-6: A dead letter that names a function without a Trigger for such an event is not delivered."""
     (item,) = items(letters(book, f"http://evil/{name}", "1"), receiver.url, NAMESPACE, admin)
 
     (result,) = redriven([item], f"{receiver.url}/broker", book)
@@ -109,7 +112,7 @@ def test_a_function_that_no_trigger_gives_such_an_event_gets_none(
 
 
 def test_one_that_nobody_answers_hides_no_other(receiver: Receiver, book: Journal) -> None:
-    """X-6: each has its result, in order, and its attempt in the journal."""
+    """X-6: An unreachable function does not stop the other redrives; each has a result and a recorded attempt."""
     found = letters(book, "http://gone/cordon", "1", "2", "3")
     urls = [f"{receiver.url}/cordon", f"http://127.0.0.1:{free_port()}/cordon", f"{receiver.url}/cordon"]
 
@@ -122,7 +125,7 @@ def test_one_that_nobody_answers_hides_no_other(receiver: Receiver, book: Journa
 
 
 def test_none_is_redriven_twice_at_once(receiver: Receiver, book: Journal) -> None:
-    """X-6: a second redrive while the first is under way, and one after it from an old list, deliver nothing."""
+    """X-6: A second redrive of a dead letter delivers nothing, neither during the first one nor after it."""
     (letter,) = letters(book, "http://gone/cordon", "1")
     item, broker = Item(letter, f"{receiver.url}/cordon"), f"{receiver.url}/broker"
     go = threading.Event()
@@ -152,7 +155,7 @@ def test_none_is_redriven_twice_at_once(receiver: Receiver, book: Journal) -> No
 
 
 def test_two_letters_of_one_event_and_function_are_redriven_once(receiver: Receiver, book: Journal) -> None:
-    """X-6: two brokers gave it up, say: where the function has taken it, neither is open."""
+    """X-6: Two dead letters for one event and function, as from two brokers, are redriven once."""
     letters(book, "http://gone/cordon", "1")
     found = letters(book, "http://elsewhere/cordon", "1")
     assert len(found) == 2
@@ -169,7 +172,10 @@ def test_two_letters_of_one_event_and_function_are_redriven_once(receiver: Recei
 def test_another_letter_of_its_number_is_not_delivered_in_its_place(
     receiver: Receiver, book: Journal, tmp_path: Path, key: str, source: str, function: str
 ) -> None:
-    """X-6: the journal's file was replaced while somebody thought about it, with the same number for another one."""
+    """X-6: A dead letter is not delivered in place of another one with the same number in a replaced journal.
+
+    The journal's file may be replaced while a user reads the list.
+    """
     (letter,) = letters(book, "http://gone/cordon", "1")
     for file in tmp_path.glob("journal.db*"):
         file.unlink()
@@ -185,7 +191,7 @@ def test_another_letter_of_its_number_is_not_delivered_in_its_place(
 
 
 def test_of_two_processes_that_redrive_one_does(receiver: Receiver, postgresql: PostgreSQL) -> None:
-    """X-6: two pods of the console, or one and the command line, at one PostgreSQL."""
+    """X-6: Of two processes that redrive through one PostgreSQL journal, only one delivers the dead letter."""
     url, broker, go = postgresql.database(), f"{receiver.url}/broker", threading.Event()
 
     def slow(_: Received) -> Answer:

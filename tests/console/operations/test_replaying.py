@@ -1,4 +1,4 @@
-"""To whom a recorded event is posted again."""
+"""Tests of which functions a replay posts a recorded event to."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ FOREIGN = {"broker": "default"}
 
 @pytest.fixture
 def admin(cluster: LocalCluster) -> Iterator[Cluster]:
-    """Give a door to a cluster without Triggers."""
+    """Yield a client of a cluster without Triggers."""
     door = Cluster(str(cluster.kubeconfig))
     yield door
     door.close()
 
 
 def trigger(name: str, spec: dict[str, Any], url: str = "", function: str = "") -> str:
-    """A Trigger in JSON, which is YAML too; where its subscriber is, and its label, "" for none."""
+    """Return a Trigger as JSON, which is also YAML; empty arguments leave out the subscriber's address or the label."""
     labels = {"labels": {FUNCTION_LABEL: function}} if function else {}
     head = {"apiVersion": "eventing.knative.dev/v1", "kind": "Trigger", "metadata": {"name": name, **labels}}
     return json.dumps({**head, "spec": spec, "status": {"subscriberUri": url} if url else {}})
 
 
 def targets(folder: Path, admin: Cluster, *documents: str, **wanted: Any) -> list[str]:
-    """The functions that the event is posted to, where these are the Triggers."""
+    """Return the functions to which a replay posts the event if these are the Triggers."""
     file = folder / "triggers.yaml"
     file.write_text("\n---\n".join(documents))
     found = Targets(Wanted(manifests=(file,), base="http://functions", **wanted), admin).of(BEGUN)
@@ -55,7 +55,7 @@ def targets(folder: Path, admin: Cluster, *documents: str, **wanted: Any) -> lis
 
 
 def test_the_functions_are_those_that_are_served() -> None:
-    """Each can be named, and is replayed where a Trigger calls it."""
+    """Check that the replay knows exactly the functions that the product serves."""
     assert sorted(FUNCTIONS) == sorted(app.FUNCTIONS)
 
 
@@ -63,7 +63,10 @@ def test_the_functions_are_those_that_are_served() -> None:
 def test_a_subscriber_that_is_no_function_of_ours_gets_nothing(
     admin: Cluster, tmp_path: Path, spec: dict[str, Any]
 ) -> None:
-    """X-2: it knows no dry run; named, it is unknown."""
+    """X-2: A subscriber that is not one of our functions gets no replayed event, because it may ignore `dryrun`.
+
+    If the user names such a subscriber, the command reports it as unknown.
+    """
     ours = trigger("cordon-on-begun", {**FOREIGN, "filter": {"attributes": {"type": events.MAINTENANCE_BEGUN}}})
     labelled = trigger("ours", FOREIGN, function="status")
     foreign = trigger("my-logger", spec)
@@ -76,7 +79,7 @@ def test_a_subscriber_that_is_no_function_of_ours_gets_nothing(
 
 
 def test_who_took_too_long_once_is_asked_no_more() -> None:
-    """X-6: a function that hangs costs its 10 s once, and not of each event."""
+    """X-6: A function that times out once is not called again, so that it costs its 10 s only once."""
     errors: dict[str, NoAnswer] = {"hangs": TooLate("it takes too long"), "is away": NoAnswer("it cannot be reached")}
     asked = []
 
@@ -95,7 +98,7 @@ def test_who_took_too_long_once_is_asked_no_more() -> None:
 
 
 def test_a_dry_run_asks_all_functions_side_by_side(admin: Cluster, receiver: Receiver) -> None:
-    """X-6: one after another, a few that hang would take longer than a browser waits."""
+    """X-6: A dry run calls all functions concurrently, so that a few that hang do not exceed a browser's timeout."""
     both = Barrier(2)
 
     def answer(_: object) -> Answer:

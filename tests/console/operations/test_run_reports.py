@@ -1,4 +1,4 @@
-"""What is told of a run: steps, nodes, Jobs and what it waits for, in each of its states."""
+"""Unit tests of the report on a run: steps, nodes, Jobs and what the run waits for, in each of its states."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def node(**fields: Any) -> Object:
 
 
 def run(first: Object | None = None, conditions: list[Object] | None = None, step: str = "", **record: Any) -> Object:
-    """A run config with a run over two nodes, and what else its record has."""
+    """Build a run config whose run covers two nodes; `record` holds additional fields of the run record."""
     known = {
         "id": "uid-1",
         "number": 1,
@@ -75,7 +75,7 @@ FAILURE: Object = {"step": "run-job", "message": "it broke", "job": "disks-1", "
     ],
 )
 def test_what_a_run_under_way_waits_for_and_since_when(item: Object, what: str, since: str) -> None:
-    """By its record, and by the condition where somebody else is waited for."""
+    """Check what an active run waits for, by its record, or by a condition if it waits for another actor."""
     wait = waits_for(item)
     assert wait is not None
     assert what in wait.what
@@ -116,7 +116,7 @@ def test_a_config_that_is_not_valid_waits_for_what_is_named() -> None:
 
 
 def test_new_ending_and_finished_ones() -> None:
-    """Nobody has judged it; it is deleted; it waits for nothing."""
+    """Check the reports on a finished run, on one under deletion, and on a new one without a status."""
     item = run(step="Finished", finishedAt=LATER, nodes={"n1": node(cleanedAt=LATE), "n2": node(cleanedAt=LATER)})
     item["status"]["record"].update(EDITED)
     assert report(item)["waits"] is None
@@ -129,7 +129,7 @@ def test_new_ending_and_finished_ones() -> None:
 
 
 def test_nodes_have_their_state_and_jobs_their_result_and_the_command_for_their_log() -> None:
-    """The node whose turn it is has the run's word; main Jobs come before cleanup Jobs."""
+    """Check that the current node has the state of the run, and that main Jobs are listed before cleanup Jobs."""
     jobs = {"cleanup:ns/disks": {**JOB, "name": "cleanup-1"}, "main:ns/disks": COMPLETE}
     shown = report(run({**RELEASED, "upgradedAt": LATER, "jobs": jobs}, **EDITED))
     first, second = shown["nodes"]

@@ -1,4 +1,4 @@
-"""A replay on a terminal, on plain objects."""
+"""Tests of how a replay is displayed on a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from tests.console.commands.test_foreign_text import EVIL, SHOWN
 
 @pytest.mark.parametrize("explained", ["", EVIL])
 def test_what_a_recording_says_is_shown_and_not_obeyed(explained: str) -> None:
-    """X-6: whoever may post an event chooses the fields of its data, and a function's answer may repeat them."""
+    """X-6: The replay's display escapes text from recorded events and responses.
+
+    Any client that may post an event chooses its fields, and a function's response may repeat them.
+    """
     event = CloudEvent({"id": EVIL, "source": "/s", "type": EVIL}, {})
     difference = Difference(EVIL, "cordon", EVIL, EVIL, [EVIL], explained)
     now = Answer(EVIL, 503, 0.1, error=EVIL)

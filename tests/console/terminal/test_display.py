@@ -1,4 +1,4 @@
-"""Maintenances on a terminal, on plain objects."""
+"""Unit tests of how maintenances are displayed on a terminal."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_why_one_failed_is_below_the_table_and_in_its_line() -> None:
 
 
 def test_why_one_does_not_begin_is_below_the_table_and_in_its_line() -> None:
-    """NMO-27a: it has no phase while another tool has the lease of its node."""
+    """NMO-27a: A maintenance without a phase is shown with the reason, such as a lease of another tool."""
     waiting = maintenance(lastError="the lease is held by another-tool")
 
     *_, below = text(overview([waiting, maintenance()], NOW)).splitlines()
@@ -90,7 +90,7 @@ def test_what_holds_one_up_is_below_it_where_somebody_waits_and_in_its_line() ->
 
 @pytest.mark.parametrize("after", ["2026-01-01T12:01:05Z", "2026-01-01T13:01:05.5+01:00"])
 def test_what_is_tried_again_says_when(after: str) -> None:
-    """A pod that a policy refused, or that came back, is not evicted before that."""
+    """Check that a pod that is retried later is shown with the time, as after a policy's denial or its recreation."""
     assert remedy({**BLOCKED, "retryAfter": after}) == f"{remedy(BLOCKED)}; tried again at 12:01:05 UTC"
     assert remedy({**BLOCKED, "retryAfter": "soon"}) == remedy(BLOCKED)
 
@@ -103,14 +103,14 @@ def test_the_details_tell_blocked_pods_from_those_on_their_way() -> None:
     shown = text(details("node-1", "cordoned, takes no new pods", [RUNNING], NOW))
 
     blocked, pending = shown.split("PENDING")
-    assert "3 of 5 pods left, created 10m ago" in blocked  # it may have begun long after that
+    assert "3 of 5 pods left, created 10m ago" in blocked  # the maintenance may have begun long after its creation
     assert "Last error: shop/web-1: said" in blocked
     assert "shop/web-1" in blocked.split("BLOCKED")[1]
     assert pending.split() == ["shop/web-2", "shop/db"]
 
 
 def test_on_a_narrow_terminal_no_name_and_no_command_is_broken() -> None:
-    """A table of six columns would fold them into pieces that nobody can copy."""
+    """Check that a narrow terminal shows names and commands in one piece, where a table would break them."""
     item, error = "shop/web-6c9bff56b7-fsp2j-of-a-stateful-set", "MultipleBudgets"
     blocked = [{**BLOCKED, "name": item.partition("/")[2], "since": SINCE, "message": "said"}]
     running = maintenance(phase="Running", evictionPods=1, blockedPods=[*blocked, {**blocked[0], "reason": error}])

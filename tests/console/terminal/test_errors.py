@@ -1,4 +1,4 @@
-"""What ends a command: Ctrl-C, wherever it comes, and errors of others' words."""
+"""Tests of how a command ends on Ctrl-C and on an error with text from others."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from console.terminal.errors import Commands, confirm, goes_on
 
 
 def ended(error: BaseException, *, rest: str = "") -> tuple[int, str]:
-    """Exit status and last words of a command that ends so."""
+    """Run a command that raises `error`, and return its exit status and stderr."""
 
     @click.group(cls=Commands)
     def group() -> None:
-        """All."""
+        """Group all commands."""
 
     @group.command
     def work() -> None:
@@ -29,19 +29,19 @@ def ended(error: BaseException, *, rest: str = "") -> tuple[int, str]:
 
 
 def test_ctrl_c_is_130_and_says_what_goes_on() -> None:
-    """Nothing where nothing does."""
+    """Check that Ctrl-C exits with 130 and reports what continues, or nothing if nothing continues."""
     assert ended(KeyboardInterrupt()) == (130, "")
     assert ended(KeyboardInterrupt(), rest="node\x1b goes on") == (130, "\nInterrupted: node\\x1b goes on\n")
 
 
 @pytest.mark.parametrize("kind", [OperationError, click.ClickException])
 def test_an_error_is_one_line_that_can_be_read(kind: type[Exception]) -> None:
-    """A name with brackets or controls in it is shown as it is."""
+    """Check that an error is one line in which control characters are escaped and markup is literal."""
     assert ended(kind("no node [/]\n\x1b[2J")) == (1, "Error: no node [/]\\n\\x1b[2J\n")
 
 
 def test_ctrl_c_at_a_question_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not the same as nobody there to give one, which says what to do instead."""
+    """Check that Ctrl-C at a confirmation ends the command, unlike a closed stdin, which is an error with a remedy."""
 
     def interrupted(_: str) -> str:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""What others wrote does to a terminal nothing but be read."""
+"""Tests that text from others is escaped for the terminal."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from console.terminal.escaping import JOINERS, escaped, escaped_all
     ],
 )
 def test_a_control_character_is_shown_and_not_obeyed(text: str, shown: str) -> None:
-    """Words of every language stay as they are."""
+    """Check that control characters are escaped, and that text in other languages is unchanged."""
     assert escaped(text) == shown
 
 
 @pytest.mark.slow
 @given(st.text())
 def test_what_is_shown_is_one_line_that_can_be_printed(text: str) -> None:
-    """Whatever it was."""
+    """Check that any escaped text is one line without control characters."""
     shown = escaped(text)
 
     assert len(shown.splitlines()) <= 1

@@ -1,4 +1,4 @@
-"""Which recorded events a command is about."""
+"""Tests of which recorded events the options of a command select."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRST, SECOND = "11111111-0000-0000-0000-000000000000", "00000000-0000-0000-0000
 
 @pytest.fixture
 def book(tmp_path: Path) -> Iterator[Journal]:
-    """Two maintenances under one name, one after the other."""
+    """Yield a journal with two maintenances of the same name, one created after the other."""
     with closing(Journal(tmp_path / "journal.db")) as journal:
         for uid in (FIRST, SECOND):
             reference = events.Reference(MEDIK8S.api_version, "node-1", uid)
@@ -36,7 +36,10 @@ def found(book: Journal, chosen: Chosen) -> list[tuple[str, str]]:
 
 
 def test_a_name_is_the_newest_maintenance_that_had_it(book: Journal) -> None:
-    """From one step to another would otherwise run through the end of one and the beginning of the next."""
+    """Check that a name selects the newest maintenance with that name, and a uid exactly that one.
+
+    With all maintenances of a name, a range of steps could start in one maintenance and end in the next.
+    """
     both = [events.MAINTENANCE_BEGUN, events.NODE_CORDONED]
 
     assert found(book, Chosen(maintenance="node-1")) == [(SECOND, kind) for kind in both]
@@ -44,7 +47,7 @@ def test_a_name_is_the_newest_maintenance_that_had_it(book: Journal) -> None:
 
 
 def test_which_of_several_it_is_is_said(book: Journal, capsys: pytest.CaptureFixture[str]) -> None:
-    """And how to choose another one; a uid is clear."""
+    """Check that an ambiguous name is reported with the other uids, while a uid is not ambiguous."""
     found(book, Chosen(maintenance="node-1"))
     said = capsys.readouterr().err
     found(book, Chosen(maintenance=FIRST))
@@ -57,7 +60,10 @@ def test_which_of_several_it_is_is_said(book: Journal, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("name", ["node-1", SECOND])
 def test_an_event_of_anybody_s_decides_nothing(book: Journal, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-6: whoever may emit events could have a recording of his own making replayed in the place of ours."""
+    """X-6: An event from another emitter does not change which maintenance is replayed.
+
+    Otherwise any client that may post events could have its own events replayed.
+    """
     attributes = {"id": "1", "source": "/anybody", "type": events.RESOURCE_UPDATED, "kind": "NodeMaintenance"}
     book.write(CloudEvent(attributes, {"metadata": {"name": name, "uid": "fake\x1b"}}))
 
@@ -66,7 +72,10 @@ def test_an_event_of_anybody_s_decides_nothing(book: Journal, name: str, capsys:
 
 
 def test_a_name_that_is_anybody_s_uid_is_a_name(book: Journal, capsys: pytest.CaptureFixture[str]) -> None:
-    """X-6: an event about the object with the uid node-1 would be replayed alone, in the place of all that was done."""
+    """X-6: A name is not taken as a uid if only an event of another emitter has that uid.
+
+    Otherwise only that event would be replayed, in place of the maintenance with that name.
+    """
     book.write(about("node-1", "/anybody"))
 
     assert {uid for uid, _ in found(book, Chosen(maintenance="node-1"))} == {SECOND}
@@ -76,7 +85,7 @@ def test_a_name_that_is_anybody_s_uid_is_a_name(book: Journal, capsys: pytest.Ca
 def test_where_nothing_is_ours_a_uid_comes_first_and_others_are_told(
     book: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """X-6: which of them is true nobody knows: it is said."""
+    """X-6: If all events are from other emitters, an exact uid wins, and the command reports the other uids."""
     for uid, name in (("node-2", "other"), ("real", "node-2")):
         book.write(about(uid, "/anybody", name))
 
@@ -86,7 +95,7 @@ def test_where_nothing_is_ours_a_uid_comes_first_and_others_are_told(
 
 @pytest.mark.parametrize("kind", ["NodeMaintenance", RUN])
 def test_an_event_that_has_a_name_and_no_uid_is_of_none(book: Journal, kind: str) -> None:
-    """X-6: "" would stand for all that is in the journal."""
+    """X-6: An event with a name and without a uid is not selected; an empty uid would select the whole journal."""
     book.write(CloudEvent({"id": "1", "source": "/anybody", "type": "x", "kind": kind}, {"metadata": {"name": "mine"}}))
 
     for choose in (selected_by, uid_of_run):
@@ -99,12 +108,12 @@ def selected_by(book: Journal, name: str) -> list[Entry]:
 
 
 def about(uid: str, source: str, name: str = "node-1") -> CloudEvent:
-    """An event about the NodeMaintenance with this uid and name."""
+    """Build an event about the NodeMaintenance with this uid and name."""
     attributes = {"id": uid, "source": source, "type": "x", "maintenance": uid, "subject": name}
     return CloudEvent(attributes, None)
 
 
 def test_steps_narrow_it(book: Journal) -> None:
-    """From the first of its events of one type, up to the last of another."""
+    """Check that `first` and `last` limit the range, from the first event of one type to the last of another."""
     assert found(book, Chosen(maintenance="node-1", first="node.cordoned")) == [(SECOND, events.NODE_CORDONED)]
     assert found(book, Chosen(maintenance=FIRST, last="maintenance.begun")) == [(FIRST, events.MAINTENANCE_BEGUN)]

@@ -1,4 +1,4 @@
-"""A cluster of the console's own, so that its list shows what these tests made and nothing else."""
+"""Fixtures: a separate cluster for the console, so that its list shows only the objects of these tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.console.web.site import Browser, Site, start_browser
 
 @pytest.fixture(scope="package")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Give a cluster with all three NodeMaintenance APIs, the product and its console."""
+    """Yield a cluster with all three NodeMaintenance API groups, the product and its console."""
     folder = tmp_path_factory.mktemp("site")
     with LocalCluster(folder / "servers", nodes=1) as cluster:
         localproduct.install(cluster, v1alpha1=True)
@@ -33,7 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture(scope="package")
 def driver() -> Iterator[Chrome]:
-    """Give one browser for all tests."""
+    """Yield one browser for all tests."""
     driver = start_browser()
     yield driver
     driver.quit()
@@ -41,7 +41,7 @@ def driver() -> Iterator[Chrome]:
 
 @pytest.fixture
 def browser(driver: Chrome, site: Site) -> Browser:
-    """Give that browser, of a desk's size and light, without cookies."""
+    """Return that browser with a desktop viewport, a light theme and no cookies."""
     driver.delete_all_cookies()
     browser = Browser(driver, site.console)
     browser.look()

@@ -1,4 +1,4 @@
-"""Measure a page in pixels, by scripts in it: broken words, overlapping texts, boxes and menus."""
+"""Measures the layout of a page with scripts: broken words, overlapping texts, overflowing boxes and menus."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 from tests.console.web.site import Browser
 
 LONGEST_WORD = 14
-"""Letters; a longer word is a name of a pod or an id, which may be broken to fit."""
+"""Maximum characters of a word that must not be broken; longer words are pod names or ids, which may be broken."""
 OVERLAP = 2
-"""Pixels by which the boxes of two texts may touch: a line is less high than its font's box."""
+"""Pixels by which two text boxes may overlap, since a font's box is higher than its visible characters."""
 
 TEXTS = """
 const ancestors = element => element ? [element, ...ancestors(element.parentElement)] : [];
@@ -92,25 +92,25 @@ return { width: box.width, height: box.height, left: box.left, right: box.right,
 
 
 def broken_words(browser: Browser, selector: str) -> list[str]:
-    """Words inside the element that are written on more than one line."""
+    """Return the words in the element that are broken over several lines."""
     found: list[str] = browser.script(BROKEN, selector, LONGEST_WORD)
     return found
 
 
 def overlapping(browser: Browser, selector: str) -> list[str]:
-    """Pairs of texts inside the element that are written on each other."""
+    """Return the pairs of texts in the element that overlap."""
     found: list[str] = browser.script(OVERLAPPING, selector, OVERLAP)
     return found
 
 
 def spilling(browser: Browser, selector: str) -> list[str]:
-    """Texts of the elements whose content is wider than they are."""
+    """Return the texts of the elements whose content is wider than the element."""
     found: list[str] = browser.script(SPILLING, selector)
     return found
 
 
 def box(browser: Browser, selector: str, *, scroll: bool = True) -> dict[str, Any]:
-    """Where the element is, and whether a click at its middle hits it; by default it is scrolled into view first."""
+    """Return the element's position, and whether a click at its center hits it; by default, scroll to it first."""
     element = browser.one(selector)
     if scroll:
         browser.script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)

@@ -1,4 +1,4 @@
-"""The console at work, a browser in front of it, and what tests do with both."""
+"""The running console, a browser for it, and what tests do with both."""
 
 from __future__ import annotations
 
@@ -30,23 +30,26 @@ FLAGS = (
 
 @dataclass(frozen=True)
 class Site:
-    """A cluster with the product at work on it, and its console."""
+    """A cluster with the running product, and its console."""
 
     scene: Scene
     console: Console
 
     def url(self, path: str, **query: str) -> str:
-        """The address of a page."""
+        """Return the URL of a page."""
         return page(self.console, path, **query)
 
 
 def page(console: Console, path: str, **query: str) -> str:
-    """The address of a page."""
+    """Return the URL of a page."""
     return f"{console.url}{path}{'?' + urlencode(query) if query else ''}"
 
 
 def start_browser() -> Chrome:
-    """A Chromium with nothing in its profile. Raises `LocalClusterError`, which says what to install, without one."""
+    """Start a Chromium with an empty profile.
+
+    Raises `LocalClusterError`, which names the package to install, if Chromium is not installed.
+    """
     options = ChromeOptions()
     options.binary_location = str(find("chromium"))
     for flag in (*FLAGS, f"--user-data-dir={tempfile.mkdtemp(prefix='chromium')}"):
@@ -56,13 +59,13 @@ def start_browser() -> Chrome:
 
 
 class Browser:
-    """One window of a real Chromium on one console."""
+    """One window of a real Chromium that shows one console."""
 
     def __init__(self, driver: Chrome, console: Console) -> None:
         self.driver, self._console = driver, console
 
     def look(self, size: tuple[int, int] = DESK, *, dark: bool = False) -> None:
-        """Take a size and a preference for light or dark."""
+        """Emulate a viewport size and the preference for a light or dark theme."""
         width, height = size
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == PHONE}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
@@ -70,38 +73,38 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 
     def open(self, path: str, **query: str) -> None:
-        """Load a page, and wait until it is live where it has a stream."""
+        """Load a page, and wait until its event stream is connected if it has one."""
         self.driver.get(page(self._console, path, **query))
         if self.all("[sse-connect]"):
             self.until(lambda: self.text("#connection") == "live")
 
     def nodes(self, *names: str) -> None:
-        """Open the list with just the nodes whose names begin so."""
+        """Open the list of nodes, filtered to the names with the prefix of the first one."""
         self.open("/nodes", q=names[0].rsplit("-", 1)[0] if names else "")
 
     def all(self, selector: str) -> list[WebElement]:
-        """All elements of a CSS selector."""
+        """Return all elements that match a CSS selector."""
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
     def one(self, selector: str) -> WebElement:
-        """The element of a CSS selector, awaited."""
+        """Wait for an element that matches a CSS selector, and return it."""
         return self.until(lambda: self.all(selector))[0]
 
     def text(self, selector: str) -> str:
-        """What the element shows, "" when there is none; read at one go, since the page changes by itself."""
+        """Return the text of the element, "" if there is none, in one call, since the page changes by itself."""
         script = "const found = document.querySelector(arguments[0]); return found ? found.innerText : ''"
         return str(self.script(script, selector)).strip()
 
     def cell(self, node: str, name: str) -> str:
-        """What a cell of the node's row shows: state, progress, pods or why."""
+        """Return the text of a cell in the node's row: `state`, `progress`, `pods` or `why`."""
         return self.text(f"#{key(node)}-{name}")
 
     def script(self, text: str, *arguments: Any) -> Any:
-        """The result of a script in the page."""
+        """Run a script in the page, and return its result."""
         return self.driver.execute_script(text, *arguments)
 
     def until(self, holds: Callable[[], T], seconds: float = SECONDS) -> T:
-        """What `holds` gives once that is true; on failure what the page shows."""
+        """Wait until `holds` returns a true value, and return it; the timeout error contains the page's text."""
         wait = WebDriverWait(self.driver, seconds, poll_frequency=0.1)
         try:
             return wait.until(lambda _: holds())
@@ -109,16 +112,16 @@ class Browser:
             raise AssertionError(f"{type(error).__name__}; the page shows: {self.text('body')}") from error
 
     def choose(self, node: str) -> None:
-        """Tick the node's box."""
+        """Select the node's checkbox."""
         self.one(f"#{key(node)} input").click()
 
     def menu(self, node: str) -> list[str]:
-        """Open the node's menu; what it says."""
+        """Open the node's menu, and return the texts of its items."""
         self.one(f"#{key(node)} summary").click()
         return [item.text for item in self.all(f"#{key(node)}-offers li")]
 
     def window(self) -> str:
-        """What the open window says, awaited."""
+        """Wait until a dialog is open, and return its text."""
         return self.until(lambda: self.text("dialog[open]"))
 
     def press(self, kind: str) -> None:
@@ -129,14 +132,14 @@ class Browser:
         self.until(lambda: self.text("#window-body h2") == kind)
 
     def replay(self) -> list[list[str]]:
-        """Replay the open event: function, result, answer then and answer now; a row for each function."""
+        """Replay the open event, and return a row per function: name, result, recorded response and new response."""
         self.one("dialog[open] .replay button").click()
         self.until(lambda: self.all("#replayed table"))
         rows = self.all("#replayed tbody tr:not(.differs)")
         return [[cell.text for cell in row.find_elements(By.CSS_SELECTOR, "th, td")] for row in rows]
 
     def confirm(self, reason: str = "") -> None:
-        """Give a reason, if any, press the window's own button, and wait until the window is gone."""
+        """Enter the reason, if any, press the dialog's button, and wait until the dialog is closed."""
         self.window()
         if reason:
             self.one("dialog[open] input[name=reason]").send_keys(reason)
@@ -144,5 +147,5 @@ class Browser:
         self.until(lambda: not self.all("dialog[open]"))
 
     def errors(self) -> list[str]:
-        """What the browser complained of since last asked: scripts, styles or connections that were refused."""
+        """Return the browser's errors since the last call: refused or failed scripts, styles and connections."""
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]  # type: ignore[no-untyped-call]

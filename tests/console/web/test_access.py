@@ -1,4 +1,4 @@
-"""Who may do what at the console, and what it refuses (OSV-7, OSV-8, OSV-14)."""
+"""Tests of the permissions for actions in the console, and of the requests that it refuses (OSV-7, OSV-8, OSV-14)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def scene(site: Site) -> Scene:
 
 @pytest.fixture(scope="module")
 def node(site: Site) -> str:
-    """A node that no test here puts into maintenance for good."""
+    """Return a node that every test takes out of maintenance again."""
     return site.scene.node("guarded-1")
 
 
@@ -54,7 +54,7 @@ def in_maintenance(scene: Scene, node: str) -> bool:
 
 @proves("OSV-7", "OSV-8")
 def test_only_the_confirmation_changes_anything(site: Site, form: Form, scene: Scene, node: str) -> None:
-    """OSV-7, OSV-8: a POST without it shows the window, and no more; with it, all works without any script."""
+    """OSV-7, OSV-8: A POST without confirmation only shows the dialog; a confirmed POST works without JavaScript."""
     asked = form.post("/start", node, reason="new disk")
     assert (asked.status_code, in_maintenance(scene, node)) == (200, False)
     assert "Take <strong>guarded-1</strong> out of service?" in asked.text
@@ -71,7 +71,7 @@ def test_only_the_confirmation_changes_anything(site: Site, form: Form, scene: S
 @proves("OSV-7")
 @pytest.mark.parametrize("confirm", ["", "yes"])
 def test_an_unknown_node_is_404(site: Site, form: Form, confirm: str) -> None:
-    """OSV-7, NMO-19: nothing is created for it, and its name is shown as text."""
+    """OSV-7, NMO-19: A form with an unknown node creates nothing, and its name is escaped in the page."""
     for path in ("/start", "/stop"):
         refused = form.post(path, "<b>no</b>", confirm=confirm)
         assert refused.status_code == 404
@@ -81,7 +81,7 @@ def test_an_unknown_node_is_404(site: Site, form: Form, confirm: str) -> None:
 
 @pytest.mark.slow
 def test_what_the_journal_cannot_be_asked_is_400(site: Site, postgresql: PostgreSQL, tmp_path: Path) -> None:
-    """X-6: PostgreSQL takes no NUL in a text."""
+    """X-6: A filter value that the journal cannot hold is a 400 error; PostgreSQL accepts no NUL in text."""
     Journal(url := postgresql.database()).close()
     kubeconfig = site.scene.cluster.kubeconfig
 
@@ -95,7 +95,7 @@ def test_what_the_journal_cannot_be_asked_is_400(site: Site, postgresql: Postgre
 @proves("OSV-7")
 @pytest.mark.parametrize("confirm", ["", "yes"])
 def test_a_node_in_maintenance_is_409(site: Site, form: Form, scene: Scene, confirm: str) -> None:
-    """OSV-7, NMO-22."""
+    """OSV-7, NMO-22: Starting maintenance of a node that is already in maintenance is a 409 error."""
     node = scene.node(f"taken-{confirm or 'not'}")
     path = scene.maintain(node)
     scene.reaches(path)
@@ -111,7 +111,7 @@ def test_a_node_in_maintenance_is_409(site: Site, form: Form, scene: Scene, conf
 def test_stop_of_a_node_that_is_not_in_maintenance_is_409_and_changes_nothing(
     form: Form, scene: Scene, confirm: str
 ) -> None:
-    """OSV-8: one that was cordoned by hand stays so."""
+    """OSV-8: Stopping a node without a maintenance is a 409 error, and a cordon by hand stays."""
     node = scene.node(f"cordoned-{confirm or 'not'}")
     scene.cluster.kubectl("cordon", node)
 
@@ -124,7 +124,7 @@ def test_stop_of_a_node_that_is_not_in_maintenance_is_409_and_changes_nothing(
 
 @proves("OSV-8")
 def test_an_old_stop_window_ends_no_maintenance_that_it_did_not_show(form: Form, scene: Scene) -> None:
-    """OSV-8: the next one of the node, under the same name, goes on; a window that shows it ends it."""
+    """OSV-8: An outdated stop dialog does not end a newer maintenance of the same name; a current dialog does."""
     node = scene.node("windowed-1")
     path = scene.maintain(node, name=node)
     scene.reaches(path)
@@ -146,7 +146,7 @@ def test_an_old_stop_window_ends_no_maintenance_that_it_did_not_show(form: Form,
 
 @proves("OSV-8")
 def test_a_form_that_names_no_node_ends_nothing(form: Form, scene: Scene) -> None:
-    """OSV-8: an empty name is no node's, and least of all that of every node; what the address says is no form."""
+    """OSV-8: A form with an empty node name changes nothing, and the console ignores a node in the URL of a POST."""
     node = scene.node("unnamed-1")
     path = scene.maintain(node)
     scene.reaches(path)
@@ -164,7 +164,7 @@ def test_a_form_that_names_no_node_ends_nothing(form: Form, scene: Scene) -> Non
 
 
 def shown(form: Form, scene: Scene, path: str, node: str) -> str:
-    """The uid of the maintenance, once the window that would end it carries that."""
+    """Wait until the stop dialog contains the uid of the maintenance, and return the uid."""
     uid = str(scene.admin.get(path)["metadata"]["uid"])
     await_ready("the window", lambda: SHOWN.findall(form.post("/stop", node).text) == [uid], [], 10)
     return uid
@@ -173,7 +173,7 @@ def shown(form: Form, scene: Scene, path: str, node: str) -> str:
 def test_of_several_nodes_those_that_can_are_done_and_the_others_told(
     site: Site, form: Form, scene: Scene, node: str
 ) -> None:
-    """OSV-7: one refusal does not stop the others."""
+    """OSV-7: A form with several nodes starts those that it can, and reports the others."""
     answer = form.post("/start", node, "nowhere", confirm="yes")
 
     assert answer.status_code == 200
@@ -198,7 +198,7 @@ def test_of_several_nodes_those_that_can_are_done_and_the_others_told(
 def test_a_post_from_another_site_is_403_even_with_cookie_and_token(
     form: Form, scene: Scene, node: str, headers: dict[str, str]
 ) -> None:
-    """OSV-7."""
+    """OSV-7: A POST from another site is refused even if it carries the cookie and the token."""
     refused = form.post("/start", node, confirm="yes", headers=headers)
 
     assert refused.status_code == 403
@@ -208,7 +208,7 @@ def test_a_post_from_another_site_is_403_even_with_cookie_and_token(
 
 @pytest.mark.parametrize("letter", ["", "x", "77", "9" * 5000])
 def test_a_dead_letter_that_is_none_is_404(form: Form, letter: str) -> None:
-    """X-1: whatever stands in the form in the place of its number."""
+    """X-1: An invalid dead letter number in the form is a 404 error, whatever its text."""
     refused = form.post("/dead-letters/redrive", letter=letter, confirm="yes")
 
     assert refused.status_code == 404
@@ -217,7 +217,7 @@ def test_a_dead_letter_that_is_none_is_404(form: Form, letter: str) -> None:
 
 @pytest.mark.parametrize("token", ["", "guessed"])
 def test_a_post_without_the_forms_token_is_403(site: Site, form: Form, scene: Scene, node: str, token: str) -> None:
-    """OSV-7: with or without the cookie."""
+    """OSV-7: A POST without the form's token is refused, with or without the cookie."""
     without_cookie = {"node": node, "confirm": "yes", "csrf": form.token}
 
     assert form.post("/start", node, confirm="yes", csrf=token).status_code == 403
@@ -226,12 +226,15 @@ def test_a_post_without_the_forms_token_is_403(site: Site, form: Form, scene: Sc
 
 
 def test_a_page_of_another_name_that_leads_here_gets_nothing(site: Site) -> None:
-    """On this machine the console acts for whoever asks; a name in somebody else's DNS must not be enough to ask."""
+    """Check that the console refuses requests with another host name.
+
+    On a loopback address, the console acts for every caller, so a DNS rebinding attack could otherwise use it.
+    """
     assert requests.get(site.url("/nodes"), headers={"Host": "rebound.example"}, timeout=10).status_code == 400
 
 
 def test_every_answer_carries_the_headers_that_browsers_obey(site: Site) -> None:
-    """No script or style but our own files, no frame around us, nothing kept."""
+    """Check the security headers: only own scripts and styles, no frames, and a protected cookie."""
     for path in ("/nodes", "/events", "/nodes/none", "/static/console.js"):
         headers = requests.get(site.url(path), timeout=10).headers
         assert "default-src 'none'; script-src 'self'; style-src 'self';" in headers["Content-Security-Policy"]
@@ -245,7 +248,10 @@ def test_every_answer_carries_the_headers_that_browsers_obey(site: Site) -> None
 
 @pytest.fixture(scope="module")
 def tokens(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The console as in a cluster: others can reach it, its own account may look, and callers bring tokens."""
+    """Yield a console as in a cluster: other hosts can reach it, and callers send tokens.
+
+    The console's own ServiceAccount may only view.
+    """
     cluster = site.scene.cluster
     with Console(cluster, tmp_path_factory.mktemp("tokens"), user=VIEWER, address="0.0.0.0") as console:  # noqa: S104
         yield Site(site.scene, console)
@@ -256,7 +262,7 @@ def tokens(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sit
     "path", ["/nodes", "/nodes/guarded-1", "/live/nodes", "/live/nodes/guarded-1", "/start?node=x"]
 )
 def test_a_caller_who_may_not_look_sees_nothing(tokens: Site, scene: Scene, node: str, path: str) -> None:
-    """OSV-7: reading is the caller's right, too; the refusal names what is missing."""
+    """OSV-7: A caller without permission to view gets an error that names the missing permission, and no data."""
     nobody, unprivileged = look(tokens, path), look(tokens, path, bearer(scene, UNPRIVILEGED))
     wrong = look(tokens, path, {"Authorization": "Bearer wrong"})
 
@@ -269,7 +275,7 @@ def test_a_caller_who_may_not_look_sees_nothing(tokens: Site, scene: Scene, node
 
 @proves("OSV-7", "OSV-14")
 def test_a_caller_who_may_only_look_is_403(tokens: Site, scene: Scene, node: str) -> None:
-    """OSV-7, OSV-14: the page is there, the action is refused by the API server."""
+    """OSV-7, OSV-14: A caller who may only view sees the page, and the API server refuses the action."""
     headers = bearer(scene, VIEWER)
 
     assert node in look(tokens, "/nodes", headers).text
@@ -280,7 +286,7 @@ def test_a_caller_who_may_only_look_is_403(tokens: Site, scene: Scene, node: str
 
 
 def test_a_token_acts_as_its_owner(tokens: Site, scene: Scene) -> None:
-    """The audit log names the caller, not the console."""
+    """Check that the API server's audit log names the owner of the token, not the console."""
     node = scene.node("bearer-1")
 
     assert act(tokens, "/start", node, bearer(scene, access.ADMIN)).status_code == 303
@@ -295,15 +301,18 @@ def test_a_token_acts_as_its_owner(tokens: Site, scene: Scene) -> None:
 
 
 def test_where_no_proxy_was_named_identity_headers_count_for_nothing(tokens: Site) -> None:
-    """Off unless switched on."""
+    """Check that identity headers have no effect if no proxy is configured."""
     forged = {"X-Forwarded-User": "admin", "X-Forwarded-Groups": "system:masters"}
     assert look(tokens, "/nodes", forged).status_code == 401
 
 
 @pytest.mark.slow
 def test_a_kubelet_may_ask_for_health_by_the_pods_address(site: Site, tmp_path: Path) -> None:
-    """With names set, too: it knows no other. Nothing else is answered under a name that is not the console's."""
-    with Console(site.scene.cluster, tmp_path, "--host", "console.example") as console:  # it is up: it was asked so
+    """Check that a console with `--host` answers health checks under any host name, and nothing else.
+
+    A kubelet uses the pod's IP address.
+    """
+    with Console(site.scene.cluster, tmp_path, "--host", "console.example") as console:  # the startup check used the IP
         named = Site(site.scene, console)
         assert look(named, "/health/liveness").status_code == 200
         for path in ("/nodes", "/static/console.js", "/no-such-page", "/health"):
@@ -315,7 +324,7 @@ HASTY = (
     "from console.web.serving import Worker; Worker.request_seconds = Worker.answer_seconds = 1.0; "
     "from console.cli import main; main()"
 )
-"""The console, with less patience than it has."""
+"""Program that runs the console with shorter time limits."""
 HALF_FORM = b"POST /start HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n"
 HALF_FORM += b"Content-Type: application/x-www-form-urlencoded\r\n\r\nn"
 
@@ -323,7 +332,7 @@ HALF_FORM += b"Content-Type: application/x-www-form-urlencoded\r\n\r\nn"
 @pytest.mark.slow
 @pytest.mark.parametrize("begun", [b"G", HALF_FORM], ids=["a line", "a form"])
 def test_requests_that_never_end_hold_no_thread_for_ever(site: Site, tmp_path: Path, begun: bytes) -> None:
-    """X-6: as many as there are threads, from whoever reaches it, and none says any more: it answers again."""
+    """X-6: Unfinished requests, one for each thread, time out, and the console answers again."""
     console = Console(site.scene.cluster, tmp_path)
     console.server.command[:3] = [sys.executable, "-c", HASTY]
     with console, ExitStack() as stack:
@@ -337,7 +346,10 @@ def test_requests_that_never_end_hold_no_thread_for_ever(site: Site, tmp_path: P
 def test_a_form_of_one_replica_is_accepted_by_another(
     site: Site, form: Form, scene: Scene, node: str, tmp_path: Path
 ) -> None:
-    """Two pods answer by one name; while a node is drained, what one of them wrote comes to the other."""
+    """Check that one replica of the console accepts a form that another replica rendered.
+
+    During a drain, two pods may serve the same address, so a form may reach the other pod.
+    """
     with Console(scene.cluster, tmp_path) as second:
         form.site = Site(scene, second)
         assert form.post("/start", node, confirm="yes", at=node).status_code == 303
@@ -347,7 +359,7 @@ def test_a_form_of_one_replica_is_accepted_by_another(
 
 
 def test_an_address_that_is_taken_is_one_line(site: Site) -> None:
-    """X-6: before any address is told, and with what to do instead."""
+    """X-6: An address in use is a one-line error with a remedy, and the command prints no URL before it."""
     taken = site.console.url.removeprefix("http://")
     words = ["console", "--kubeconfig", str(site.scene.cluster.kubeconfig), "--listen", taken]
 

@@ -1,4 +1,4 @@
-"""One line for each action: who asked, for what, from where, and what became of it."""
+"""Tests of the console's audit log: one line per action, with user, object, origin and outcome."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MODES: dict[str, tuple[Callable[[Scene], dict[str, str]], Callable[[Scene], dict
         lambda scene: {USER: VIEWER, PROOF: SECRET},
     ),
 }
-"""Way to say who asks → headers of somebody who may, and of somebody who may only look."""
+"""Identification mode → functions that return headers of a user who may act, and of one who may only view."""
 DIGEST = re.compile(r'name="digest" value="([^"]+)"')
 NAMES = {"token": "admin", "proxy": "boss"}
 
@@ -48,7 +48,7 @@ def scene(site: Site) -> Scene:
 def asked(
     request: pytest.FixtureRequest, site: Site, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, Site]]:
-    """A way in which callers say who they are, and a console that knows it."""
+    """Yield an identification mode and a console that uses it."""
     folder, cluster = tmp_path_factory.mktemp(request.param), site.scene.cluster
     secret = folder / "secret"
     secret.write_text(SECRET)
@@ -63,7 +63,7 @@ def asked(
 
 @pytest.mark.slow
 def test_each_action_leaves_one_line(asked: tuple[str, Site], scene: Scene) -> None:
-    """Done or refused: the user as the API server or the proxy names him, and the address that he came from."""
+    """Check that each action, done or refused, is one line with the authenticated user and the client's address."""
     mode, site = asked
     may, may_not = (headers(scene) for headers in MODES[mode])
     node = scene.node(f"audited-{mode}")
@@ -87,7 +87,10 @@ def test_each_action_leaves_one_line(asked: tuple[str, Site], scene: Scene) -> N
 
 
 def test_on_this_machine_alone_the_line_names_the_kubeconfigs_user(site: Site, scene: Scene) -> None:
-    """Several nodes are several lines, each with its own end; looking and asking first leave none."""
+    """Check that the line names the kubeconfig's user on a loopback console, and that viewing is not logged.
+
+    A form with several nodes is logged as one line per node, each with its own outcome.
+    """
     node = scene.node("audited-here")
     with requests.Session() as session:
         form = Form(site, session)
@@ -107,7 +110,10 @@ def test_on_this_machine_alone_the_line_names_the_kubeconfigs_user(site: Site, s
 
 @pytest.mark.slow
 def test_a_redrive_is_done_when_it_was_delivered(site: Site, receiver: Receiver, tmp_path: Path) -> None:
-    """Not when it was begun: a line for each dead letter, with what its function answered, or why nobody was asked."""
+    """Check that a redrive is logged after its delivery, with one line per dead letter.
+
+    Each line has the function's response, or the reason why no function was called.
+    """
     url, file = f"{receiver.url}/cordon", tmp_path / "journal.db"
     answers = {"1": Answer(400, body=b"no such thing"), "2": Answer(500, body=b"away"), "3": Answer(200)}
     receiver.answers["/cordon"] = lambda request: answers[request.id]
@@ -136,7 +142,7 @@ def test_a_redrive_is_done_when_it_was_delivered(site: Site, receiver: Receiver,
 
 
 def test_what_became_of_a_node_is_told_before_the_others_are_done() -> None:
-    """X-6: of a console that is killed amid a request the lines say what it has done."""
+    """X-6: Each node's outcome is logged as soon as it is known, so that a killed console loses no finished action."""
     told: list[str] = []
 
     async def act_on_both() -> None:
@@ -158,7 +164,7 @@ def test_what_became_of_a_node_is_told_before_the_others_are_done() -> None:
 
 
 def test_a_forged_request_leaves_a_line_too(asked: tuple[str, Site]) -> None:
-    """Whoever tries is told of, though a stranger not by name; what he sent cannot break the line."""
+    """Check that a forged request is logged without a user name, and that its fields cannot break the line."""
     _, strangers = asked
     forged = {"node": 'x"}\n{"logger": "audit"', "confirm": "yes"}
 
@@ -173,7 +179,7 @@ def test_a_forged_request_leaves_a_line_too(asked: tuple[str, Site]) -> None:
 def test_a_refused_request_with_many_names_costs_as_much_as_one(
     site: Site, scene: Scene, tmp_path: Path, count: int, status: int
 ) -> None:
-    """X-6: whoever may only look is refused once, by few requests and lines, and not for each name."""
+    """X-6: A refused request with many names costs a constant number of requests and log lines."""
 
     def whoamis() -> int:
         asked = [entry for entry in scene.audit() if entry["objectRef"]["resource"] == "selfsubjectreviews"]

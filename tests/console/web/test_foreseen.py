@@ -1,4 +1,4 @@
-"""What the API server warns of and refuses, in the window that asks and in the command (NMO-18)."""
+"""Tests of the API server's warnings and denials in the confirmation dialog and in the command's output (NMO-18)."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ AWAY = {
         }
     ],
 }
-"""A webhook that nobody serves."""
+"""Configuration of a webhook that has no server."""
 BARE = "1 pod that no controller makes again will be gone for good: "
 
 
 @pytest.fixture(scope="module")
 def guarded(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """Give the site's cluster with the webhook, which other tests do without."""
+    """Yield the site's cluster with the admission webhook, which other tests do not use."""
     with Webhook(site.scene.cluster, tmp_path_factory.mktemp("webhook")):
         yield site.scene
     site.scene.cluster.kubectl("delete", "-f", COMPONENT / "webhook.yaml", "-f", COMPONENT / "policy.yaml")
@@ -70,7 +70,7 @@ def test_the_window_warns_before_anything_is_changed(guarded: Scene, form: Form)
 
 @proves("NMO-18", "NMO-23")
 def test_the_window_leaves_out_who_would_be_refused(guarded: Scene, form: Form) -> None:
-    """A node that etcd needs is named with its reason; the other one may go."""
+    """Check that the dialog excludes a node that etcd needs, with the reason, and includes the other node."""
     members = [guarded.node(f"member-{number}") for number in (1, 2)]
     worker = guarded.node("foreseen-2")
     for name in members:
@@ -92,7 +92,7 @@ def test_the_window_leaves_out_who_would_be_refused(guarded: Scene, form: Form) 
 @pytest.mark.slow
 @proves("NMO-18", "OSV-7")
 def test_the_window_says_what_it_did_not_ask(guarded: Scene, form: Form) -> None:
-    """Of the nodes beyond those that it asks for, it says how many they are."""
+    """Check that the dialog states how many nodes exceed the limit of previews."""
     nodes = [guarded.node(f"asked-{number}") for number in range(MOST_FORESEEN + 2)]
     shown = form.site.url("/nodes", q=nodes[-1])
     await_ready("the list", lambda: f"/nodes/{nodes[-1]}" in form.session.get(shown, timeout=10).text, [])
@@ -103,7 +103,10 @@ def test_the_window_says_what_it_did_not_ask(guarded: Scene, form: Form) -> None
 
 @proves("NMO-18", "OSV-7")
 def test_the_window_says_that_it_could_not_ask(guarded: Scene, form: Form) -> None:
-    """Here since a webhook that has to be asked does not answer; the action is offered, and says so itself."""
+    """Check that the dialog reports a failed preview and still offers the action.
+
+    The preview fails because another webhook with `failurePolicy: Fail` does not answer.
+    """
     node = guarded.node("foreseen-4")
     shown = form.site.url("/nodes", q=node)
     await_ready("the list", lambda: f"/nodes/{node}" in form.session.get(shown, timeout=10).text, [])

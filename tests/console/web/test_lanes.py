@@ -1,4 +1,4 @@
-"""The picture of recorded events: who has a lane, and where what is drawn."""
+"""Unit tests of the timeline diagram: the lanes, and the positions of events and attempts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def after(value: float) -> datetime:
 
 
 def entry(seq: int, kind: str, step: str, at: float, *functions: str, status: int = 200) -> Entry:
-    """An event that `step` emitted, with an attempt of each of these functions."""
+    """Build an entry of an event that `step` emitted, with one attempt of each of these functions."""
     emitted = event(kind, step, MAINTENANCE, "node-1", seed=str(seq))
     made = [Attempt(emitted.get_source(), emitted.get_id(), name, after(at + 0.01), 0.02, status) for name in functions]
     return Entry(seq, after(at), emitted, tuple(made))
 
 
 def test_a_wait_is_drawn_short_and_a_burst_wide_enough() -> None:
-    """An hour takes no more room than the widest step, ten microseconds no less than the narrowest."""
+    """Check that a long wait is drawn with the maximum width and a very short delay with the minimum width."""
     scale = Scale([START, after(0.00001), after(3600)])
 
     assert scale(START) == LEFT
@@ -37,7 +37,7 @@ def test_a_wait_is_drawn_short_and_a_burst_wide_enough() -> None:
 
 
 def test_every_function_has_a_lane_in_the_order_of_a_maintenance() -> None:
-    """Those that emit, and those with attempts."""
+    """Check that emitters and functions with attempts have lanes, in the order of a maintenance."""
     picture = draw(
         [
             entry(1, events.MAINTENANCE_BEGUN, "begin", 0, "status", "cordon"),
@@ -61,7 +61,7 @@ def test_what_failed_is_marked() -> None:
 
 
 def test_each_attempt_of_a_function_on_an_event_has_a_bar() -> None:
-    """With a line from the event: what failed before it worked is seen."""
+    """Check that each attempt has a bar and a line from the event, so that earlier failures are visible."""
     once = entry(1, events.NODE_TAINTED, "taint", 0, "evict")
     made = (replace(once.attempts[0], at=after(at), status=status) for at, status in ((1, 503), (3, 503), (9, 200)))
 
@@ -73,7 +73,7 @@ def test_each_attempt_of_a_function_on_an_event_has_a_bar() -> None:
 
 
 def test_an_event_is_never_drawn_after_an_attempt_on_it() -> None:
-    """The time of arrival in the journal may be later."""
+    """Check that an event is drawn before its attempts, even if it arrived in the journal later."""
     late = entry(1, events.NODE_TAINTED, "taint", 5)
     early = Attempt("s", "e", "evict", after(1), 0.1, 200)
 

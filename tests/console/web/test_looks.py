@@ -1,6 +1,6 @@
-"""Every page, light, dark and on a phone: readable by all, nothing refused by the browser, fast; pictures on request.
+"""Tests of every page in light, dark and phone display modes: accessibility, layout, browser errors and speed.
 
-`make screenshots` writes the pictures into docs/screenshots.
+`make screenshots` runs them to write screenshots into docs/screenshots.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
 LOOKS = {"light": (DESK, False), "dark": (DESK, True), "phone": (PHONE, False)}
 SIGHTS = {**LOOKS, "dark phone": (PHONE, True)}
 STILL = ("nodes", "window", "node", "timeline", "event", "events", "dead-letters", "error")
-"""Pages, and what opens on them; beside them the menu, which has a test of its own."""
+"""Pages and dialogs that the tests only view; the row's menu has tests of its own."""
 PLAIN = {"events": "/events", "dead-letters": "/dead-letters", "error": "/nodes/no-such-node"}
 SMALLEST_BOX, SMALLEST_TARGET = 16, 24
-"""Pixels: of a box to tick, and of what is hit by a finger or a mouse (WCAG 2.5.8)."""
+"""Minimum size in pixels of a checkbox, and of a target for a finger or mouse (WCAG 2.5.8)."""
 MANY = 500
 PAINT_MILLISECONDS = 1000
 
 
 @pytest.fixture(scope="module")
 def rack(site: Site) -> Iterator[list[str]]:
-    """Eight nodes in all the states there are; one has numbers of two digits."""
+    """Yield the names of eight nodes in all possible states; the last node has two-digit numbers of pods."""
     scene = site.scene
     names = [scene.node(f"rack-{number}.example.com") for number in range(1, 9)]
     namespace = scene.namespace()
@@ -77,7 +77,7 @@ def rack(site: Site) -> Iterator[list[str]]:
 
 
 def _fail(product: Product, node: str) -> None:
-    """Record an event of which a function had much to say; its words take no room from those beside them."""
+    """Record a failed attempt with a long error message, which must not displace the texts next to it."""
     words = "no answer from the API server: Internal error occurred: failed calling webhook " * 4
     fields = {"id": "failed", "source": "/begin", "type": events.MAINTENANCE_BEGUN, "node": node}
     with closing(Journal(product.journal)) as book:
@@ -87,11 +87,11 @@ def _fail(product: Product, node: str) -> None:
 
 
 def show(browser: Browser, page: str, rack: list[str]) -> None:
-    """Bring a page, or something that opens on it, before the eyes."""
+    """Open a page, or a menu or dialog on it."""
     if page in ("nodes", "menu", "window"):
         browser.open("/nodes", q="rack-")
     if page == "menu":
-        box(browser, f"#{key(rack[4])} summary")  # brings it into view
+        box(browser, f"#{key(rack[4])} summary")  # scrolls the menu's button into view
         browser.menu(rack[4])
     if page == "window":
         for name in rack[4:7]:
@@ -114,7 +114,7 @@ def show(browser: Browser, page: str, rack: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def shown(request: pytest.FixtureRequest, driver: Chrome, site: Site, rack: list[str]) -> tuple[Browser, str, str]:
-    """Give a page in a look, and the names of both: loaded once for all tests of it, which only look."""
+    """Return a browser with a page in a display mode, and the names of both; all tests of a page share one load."""
     page, look = request.param
     size, dark = SIGHTS[look]
     driver.delete_all_cookies()
@@ -126,12 +126,15 @@ def shown(request: pytest.FixtureRequest, driver: Chrome, site: Site, rack: list
 
 
 def each(pages: Iterable[str], looks: Iterable[str]) -> list[ParameterSet]:
-    """Each page in each look; pytest brings the tests of one together where it has the same place in their lists."""
+    """Return parameters for each page in each display mode.
+
+    pytest groups the tests that share a parameter if it has the same position in their lists.
+    """
     return [pytest.param(both, id="-".join(both)) for both in itertools.product(pages, looks)]
 
 
 def faults(browser: Browser) -> list[str]:
-    """What axe calls serious or critical, each with where it is."""
+    """Return the violations that axe calls serious or critical, each with its element."""
     browser.script(AXE)
     run = "axe.run(document, {resultTypes: ['violations']}).then(arguments[arguments.length - 1])"
     found: dict[str, Any] = browser.driver.execute_async_script(run)
@@ -141,12 +144,12 @@ def faults(browser: Browser) -> list[str]:
 
 @pytest.mark.parametrize("shown", [*each(STILL, LOOKS), *each(["menu"], LOOKS)], indirect=True, scope="module")
 def test_a_page_is_accessible_and_fits(shown: tuple[Browser, str, str]) -> None:
-    """axe finds nothing serious; nothing is wider than the window; the browser refused nothing."""
+    """Check that axe finds no serious violation, the page fits the window, and the browser reports no errors."""
     browser, page, look = shown
 
     assert faults(browser) == []
     assert browser.script("return document.documentElement.scrollWidth <= innerWidth")
-    assert page == "error" or browser.errors() == []  # an error's status is told there, too
+    assert page == "error" or browser.errors() == []  # the browser also reports the status of an error page
     folder = os.environ.get("SCREENSHOTS")
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -155,7 +158,7 @@ def test_a_page_is_accessible_and_fits(shown: tuple[Browser, str, str]) -> None:
 
 @pytest.mark.parametrize("shown", [*each(STILL, LOOKS), *each(STILL, ["dark phone"])], indirect=True, scope="module")
 def test_no_word_is_broken_and_no_text_is_on_another(shown: tuple[Browser, str, str]) -> None:
-    """Each text has room: none is written letter by letter, none over its neighbour."""
+    """Check that no word is broken, that no texts overlap, and that no content overflows."""
     browser, page, _ = shown
     where = "dialog[open]" if page in ("window", "event") else "main"
 
@@ -166,7 +169,7 @@ def test_no_word_is_broken_and_no_text_is_on_another(shown: tuple[Browser, str, 
 
 @pytest.mark.parametrize("look", SIGHTS)
 def test_a_crowded_row_has_room_for_its_numbers(browser: Browser, rack: list[str], look: str) -> None:
-    """OSV-9: two digits everywhere, and the next column is still readable."""
+    """OSV-9: A row with two-digit numbers overflows no cell and overlaps no text."""
     size, dark = SIGHTS[look]
     browser.look(size, dark=dark)
     browser.open("/nodes", q=rack[7])
@@ -179,12 +182,12 @@ def test_a_crowded_row_has_room_for_its_numbers(browser: Browser, rack: list[str
 @pytest.mark.parametrize("look", SIGHTS)
 @pytest.mark.parametrize(("number", "items"), [(0, 1), (3, 2), (4, 1)], ids=["stop", "note", "start"])
 def test_a_rows_menu_is_readable(browser: Browser, rack: list[str], look: str, number: int, items: int) -> None:
-    """OSV-7: wide enough for its words, inside the window, above all else; the same menu on the node's own page."""
+    """OSV-7: A row's menu is readable, inside the window and on top; the node's own page has the same menu."""
     size, dark = SIGHTS[look]
     browser.look(size, dark=dark)
     browser.open("/nodes", q="rack-")
     row = f"#{key(rack[number])}"
-    box(browser, f"{row} summary")  # brings it into view
+    box(browser, f"{row} summary")  # scrolls the menu's button into view
     assert len(browser.menu(rack[number])) == items
     fits(browser, f"{row} summary", f"{row}-offers")
 
@@ -194,7 +197,7 @@ def test_a_rows_menu_is_readable(browser: Browser, rack: list[str], look: str, n
 
 
 def fits(browser: Browser, button: str, menu: str) -> None:
-    """The open menu is below its button and above all else; its action is in one line and can be hit."""
+    """Check that the open menu is below its button and on top, and that its item is on one line and can be clicked."""
     opacity = "return getComputedStyle(document.querySelector(arguments[0])).opacity"
     browser.until(lambda: browser.script(opacity, menu) == "1")
     shown, item, pressed = (box(browser, selector, scroll=False) for selector in (menu, f"{menu} li a", button))
@@ -212,13 +215,13 @@ def fits(browser: Browser, button: str, menu: str) -> None:
 @pytest.mark.parametrize(
     ("page", "selector", "look"),
     [
-        *(("/nodes", "#all", look) for look in ("light", "dark")),  # a phone shows no headings
+        *(("/nodes", "#all", look) for look in ("light", "dark")),  # a phone shows no table headings
         *(("/nodes", "#nodes td.pick input", look) for look in SIGHTS),
         *(("/events", "input[name=failed]", look) for look in SIGHTS),
     ],
 )
 def test_a_box_can_be_seen_and_ticked(browser: Browser, rack: list[str], page: str, selector: str, look: str) -> None:
-    """As wide as high, and a click at its middle ticks it."""
+    """Check that a checkbox is square and that a click at its center selects it."""
     size, dark = SIGHTS[look]
     browser.look(size, dark=dark)
     browser.open(page)
@@ -233,7 +236,7 @@ def test_a_box_can_be_seen_and_ticked(browser: Browser, rack: list[str], page: s
 
 @pytest.mark.parametrize("look", SIGHTS)
 def test_the_words_beside_a_box_tick_it_too(browser: Browser, rack: list[str], look: str) -> None:
-    """The target is the label, high enough for a finger."""
+    """Check that a click on a checkbox's label selects it, and that the label is high enough for a finger."""
     size, dark = SIGHTS[look]
     browser.look(size, dark=dark)
     browser.open("/events")
@@ -249,18 +252,18 @@ def test_the_words_beside_a_box_tick_it_too(browser: Browser, rack: list[str], l
 
 @pytest.fixture
 def crowd(browser: Browser, site: Site) -> Iterator[Browser]:
-    """Give the browser once the console has heard of 500 nodes; they are made, and deleted, beside other tests."""
+    """Yield the browser once the console shows 500 nodes, which are created and deleted while other tests may run."""
     make(site.scene, MANY)
     browser.open("/nodes", q="many-500")
     browser.until(lambda: int(browser.text("#counts").split()[0]) >= MANY)
     yield browser
-    browser.driver.get("about:blank")  # or the page would follow each of them
+    browser.driver.get("about:blank")  # otherwise the page would follow each deletion
     site.scene.admin.run(site.scene.admin.api.request("DELETE", NODES, query={"labelSelector": "crowd"}))
 
 
 @pytest.mark.alone
 def test_500_nodes_are_painted_within_a_second_and_follow(crowd: Browser, site: Site, rack: list[str]) -> None:
-    """The first paint by the browser's own clock; a change of one of them shows by itself."""
+    """Check the first paint of 500 nodes by the browser's own clock, and that a change appears without a reload."""
     scene, browser = site.scene, crowd
     browser.open("/nodes")
 
@@ -275,14 +278,14 @@ def test_500_nodes_are_painted_within_a_second_and_follow(crowd: Browser, site: 
 
 
 def make(scene: Scene, number: int) -> None:
-    """Make Node objects that nobody plays a kubelet for."""
+    """Create Node objects without a simulated kubelet."""
     found = [{"name": f"many-{each}", "labels": {"crowd": ""}} for each in range(1, number + 1)]
     bodies = [{"apiVersion": "v1", "kind": "Node", "metadata": metadata} for metadata in found]
     scene.admin.together(*(scene.admin.api.create(NODES, body) for body in bodies))
 
 
 def test_the_console_starts_new_maintenances_in_the_group_of_the_command_line() -> None:
-    """One rule for both."""
+    """Check that the console and the command line create maintenances in the same API group."""
     from console.commands.start import GROUPS
     from console.web.acting import NEW_GROUP
 

@@ -1,4 +1,4 @@
-"""Virtual machines on the page of their node, and in the window before its maintenance."""
+"""Tests of virtual machines on the page of their node, and in the confirmation dialog of its maintenance."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ READS = [
     *(f"get {kind}" for kind in machines.KINDS[:2]),
     *(f"list {kind}" for kind in machines.KINDS[2:]),
 ]
-"""What it takes to see a page with all that is on it."""
+"""Permissions for viewing every part of a node's page."""
 
 
 @pytest.fixture(scope="module")
 def host(site: Site) -> Iterator[str]:
-    """Give a node with a virtual machine of each kind, once the console knows that there are such."""
+    """Yield a node with four different virtual machines, once the console has detected the CRDs."""
     name = site.scene.node("machines-1.example.com")
     with machines.kinds(site.scene.cluster):
         machines.each_kind(site.scene.admin, name)
@@ -50,7 +50,7 @@ def host(site: Site) -> Iterator[str]:
 
 @proves("X-3")
 def test_a_cluster_without_virtual_machines_has_no_table_of_them(browser: Browser, site: Site) -> None:
-    """It comes first: nobody has installed the kinds yet."""
+    """Check that the page has no table of VMs without KubeVirt's CRDs; this test runs before they are installed."""
     name = site.scene.node("machines-0.example.com")
     await_ready("its page", lambda: requests.get(site.url(f"/nodes/{name}"), timeout=10).status_code == 200, [])
     browser.open(f"/nodes/{name}")
@@ -61,7 +61,7 @@ def test_a_cluster_without_virtual_machines_has_no_table_of_them(browser: Browse
 @pytest.mark.slow
 @pytest.mark.parametrize("look", SIGHTS)
 def test_the_page_is_accessible_and_fits(browser: Browser, host: str, look: str) -> None:
-    """axe finds nothing serious; no word is broken, no text on another; nothing is wider than the window."""
+    """Check that axe finds no serious violation, that no texts break or overlap, and that the page fits the window."""
     size, dark = SIGHTS[look]
     browser.look(size, dark=dark)
     browser.open(f"/nodes/{host}")
@@ -93,7 +93,7 @@ def test_the_page_says_of_each_machine_what_the_command_says(browser: Browser, h
 
 
 def test_the_table_changes_with_the_page(browser: Browser, site: Site, host: str) -> None:
-    """It is read anew when something moved; the rest of the page stays."""
+    """Check that the table is read again after a change, while the rest of the page stays."""
     browser.open(f"/nodes/{host}")
     admin, path = site.scene.admin, instance_path(machines.SPACE, "stuck")
     before = admin.get(path)["status"]["conditions"]
@@ -123,7 +123,10 @@ def test_the_window_says_before_what_becomes_of_machines(site: Site, host: str) 
 
 @pytest.mark.slow
 def test_only_who_may_read_machines_sees_them(site: Site, host: str, tmp_path: Path) -> None:
-    """Everybody else sees the page, and which right is missing; the console's own account needs none of these."""
+    """Check that a user without permission to read VMs sees the rest of the page and the missing permission.
+
+    The console's own account does not need these permissions.
+    """
     with Console(site.scene.cluster, tmp_path, address="0.0.0.0") as console:  # noqa: S104
         there = Site(site.scene, console)
         looks = account(site.scene, "looks-at-nodes", RIGHTS)
@@ -136,14 +139,14 @@ def test_only_who_may_read_machines_sees_them(site: Site, host: str, tmp_path: P
 
 
 def test_a_cluster_that_gets_virtual_machines_is_seen_soon() -> None:
-    """Within the time that a test waits."""
+    """Check that the console detects new CRDs within the timeout of these tests."""
     assert KNOWN_SECONDS < SECONDS
 
 
 def test_a_cluster_that_does_not_answer_once_has_machines_as_before(
     site: Site, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the window would say nothing of those that are shut down."""
+    """Check that a failed discovery keeps the cached answer, so that the dialog still warns about VMs."""
     monkeypatch.setattr("console.web.context.KNOWN_SECONDS", 0.0)
     refusals = iter([None, Unavailable(429, "too many requests")])
 
@@ -158,7 +161,7 @@ def test_a_cluster_that_does_not_answer_once_has_machines_as_before(
 
 
 def test_a_machine_that_is_on_no_node_any_more_is_gone(site: Site, host: str) -> None:
-    """A page that is asked for while the last one goes has no table."""
+    """Check that the table leaves out a VM that was deleted after the page was loaded."""
     other = site.scene.node("machines-2.example.com")
     shown = site.url(f"/nodes/{other}/machines")
     machines.machine(site.scene.admin, other, "last", "Always")

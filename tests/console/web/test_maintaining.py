@@ -1,4 +1,4 @@
-"""Start, watch and stop in a real browser (OSV-7 to OSV-9)."""
+"""Tests of starting, following and stopping maintenances in a real browser (OSV-7 to OSV-9)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def scene(site: Site) -> Scene:
 
 
 def nodes(scene: Scene, name: str, count: int = 1) -> list[str]:
-    """Nodes of these tests, named after them."""
+    """Create nodes of this test, with this prefix and a number, and return their names."""
     return [scene.node(f"{name}-{number}") for number in range(1, count + 1)]
 
 
@@ -29,7 +29,7 @@ def maintenances(scene: Scene, node: str) -> list[dict[str, object]]:
 
 @proves("OSV-7", "OSV-8")
 def test_one_node_is_taken_out_and_given_back(browser: Browser, scene: Scene) -> None:
-    """OSV-7, OSV-8: menu, window, confirmation; the row follows by itself; stop offers itself then."""
+    """OSV-7, OSV-8: A user starts and stops a maintenance by menu and dialog, and the row updates without a reload."""
     (node,) = nodes(scene, "solo")
     scene.pods(node, 2)
     browser.nodes(node)
@@ -53,14 +53,14 @@ def test_one_node_is_taken_out_and_given_back(browser: Browser, scene: Scene) ->
     browser.confirm()
     browser.until(lambda: browser.cell(node, "state") == "In service")
     assert not scene.spec(node).get("unschedulable")
-    assert browser.script("return performance.timeOrigin") == loaded  # never loaded again
+    assert browser.script("return performance.timeOrigin") == loaded  # the page was never reloaded
     assert browser.errors() == []
 
 
 @pytest.mark.slow
 @proves("OSV-7")
 def test_three_nodes_are_taken_out_at_once_from_the_list(browser: Browser, scene: Scene) -> None:
-    """OSV-7: several nodes without leaving the list, and back again."""
+    """OSV-7: A user starts and stops the maintenance of several nodes from the list."""
     names = nodes(scene, "trio", 3)
     browser.nodes(*names)
     for name in names:
@@ -87,7 +87,7 @@ def test_three_nodes_are_taken_out_at_once_from_the_list(browser: Browser, scene
 
 @proves("OSV-7", "OSV-9")
 def test_a_drain_that_a_budget_blocks_says_so_and_goes_on_when_it_opens(browser: Browser, scene: Scene) -> None:
-    """OSV-9, KNM-5: budget with its counts and what would unblock it; the progress moves without a reload."""
+    """OSV-9, KNM-5: The page shows the blocking budget with counts and remedy, and updates without a reload."""
     (node,) = nodes(scene, "held")
     namespace = scene.namespace()
     scene.deployment(namespace, node, 3)
@@ -110,7 +110,7 @@ def test_a_drain_that_a_budget_blocks_says_so_and_goes_on_when_it_opens(browser:
         *(f"kubectl -n {namespace} edit pdb web", "medik8s.io/drain:NoSchedule", "takes no new pods"),
     ):
         assert words in shown
-    # OSV-7: a script in a reason is shown, not run
+    # OSV-7: a script in a reason is displayed as text and not executed
     assert "<script>document.title = 'owned'</script>" in shown
     assert browser.driver.title == "held-1 · Node maintenance"
 
@@ -129,7 +129,7 @@ def test_a_drain_that_a_budget_blocks_says_so_and_goes_on_when_it_opens(browser:
 
 @pytest.mark.slow
 def test_a_budget_that_lets_no_pod_go_has_to_be_changed(browser: Browser, scene: Scene) -> None:
-    """OSV-13: with `maxUnavailable: 0` no number of ready pods helps, and none is promised to."""
+    """OSV-13: For a budget with `maxUnavailable: 0`, the page suggests a looser budget and not more ready pods."""
     (node,) = nodes(scene, "closed")
     namespace = scene.namespace()
     scene.deployment(namespace, node, 2)
@@ -148,7 +148,7 @@ def test_a_budget_that_lets_no_pod_go_has_to_be_changed(browser: Browser, scene:
 @pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
 def test_maintenances_of_every_group_are_shown_and_stopped(browser: Browser, scene: Scene, group: str) -> None:
-    """C2, X-7: whoever made it, by whatever tool; a row that was there changes by itself."""
+    """C2, X-7: The console shows and stops maintenances of every API group, also those that other tools created."""
     node = scene.node(f"group-{list(GROUPS).index(group)}")
     browser.nodes(node)
     scene.maintain(node, group=group, reason="by kubectl")
@@ -162,7 +162,7 @@ def test_maintenances_of_every_group_are_shown_and_stopped(browser: Browser, sce
 
 
 def test_a_node_that_comes_or_goes_appears_and_disappears(browser: Browser, scene: Scene) -> None:
-    """The list is the cluster's, in the order of names."""
+    """Check that nodes appear in and disappear from the list, which is sorted naturally by name."""
     scene.node("come-2")
     browser.nodes("come-2")
 
@@ -174,7 +174,7 @@ def test_a_node_that_comes_or_goes_appears_and_disappears(browser: Browser, scen
 
 
 def listed(browser: Browser) -> list[str]:
-    """The names in the list, read at one go."""
+    """Return the node names in the list, read in one call."""
     found: list[str] = browser.script("return [...document.querySelectorAll('tbody th')].map(item => item.innerText)")
     return found
 
@@ -182,7 +182,7 @@ def listed(browser: Browser) -> list[str]:
 @pytest.mark.slow
 @proves("OSV-8")
 def test_a_node_cordoned_by_hand_is_told_from_one_in_maintenance(browser: Browser, scene: Scene) -> None:
-    """OSV-8: nothing is offered to stop, and the menu says why."""
+    """OSV-8: For a node that was cordoned by hand, the menu explains why it offers no stop."""
     (node,) = nodes(scene, "byhand")
     scene.cluster.kubectl("cordon", node)
     browser.nodes(node)
@@ -196,7 +196,7 @@ def test_a_node_cordoned_by_hand_is_told_from_one_in_maintenance(browser: Browse
 
 
 def test_menu_and_window_work_by_keyboard(browser: Browser, scene: Scene) -> None:
-    """Open, move, leave and confirm without a mouse; the focus is never lost."""
+    """Check that menu and dialog can be opened, left and confirmed by keyboard without losing the focus."""
     (node,) = nodes(scene, "keys")
     browser.nodes(node)
     summary = browser.one(f"#{key(node)} summary")

@@ -1,4 +1,4 @@
-"""What the console shows while the cluster does not answer, and while nobody looks."""
+"""Tests of the console while the cluster does not answer, and while a page is hidden."""
 
 from __future__ import annotations
 
@@ -44,24 +44,27 @@ pytestmark = pytest.mark.slow
 
 T = TypeVar("T")
 CLOSING_SECONDS = 0.2
-"""Connections that were cut amid their handshake end some turns of the loop later, and tell nobody."""
+"""Seconds to wait until connections that were cut during their TLS handshake are closed; no callback reports it."""
 HIDE = """
   Object.defineProperty(document, "hidden", {value: arguments[0], configurable: true});
   document.dispatchEvent(new Event("visibilitychange"));
 """
-"""What a browser does to a page whose tab is left or looked at again; headless, it never does so itself."""
+"""Script that hides a page or shows it again, as switching tabs does; a headless browser never hides a page."""
 HASTY = """
 from console.web import live
 live.CHECK_SECONDS, live.STALE_SECONDS = 0.2, 2.0
 from console.cli import main
 main()
 """
-"""The console's command, of which what is shown is old sooner; after how many seconds it is, the clock above judges."""
+"""Program that runs the console with a shorter time until the state is stale.
+
+The tests with `Clock` cover the real duration.
+"""
 
 
 @pytest.fixture(scope="module")
 def relay(site: Site) -> Iterator[Relay]:
-    """The way to the API server."""
+    """Yield a relay to the API server that can be cut."""
     relay = Relay(urlsplit(site.scene.cluster.url).port or 0)
     yield relay
     relay.close()
@@ -69,14 +72,14 @@ def relay(site: Site) -> Iterator[Relay]:
 
 @pytest.fixture(scope="module")
 def kubeconfig(site: Site, relay: Relay, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The administrator's, by way of the relay."""
+    """Return a kubeconfig of the administrator that connects through the relay."""
     cluster, file = site.scene.cluster, tmp_path_factory.mktemp("relay") / "kubeconfig"
     write_kubeconfig(file, f"https://127.0.0.1:{relay.port}", cluster.certificate, "admin", cluster.token())
     return file
 
 
 class Clock:
-    """The time of `time.monotonic`, which can be put forward."""
+    """A clock like `time.monotonic` that tests can advance."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -87,7 +90,7 @@ class Clock:
 
 @pytest.fixture
 def app(kubeconfig: Path, relay: Relay, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Flask, Clock]]:
-    """The console in this process, with a clock of its own."""
+    """Yield the console's app in this process, and the clock that it uses."""
     clock, cluster = Clock(), Cluster(str(kubeconfig))
     monkeypatch.setattr("console.web.app.Live", lambda door: Live(door, clock))
     monkeypatch.setattr(following, "CHECK_SECONDS", 0.2)
@@ -105,12 +108,15 @@ def ready(app: Flask) -> tuple[int, str]:
 
 
 def missed(live: Live) -> None:
-    """Wait until a console that asks five times a second has no answer any more."""
+    """Wait until the console, which checks the cluster five times a second here, has no answer for a second."""
     await_ready("the console to miss the cluster", lambda: live.age() > 1, [], 10)
 
 
 def test_after_a_minute_without_the_cluster_the_console_is_not_ready(app: tuple[Flask, Clock], relay: Relay) -> None:
-    """A Service sends nobody to it then; as soon as the cluster answers, it does again."""
+    """Check that the console is not ready after a minute without the cluster, so that a Service does not use it.
+
+    The console is ready again as soon as the cluster answers.
+    """
     console, clock = app
     live = console.extensions["live"]
     live.now()
@@ -129,7 +135,7 @@ def test_after_a_minute_without_the_cluster_the_console_is_not_ready(app: tuple[
 
 
 def test_what_is_old_says_since_when(app: tuple[Flask, Clock], relay: Relay) -> None:
-    """And is new again when it was read anew."""
+    """Check that a stale state has the time at which it was last confirmed, and becomes current after a new read."""
     console, clock = app
     live = console.extensions["live"]
     before = live.now()
@@ -150,7 +156,7 @@ def test_what_is_old_says_since_when(app: tuple[Flask, Clock], relay: Relay) -> 
 def test_what_is_old_stays_so_until_all_lists_are_read_anew(
     app: tuple[Flask, Clock], relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An API server that comes back and says what it serves has not said yet what there is."""
+    """Check that the state stays stale until all lists are read again, even if discovery already works."""
     console, clock = app
     live, api = console.extensions["live"], console.extensions["live"]._cluster.api
     live.now()
@@ -186,7 +192,7 @@ def test_what_is_old_stays_so_until_all_lists_are_read_anew(
 
 
 def test_a_console_that_is_told_nothing_but_answers_is_not_old(app: tuple[Flask, Clock]) -> None:
-    """A quiet cluster: the checks prove that what is shown is so."""
+    """Check that the state of a quiet cluster is not stale, because the periodic checks confirm it."""
     console, clock = app
     live = console.extensions["live"]
     state = live.now()
@@ -203,7 +209,7 @@ PAGES = {
     "/nodes/relayed-1": "All events of this maintenance",
     f"/upgrades/{NAMESPACE}/relayed-1": "All events of this run",
 }
-"""Page → words on it, of its timeline where it has one."""
+"""Page → text that it shows, from its timeline if it has one."""
 COUNT_REFUSED = """
   window.refused = 0;
   document.addEventListener("htmx:afterRequest", (event) => { window.refused += event.detail.xhr.status >= 500; });
@@ -212,7 +218,7 @@ COUNT_REFUSED = """
 
 @dataclass(frozen=True)
 class Shown:
-    """What a page showed: its banner before; all of it while the cluster was away, and if the console was alive."""
+    """Observations of one page: the banner before the outage, then page text, banner and liveness during the outage."""
 
     before: str
     main: str
@@ -221,7 +227,7 @@ class Shown:
 
 
 class Windows:
-    """One for each page, of the same browser."""
+    """One browser window for each page."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser, self._driver = browser, browser.driver
@@ -233,16 +239,16 @@ class Windows:
             browser.open(path)
 
     def at(self, path: str, see: Callable[[], T]) -> T:
-        """What is seen in the one of this page."""
+        """Return what `see` returns in the window of this page."""
         self._driver.switch_to.window(self._handles[path])
         return see()
 
     def each(self, see: Callable[[], T]) -> dict[str, T]:
-        """What is seen in each."""
+        """Return what `see` returns in each window, by page."""
         return {path: self.at(path, see) for path in self._handles}
 
     def close(self) -> None:
-        """Leave the one that was there before."""
+        """Close the windows, and return to the original window."""
         self.each(self._driver.close)
         self._driver.switch_to.window(self._home)
 
@@ -251,7 +257,7 @@ class Windows:
 def outage(
     site: Site, driver: Chrome, relay: Relay, kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Shown]:
-    """Give what the pages show when the way to the cluster is cut; it is mended, and they are live again."""
+    """Return what the pages show while the connection to the cluster is cut, after all pages have recovered."""
     site.scene.node("relayed-1")
     folder = tmp_path_factory.mktemp("far")
     journal = folder / "journal.db"
@@ -288,7 +294,7 @@ def outage(
 
 @pytest.mark.parametrize("path", PAGES)
 def test_an_open_page_says_so_while_the_cluster_is_away(outage: dict[str, Shown], path: str) -> None:
-    """A banner with the time that what is shown is of, which stays; it goes when the cluster answers."""
+    """Check that during an outage an open page keeps its content and shows a banner with the time of its data."""
     page = outage[path]
 
     assert page.before == ""
@@ -300,7 +306,7 @@ def test_an_open_page_says_so_while_the_cluster_is_away(outage: dict[str, Shown]
 def test_the_progress_of_a_redrive_outlasts_an_answer_that_fails(
     site: Site, browser: Browser, relay: Relay, kubeconfig: Path, receiver: Receiver, tmp_path: Path
 ) -> None:
-    """X-6: it shows how far it was, goes on asking, and shows the end."""
+    """X-6: The progress dialog of a redrive keeps its content after a failed request, retries, and shows the end."""
     file, go = tmp_path / "journal.db", threading.Event()
 
     def slow(_: Received) -> Answer:
@@ -331,10 +337,10 @@ def test_the_progress_of_a_redrive_outlasts_an_answer_that_fails(
 
 @pytest.mark.parametrize("path", ["/nodes", "/nodes/hidden-2"])
 def test_a_page_that_nobody_sees_has_no_stream(site: Site, browser: Browser, path: str) -> None:
-    """It is told of nothing; looked at again, it shows what has come meanwhile, and goes on."""
+    """Check that a hidden page receives no messages, and shows all changes when it is visible again."""
     scene = site.scene
     node = scene.node(path.removeprefix("/nodes/") if path != "/nodes" else "hidden-1")
-    browser.open(path, q=node)  # which narrows the list, and is nothing to the other page
+    browser.open(path, q=node)  # filters the list; a node's page ignores the parameter
     browser.script("window.told = 0; document.addEventListener('htmx:sseMessage', () => { window.told += 1; })")
 
     browser.script(HIDE, True)
@@ -357,7 +363,7 @@ def test_a_page_that_nobody_sees_has_no_stream(site: Site, browser: Browser, pat
 
 
 def test_a_list_that_gets_its_first_node_says_no_more_that_there_is_none(site: Site, browser: Browser) -> None:
-    """And says so again when that is gone."""
+    """Check that the list's empty message disappears with the first matching node, and returns after its deletion."""
     browser.open("/nodes", q="lonely")
     assert browser.text("#none") == "No node is like that."
 
@@ -368,7 +374,7 @@ def test_a_list_that_gets_its_first_node_says_no_more_that_there_is_none(site: S
 
 
 def drained(node: str) -> CloudEvent:
-    """That a maintenance which is gone had drained the node."""
+    """Build the event that a maintenance, which no longer exists, drained the node."""
     about = events.Reference(MEDIK8S.api_version, node, f"uid-{node}")
     return events.event(events.NODE_DRAINED, "evict", about, node)
 
@@ -379,7 +385,7 @@ def heartbeat(number: int, node: str) -> CloudEvent:
 
 
 def test_a_timeline_is_found_however_many_heartbeats_came_after_it(site: Site, tmp_path: Path) -> None:
-    """The last maintenance of the node, not the last events."""
+    """Check that the timeline finds the node's last maintenance, however many node updates followed it."""
     file = tmp_path / "journal.db"
     with closing(Journal(file)) as book:
         book.write(drained("beaten-1"))
@@ -393,7 +399,7 @@ def test_a_timeline_is_found_however_many_heartbeats_came_after_it(site: Site, t
 
 
 def test_a_timeline_is_of_the_maintenance_that_the_page_shows(site: Site) -> None:
-    """X-7: of two of one node that of the one which drains it, though the other, which was refused, is younger."""
+    """X-7: The timeline shows the maintenance that drains the node, not a newer one that was refused."""
     scene = site.scene
     node = scene.node("twice-1")
     first = scene.maintain(node)

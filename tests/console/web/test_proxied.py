@@ -1,4 +1,4 @@
-"""The console behind an authenticating proxy: how that is known, what its users may do, and as whom it is done."""
+"""Tests of the console behind an authenticating proxy: identification, permissions, and the identity of its writes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USER, GROUPS, PROOF = "X-Forwarded-User", "X-Forwarded-Groups", "X-Console-Secre
 SECRET = "only-the-proxy-knows"  # noqa: S105 - of the tests alone
 MAINTENANCES = tuple(f"{verb} nodemaintenances" for verb in ("get", "list", "create", "delete"))
 OWN = (*LOOKS, "create subjectaccessreviews", "get nodes", "get pods", *MAINTENANCES)
-"""What the component `proxied` grants."""
+"""Permissions that the component `proxied` grants."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def scene(site: Site) -> Scene:
 
 @pytest.fixture(scope="module")
 def node(site: Site) -> str:
-    """A node that no test here puts into maintenance for good."""
+    """Return a node that every test takes out of maintenance again."""
     return site.scene.node("proxied-1")
 
 
@@ -50,7 +50,7 @@ def options(folder: Path) -> tuple[str | Path, ...]:
 
 @pytest.fixture(scope="module")
 def proxied(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The console behind a proxy on this machine that says who the user is."""
+    """Yield a console behind a proxy on this machine that names the user in headers."""
     folder = tmp_path_factory.mktemp("proxied")
     own = run_as(site.scene, folder, "judging", OWN)
     with Console(site.scene.cluster, folder, *options(folder), *own) as console:
@@ -59,19 +59,22 @@ def proxied(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
 
 @pytest.fixture(scope="module")
 def eve(site: Site) -> str:
-    """A user of the API server's who may start and stop."""
+    """Return a user that the API server allows to start and stop maintenances."""
     subject = {"kind": "User", "name": "eve", "apiGroup": "rbac.authorization.k8s.io"}
     allow(site.scene.admin, "eve", ["list nodes", "get nodes", *MAINTENANCES], subject, "eve")
     return "eve"
 
 
 def of(user: str, groups: str = "") -> dict[str, str]:
-    """What the proxy sends for this user."""
+    """Return the headers that the proxy sends for this user."""
     return {PROOF: SECRET, USER: user, **({GROUPS: groups} if groups else {})}
 
 
 def writers(scene: Scene, node: str) -> dict[str, tuple[str, str]]:
-    """Who made and deleted the node's maintenance by the API server's audit log: the account, and as whom."""
+    """Return the writers of the node's maintenance from the API server's audit log, by verb.
+
+    Each writer is the authenticated account and the impersonated user.
+    """
     entries = [entry for entry in scene.audit() if entry["objectRef"].get("name") == node]
     made = [entry for entry in entries if entry["objectRef"]["resource"] == "nodemaintenances"]
     return {
@@ -82,7 +85,7 @@ def writers(scene: Scene, node: str) -> dict[str, tuple[str, str]]:
 
 
 def test_a_user_whom_the_proxy_names_may_do_what_his_rights_say(proxied: Site, scene: Scene, node: str) -> None:
-    """Asked by SubjectAccessReview before each action; the console then acts, and writes down for whom."""
+    """Check that a SubjectAccessReview decides about each action, and that the object names the proxied user."""
     looks, rules = of(VIEWER), of("mallory", "staff, system:masters")
 
     assert look(proxied, "/nodes", of("mallory")).status_code == 403
@@ -101,7 +104,10 @@ def test_a_user_whom_the_proxy_names_may_do_what_his_rights_say(proxied: Site, s
 
 @pytest.mark.parametrize("proof", [{}, {PROOF: ""}, {PROOF: "guessed"}, {PROOF: SECRET[:-1]}, {PROOF: f"{SECRET}x"}])
 def test_this_machine_alone_is_not_the_proxy(proxied: Site, node: str, scene: Scene, proof: dict[str, str]) -> None:
-    """Whoever may forward a port of the pod comes from 127.0.0.1, too."""
+    """Check that identity headers without the right secret are refused, even from 127.0.0.1.
+
+    Any client that may forward a port of the pod also connects from 127.0.0.1.
+    """
     forged = {USER: "admin", GROUPS: "system:masters", **proof}
 
     assert look(proxied, "/nodes", forged).status_code == 401
@@ -111,7 +117,7 @@ def test_this_machine_alone_is_not_the_proxy(proxied: Site, node: str, scene: Sc
 
 @pytest.mark.slow
 def test_an_identity_header_from_anybody_else_counts_for_nothing(site: Site, proxied: Site, tmp_path: Path) -> None:
-    """A secret that got about is not enough, where the proxy's address is known."""
+    """Check that identity headers with the secret are refused from another address than that of the proxy."""
     assert look(proxied, "/nodes", {PROOF: SECRET}).status_code == 401
     with Console(site.scene.cluster, tmp_path, *options(tmp_path), "--proxy", "10.0.0.7") as console:
         assert look(Site(site.scene, console), "/nodes", of("admin", "system:masters")).status_code == 401
@@ -122,7 +128,7 @@ def test_an_identity_header_from_anybody_else_counts_for_nothing(site: Site, pro
     [(None, "needs --proxy-secret, too"), ("", "holds no secret"), ("short", "holds no secret")],
 )
 def test_without_a_secret_no_proxy_is_believed(tmp_path: Path, secret: str | None, said: str) -> None:
-    """It does not start."""
+    """Check that the console does not start if a proxy is configured without a valid secret."""
     file = [] if secret is None else ["--proxy-secret", str(secret_in(tmp_path, secret))]
 
     result = CliRunner().invoke(commands, ["console", "--user-header", USER, *file])
@@ -132,7 +138,7 @@ def test_without_a_secret_no_proxy_is_believed(tmp_path: Path, secret: str | Non
 
 
 def test_everybody_whom_the_proxy_names_is_authenticated(proxied: Site, scene: Scene) -> None:
-    """As the API server has it: a right of `system:authenticated` is a right of each user."""
+    """Check that permissions of the group `system:authenticated` apply to every proxied user, as on the API server."""
     group = {"kind": "Group", "name": "system:authenticated", "apiGroup": "rbac.authorization.k8s.io"}
     with given_back(scene, "everybody", "mallory", "list", "nodes"):
         allow(scene.admin, "everybody", ["list nodes", "list nodemaintenances"], group, "mallory")
@@ -142,7 +148,7 @@ def test_everybody_whom_the_proxy_names_is_authenticated(proxied: Site, scene: S
 
 @contextmanager
 def given_back(scene: Scene, name: str, *asked: str) -> Iterator[None]:
-    """Takes the role away again; returns when the API server knows."""
+    """Delete the role at the end of the block, and wait until the API server has revoked its permission."""
     yield
     scene.cluster.kubectl("delete", "clusterrolebinding,clusterrole", name)
     await_ready("no right", lambda: not may(scene.admin, *asked), [], 10)
@@ -152,7 +158,7 @@ def given_back(scene: Scene, name: str, *asked: str) -> Iterator[None]:
 def test_where_it_may_impersonate_the_api_server_judges_and_knows_the_user(
     site: Site, scene: Scene, eve: str, tmp_path: Path
 ) -> None:
-    """Its audit log names the user beside the console's account."""
+    """Check that the API server's audit log names the impersonated user if the console may impersonate."""
     node = scene.node("impersonated-1")
     own = run_as(scene, tmp_path, "acting", [*OWN, "impersonate users", "impersonate groups"])
     with Console(scene.cluster, tmp_path, *options(tmp_path), *own) as console:
@@ -167,7 +173,7 @@ def test_where_it_may_impersonate_the_api_server_judges_and_knows_the_user(
 
 
 def test_where_it_may_not_it_acts_under_its_own_account(proxied: Site, scene: Scene, eve: str) -> None:
-    """After the same review."""
+    """Check that the console acts with its own account, after the same review, if it may not impersonate."""
     node = scene.node("judged-1")
 
     assert act(proxied, "/start", node, of(eve)).status_code == 303
@@ -180,7 +186,7 @@ def test_where_it_may_not_it_acts_under_its_own_account(proxied: Site, scene: Sc
 
 @proves("OSV-8")
 def test_what_is_deleted_is_what_was_checked(site: Site, scene: Scene) -> None:
-    """OSV-8: of another group there may come one meanwhile, which the user may not delete."""
+    """OSV-8: A stop deletes only maintenances that were checked, not one created later in another API group."""
     node = scene.node("checked-1")
     path = scene.maintain(node)
     found = scene.admin.run(maintaining.to_end(scene.admin.api, node))

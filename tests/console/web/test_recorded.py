@@ -1,4 +1,4 @@
-"""Timeline, events and a dry replay in a real browser."""
+"""Tests of the timeline, the event pages and a dry replay, mostly in a real browser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FIELD = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)">')
 
 @pytest.fixture(scope="module")
 def drained(site: Site) -> str:
-    """A node with a finished maintenance, all of whose attempts are recorded."""
+    """Return a node whose maintenance has drained it."""
     scene = site.scene
     node = scene.node("recorded-1")
     scene.pods(node, 2)
@@ -47,7 +47,7 @@ def entries(site: Site, node: str) -> list[str]:
 
 
 def opened(browser: Browser, site: Site, node: str) -> None:
-    """The node's page with a whole timeline: attempts are recorded a moment after they were made."""
+    """Open the node's page once its journal entries are complete; attempts are recorded with a delay."""
     browser.until(lambda: any(kind.endswith("node.drained") for kind in entries(site, node)))
     browser.open(f"/nodes/{node}")
     browser.until(lambda: browser.all(".lanes svg a"))
@@ -56,7 +56,7 @@ def opened(browser: Browser, site: Site, node: str) -> None:
 def test_the_timeline_shows_a_lane_for_each_function_and_opens_each_event(
     browser: Browser, site: Site, drained: str
 ) -> None:
-    """Who emitted what, the attempts on it; each event as JSON; no script in it is run."""
+    """Check that the timeline shows emitters and attempts, and that an event opens as JSON without running scripts."""
     opened(browser, site, drained)
 
     lanes = browser.script("return [...document.querySelectorAll('.lanes text.name')].map(item => item.textContent)")
@@ -73,7 +73,7 @@ def test_the_timeline_shows_a_lane_for_each_function_and_opens_each_event(
 
 
 def test_one_event_is_replayed_dry_and_shown_then_and_now(browser: Browser, site: Site, drained: str) -> None:
-    """Each function that takes it, its answer then and now; the audit log has dry-run writes alone."""
+    """Check that a replay shows each function's recorded and new response, and that it only causes dry-run writes."""
     opened(browser, site, drained)
     before = len(site.scene.our_writes())
     browser.press("node.cordoned")
@@ -85,7 +85,7 @@ def test_one_event_is_replayed_dry_and_shown_then_and_now(browser: Browser, site
 
 
 def test_the_events_page_narrows_by_node_type_and_failure(browser: Browser, site: Site, drained: str) -> None:
-    """The same filters as on the command line; an unknown time is an error that says so."""
+    """Check that the page has the filters of the command line, and that an invalid time is an error."""
     opened(browser, site, drained)
     (maintenance,) = site.scene.admin.list(MEDIK8S.path, fields=f"spec.nodeName={drained}")["items"]
 
@@ -104,7 +104,7 @@ def test_the_events_page_narrows_by_node_type_and_failure(browser: Browser, site
 def test_a_dead_letter_says_why_and_is_redriven_behind_a_confirmation(
     browser: Browser, site: Site, drained: str
 ) -> None:
-    """Of an event for `cordon`; acknowledged at the second time, and then no longer open."""
+    """Check that a dead letter shows its reason, and that it is redriven only after a confirmation."""
     journal = Journal(site.scene.product.journal)
     (begun,) = journal.select(Query(node=drained, types=("dev.nodemaintenance.maintenance.begun",)))
     message = binary(begun.event)
@@ -131,7 +131,7 @@ def test_a_dead_letter_says_why_and_is_redriven_behind_a_confirmation(
 
 @pytest.mark.slow
 def test_open_dead_letters_are_shown_before_the_newer_ones_that_were_redriven(site: Site, tmp_path: Path) -> None:
-    """X-6: nobody looks for what a page leaves out without a word."""
+    """X-6: The page lists dead letters that await a redrive before newer redriven ones, and states what it omits."""
     file, at = tmp_path / "journal.db", datetime.now(timezone.utc)
     with closing(Journal(file)) as book:
         for number in range(230):
@@ -156,7 +156,10 @@ def test_open_dead_letters_are_shown_before_the_newer_ones_that_were_redriven(si
 
 @pytest.mark.slow
 def test_a_journal_that_is_not_there_yet_is_made_by_nobody_but_record(site: Site, tmp_path: Path) -> None:
-    """X-6: the pages say what they wait for, show it once it is there, and nothing of it once it was replaced."""
+    """X-6: The console waits for a journal that does not exist yet, and never creates it; `record` does.
+
+    The pages show the journal once it exists, and only the new one after the file was replaced.
+    """
     file = tmp_path / "journal.db"
     with Console(site.scene.cluster, tmp_path, "--journal", file) as console:
         here = Site(site.scene, console)
@@ -174,7 +177,7 @@ def test_a_journal_that_is_not_there_yet_is_made_by_nobody_but_record(site: Site
 
 
 def test_a_form_redrives_no_other_letter_of_its_number(site: Site, receiver: Receiver, tmp_path: Path) -> None:
-    """X-6: the journal's file was replaced between two pages: whoever answers the old one learns it."""
+    """X-6: A form does not redrive another dead letter that has the same number in a replaced journal."""
     file, cluster = tmp_path / "journal.db", Cluster(str(site.scene.cluster.kubeconfig))
     with closing(cluster), closing(Journal(file, create=False, awaited=True)) as journal:
         identify = as_owner(cluster.api)
@@ -200,7 +203,7 @@ def test_a_form_redrives_no_other_letter_of_its_number(site: Site, receiver: Rec
 
 
 def test_an_event_is_shown_without_values_of_the_environment(site: Site) -> None:
-    """A rule is recorded whole, with its containers; who may look at nodes may not read their passwords."""
+    """Check that environment values in a recorded rule are redacted, since viewers of nodes may not read them."""
     env = [{"name": "TOKEN", "value": "hunter-of-two"}]
     attributes = {"id": "rule-1", "source": "/apis", "type": RESOURCE_ADDED, "kind": "MutexRule"}
     with closing(Journal(site.scene.product.journal)) as journal:
@@ -215,7 +218,7 @@ def test_an_event_is_shown_without_values_of_the_environment(site: Site) -> None
 
 @pytest.mark.slow
 def test_large_events_are_listed_without_their_data(site: Site) -> None:
-    """X-6: a dozen of 2 MiB, whatever they hold, takes the console a fraction of its memory, and each has its row."""
+    """X-6: Listing large events takes a fraction of the memory that their data would take."""
     with closing(Journal(site.scene.product.journal)) as journal:
         for number in range(12):
             attributes = {"id": f"large-{number}", "source": "/large", "type": "large"}
@@ -229,7 +232,7 @@ def test_large_events_are_listed_without_their_data(site: Site) -> None:
 
 
 def peak(site: Site) -> int:
-    """KiB that the console's processes have ever had at most."""
+    """Return the peak memory of the console's processes in KiB."""
     process = site.console.server.process
     assert process
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

@@ -1,4 +1,4 @@
-"""Who may read the journal's pages, and who may replay and redrive, at a console that callers bring tokens to."""
+"""Tests of the permissions for reading the journal's pages, replaying and redriving, with callers that send tokens."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECRET = "secret-of-the-journal"  # noqa: S105 - a word that only the recorded e
 
 
 def recorded() -> CloudEvent:
-    """An event that `cordon` consumes."""
+    """Build an event that `cordon` consumes."""
     maintenance = {"apiVersion": MEDIK8S.api_version, "name": NODE, "uid": "uid-1"}
     attributes = {"id": "id-1", "source": "/test", "type": events.MAINTENANCE_BEGUN, "subject": NODE, "node": NODE}
     about = {"maintenance": "uid-1", "datacontenttype": "application/json"}
@@ -43,7 +43,7 @@ def recorded() -> CloudEvent:
 
 @pytest.fixture(scope="module")
 def function() -> Iterator[Receiver]:
-    """Whoever is asked: every function, and the broker."""
+    """Yield a receiver that answers as every function and as the broker."""
     silent = Answer(200, {"content-type": BATCH}, b"[]")
     receiver = Receiver(otherwise=lambda request: silent if "ce-replay" in request.headers else Answer())
     yield receiver
@@ -52,7 +52,7 @@ def function() -> Iterator[Receiver]:
 
 @pytest.fixture(scope="module")
 def journal(tmp_path_factory: pytest.TempPathFactory, function: Receiver) -> Path:
-    """A journal with event 1, the same as dead letter 2, and objects of the upgrade mutex as 3 and 4."""
+    """Return a journal with event 1, a dead letter of the same event as 2, and upgrade mutex objects as 3 and 4."""
     file = tmp_path_factory.mktemp("rights") / "journal.db"
     with closing(Journal(file)) as book:
         book.write(recorded())
@@ -65,7 +65,10 @@ def journal(tmp_path_factory: pytest.TempPathFactory, function: Receiver) -> Pat
 
 @pytest.fixture(scope="module")
 def tokens(site: Site, journal: Path, function: Receiver) -> Iterator[Site]:
-    """The console as in a cluster: others can reach it, its own account may look, and callers bring tokens."""
+    """Yield a console as in a cluster: other hosts can reach it, and callers send tokens.
+
+    The console's own ServiceAccount may only view.
+    """
     where = {"functions": function.url, "broker": f"{function.url}/broker", "address": "0.0.0.0"}  # noqa: S104
     own = run_as(site.scene, journal.parent, "looking", [*LOOKS, "list triggers", "list brokers"])
     with Console(site.scene.cluster, journal.parent, "--journal", journal, *own, **where) as console:
@@ -78,7 +81,7 @@ def scene(site: Site) -> Scene:
 
 
 def form(site: Site, headers: dict[str, str], path: str, *, looks: dict[str, str], **fields: str) -> requests.Response:
-    """A form with a good token: it is fetched as somebody who may look, and sent as the owner of `headers`."""
+    """Post a form with a valid token: `looks` are the headers that fetch it, `headers` those that post it."""
     with requests.Session() as session:
         session.headers.update(looks)
         filled = Form(site, session)
@@ -88,7 +91,7 @@ def form(site: Site, headers: dict[str, str], path: str, *, looks: dict[str, str
 
 @pytest.mark.parametrize("path", READ)
 def test_who_may_not_look_reads_nothing_of_the_journal(tokens: Site, scene: Scene, path: str) -> None:
-    """Recorded events name pods, nodes and people: without a token 401, without the right to list 403."""
+    """Check that journal pages need a token and view permissions, since events name pods, nodes and users."""
     nobody, wrong = look(tokens, path), look(tokens, path, {"Authorization": "Bearer wrong"})
     unprivileged = look(tokens, path, bearer(scene, UNPRIVILEGED))
 
@@ -99,7 +102,7 @@ def test_who_may_not_look_reads_nothing_of_the_journal(tokens: Site, scene: Scen
 
 @pytest.mark.parametrize("path", READ)
 def test_who_may_look_reads_the_journal(tokens: Site, scene: Scene, path: str) -> None:
-    """The same rights as for the nodes' pages."""
+    """Check that journal pages need the same permissions as the pages about nodes."""
     assert look(tokens, path, bearer(scene, VIEWER)).status_code == 200
 
 
@@ -107,7 +110,10 @@ def test_who_may_look_reads_the_journal(tokens: Site, scene: Scene, path: str) -
 def test_an_object_of_the_upgrade_mutex_is_shown_to_who_may_read_it(
     tokens: Site, scene: Scene, page: str, right: str
 ) -> None:
-    """Rules name images and scripts; the pages of runs ask for the same right."""
+    """Check that an event about a mutex object needs the permission to read that kind.
+
+    Rules contain images and scripts. The pages about runs need the same permission.
+    """
     allowed = account(scene, right.replace(" ", "-"), [*LOOKS, right])
 
     refused, shown = look(tokens, page, bearer(scene, VIEWER)), look(tokens, page, allowed)
@@ -117,7 +123,7 @@ def test_an_object_of_the_upgrade_mutex_is_shown_to_who_may_read_it(
 
 
 def test_what_is_not_there_is_nobodys_to_know_without_the_right_to_look(tokens: Site, scene: Scene) -> None:
-    """Numbers of events cannot be tried out."""
+    """Check that a caller without view permissions cannot find out which event numbers exist."""
     assert look(tokens, "/events/77", bearer(scene, UNPRIVILEGED)).status_code == 403
     assert look(tokens, "/events/77", bearer(scene, VIEWER)).status_code == 404
 
@@ -128,7 +134,7 @@ def test_what_is_not_there_is_nobodys_to_know_without_the_right_to_look(tokens: 
 def test_who_may_only_look_replays_and_redrives_nothing(
     tokens: Site, scene: Scene, journal: Path, function: Receiver, path: str, confirm: str, user: str
 ) -> None:
-    """Both need the right to start a maintenance; no function is asked, no attempt recorded."""
+    """Check that replay and redrive need the permission to start a maintenance, and otherwise call no function."""
     headers = bearer(scene, user) if user else {}
 
     refused = form(tokens, headers, path, looks=bearer(scene, VIEWER), letter="2", confirm=confirm)
@@ -147,7 +153,7 @@ TO_REPLAY = (*TO_SEE, *(f"{verb} nodemaintenances" for verb in ("get", "list", "
 def test_a_replay_needs_the_rights_to_start_and_to_see_pods(
     tokens: Site, scene: Scene, function: Receiver, lacking: str
 ) -> None:
-    """It shows what became of the pods of a recording: one of the two is not enough."""
+    """Check that a replay also needs permission to read pods and budgets, since it shows their changes."""
     rules = [rule for rule in TO_REPLAY if rule != lacking]
     headers = account(scene, f"without-{lacking.replace(' ', '-')}", rules)
 
@@ -160,7 +166,7 @@ def test_a_replay_needs_the_rights_to_start_and_to_see_pods(
 
 
 def test_who_may_start_replays_and_redrives(tokens: Site, scene: Scene, journal: Path, function: Receiver) -> None:
-    """The counterpart: the same forms, sent by somebody who has the rights."""
+    """Check that a caller with the permission to start a maintenance may replay and redrive."""
     headers = bearer(scene, access.ADMIN)
 
     assert form(tokens, headers, REPLAY, looks=headers).status_code == 200
@@ -176,7 +182,7 @@ def test_who_may_start_replays_and_redrives(tokens: Site, scene: Scene, journal:
 
 
 def test_who_was_refused_is_written_down(tokens: Site, scene: Scene) -> None:
-    """With what was tried: a viewer who would replay or redrive."""
+    """Check that a refused replay or redrive is in the audit log, with its object."""
     for path in (REPLAY, REDRIVE):
         form(tokens, bearer(scene, VIEWER), path, looks=bearer(scene, VIEWER), letter="77", confirm="yes")
 

@@ -1,4 +1,4 @@
-"""Which row a node has, and what may be done with it."""
+"""Unit tests of the row of a node in the list: its state and the actions that it offers."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def in_maintenance(status: dict[str, Any] | None, **metadata: str) -> dict[str, 
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_the_state_is_the_phase_in_a_word(status: dict[str, Any] | None, state: str, offers: str) -> None:
-    """OSV-8: what is in maintenance can be stopped."""
+    """OSV-8: The state follows the phase, and every maintenance that has not ended can be stopped."""
     shown = row("node-1", READY, [in_maintenance(status)])
 
     assert (shown.state, shown.offers) == (state, offers)
 
 
 def test_what_holds_a_drain_up_is_said_in_one_sentence() -> None:
-    """OSV-9: the first blocked pod, and how many more."""
+    """OSV-9: The row names the first blocked pod with its reason, and the number of other blocked pods."""
     shown = row("node-1", READY, [in_maintenance({"phase": "Running", **COUNTED, "blockedPods": [BLOCKED, BLOCKED]})])
 
     assert shown.why == "default/web-1: budget web needs 2 (and 1 more)"
@@ -55,7 +55,7 @@ def test_what_holds_a_drain_up_is_said_in_one_sentence() -> None:
     ],
 )
 def test_a_node_without_maintenance_offers_nothing_to_stop(node: NodeFacts, state: str, note: str) -> None:
-    """OSV-8."""
+    """OSV-8: A node without maintenance offers only to start one, with a note if it is cordoned."""
     shown = row("node-1", node, [])
 
     assert (shown.state, shown.offers) == (state, START)
@@ -70,7 +70,7 @@ def test_one_that_is_ending_offers_nothing() -> None:
 
 
 def test_one_that_is_over_is_nobodys_maintenance() -> None:
-    """OSV-8: it is still there for somebody else's finalizer, and its node may be taken out again."""
+    """OSV-8: A released maintenance that another finalizer keeps does not count, and the node may start a new one."""
     ending = in_maintenance({"phase": "Succeeded"}, deletionTimestamp="2026-01-01T00:00:00Z")
     over = {**ending, "metadata": {**ending["metadata"], "finalizers": ["backup.example/keep"]}}
 
@@ -81,7 +81,7 @@ def test_one_that_is_over_is_nobodys_maintenance() -> None:
 
 
 def test_of_several_maintenances_the_one_that_drains_is_shown() -> None:
-    """X-7: a second one fails and waits; both are counted."""
+    """X-7: Of several maintenances of a node, the row shows the draining one and counts all."""
     failed = in_maintenance({"phase": "Failed", "lastError": "another one"}, uid="second")
 
     assert row("node-1", READY, [failed, in_maintenance({"phase": "Running", **COUNTED})]).state == "Draining (1 of 2)"
@@ -94,14 +94,14 @@ def test_a_maintenance_of_a_node_that_is_not_there_has_a_row() -> None:
 
 
 def test_a_node_that_is_gone_offers_nothing() -> None:
-    """Its page may still be open; there is no maintenance either."""
+    """Check that a deleted node, whose page may still be open, offers no action."""
     shown = row("node-1", None, [])
 
     assert (shown.ready, shown.state, shown.offers) == ("gone", "Gone", "")
 
 
 def test_steps_say_what_is_new_different_and_gone() -> None:
-    """There is no step for a row that stays as it is."""
+    """Check that the differences between two lists are their removed, changed and new rows."""
     one, two, three = (Row(name, "Ready", "In service", "ok", START) for name in "abc")
     other = Row("b", "Ready", "Draining", "busy", STOP)
 

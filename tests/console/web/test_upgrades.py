@@ -1,4 +1,4 @@
-"""The pages about runs of the upgrade mutex, with records as the functions write them."""
+"""Tests of the pages about runs of the upgrade mutex, with run records as the functions write them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BAD_GATEWAY = """
   });
   window.watching = true;
 """
-"""Have the page get the answers that a proxy gives whose console is away; or what the console answers again."""
+"""Script that makes the page receive 502 responses, as from a proxy of a stopped console, or real ones again."""
 STEPS = (
     *((events.RUN_FOUND, "resync-runs"), (events.RUN_VALIDATED, "check-run"), (events.UPGRADE_FOUND, "detect-upgrade")),
     *((events.POOLS_CLAIMED, "claim-pools"), (events.POOLS_PAUSED, "pause-pools")),
@@ -45,7 +45,7 @@ STEPS = (
 
 @pytest.fixture(scope="module")
 def runs(site: Site) -> Iterator[Object]:
-    """Give a run under way, beside one that has stopped; with what was recorded of it."""
+    """Yield the run config of an active run with recorded events; another run config has a halted run."""
     with mutexes.kinds(site.scene.cluster):
         run = mutexes.create(site.scene.admin, "example")
         failure = {**mutexes.STOPPED, "at": mutexes.AT, "message": "Job disks-1 did not complete: BackoffLimitExceeded"}
@@ -67,7 +67,7 @@ def _record(site: Site, run: Object) -> None:
 @pytest.mark.parametrize("look", SIGHTS)
 @pytest.mark.parametrize("page", ["upgrades", "upgrade", "upgrade-stopped"])
 def test_a_page_is_accessible_and_fits(browser: Browser, runs: Object, page: str, look: str) -> None:
-    """axe finds nothing serious; no word is broken, no text on another; nothing is wider than the window."""
+    """Check that axe finds no serious violation, that no texts break or overlap, and that the page fits the window."""
     size, dark = SIGHTS[look]
     browser.look(size, dark=dark)
     browser.open({"upgrades": "/upgrades", "upgrade": PAGE, "upgrade-stopped": f"/upgrades/{NAMESPACE}/stopped"}[page])
@@ -97,7 +97,7 @@ def test_the_list_says_what_each_run_waits_for(browser: Browser, runs: Object) -
 
 
 def test_a_run_has_its_steps_nodes_jobs_and_timeline(browser: Browser, runs: Object) -> None:
-    """The same words as on the command line."""
+    """Check that the page shows steps, nodes, Jobs and timeline, with the text of the command line."""
     browser.open(PAGE)
     assert "Nodes upgraded (1 of 3)" in browser.text("table.steps")
     assert f"kubectl logs -n {NAMESPACE} job/disks-1" in browser.text("table.upgraded")
@@ -110,7 +110,7 @@ def test_a_run_has_its_steps_nodes_jobs_and_timeline(browser: Browser, runs: Obj
 
 @pytest.mark.slow
 def test_the_page_changes_by_itself(browser: Browser, site: Site, runs: Object) -> None:
-    """With the run, and its timeline with new events."""
+    """Check that the page follows the run, and that its timeline follows new events."""
     browser.open(PAGE)
     browser.until(lambda: browser.all(".lanes svg a"))
     marks = len(browser.all(".lanes circle"))
@@ -125,7 +125,7 @@ def test_the_page_changes_by_itself(browser: Browser, site: Site, runs: Object) 
 
 @pytest.mark.slow
 def test_a_page_survives_a_proxy_that_cannot_answer(browser: Browser, site: Site, runs: Object) -> None:
-    """Its 502 takes nothing from the page, which asks again: behind it the run is shown as it is then."""
+    """Check that a page keeps its content on a proxy's 502 response, retries, and then shows the current state."""
     browser.open(PAGE)
     uid = runs["metadata"]["uid"]
     browser.script(BAD_GATEWAY, True)
@@ -140,7 +140,7 @@ def test_a_page_survives_a_proxy_that_cannot_answer(browser: Browser, site: Site
 
 
 def test_what_has_not_changed_is_not_sent_again(site: Site, runs: Object) -> None:
-    """A page asks every two seconds."""
+    """Check that a page, which polls every two seconds, gets an empty response if nothing has changed."""
     version = site.scene.admin.get(path_of(RUN, NAMESPACE, "example"))["metadata"]["resourceVersion"]
     assert requests.get(site.url(f"{PAGE}/status", version=version), timeout=10).status_code == 204
     assert requests.get(site.url(f"{PAGE}/status", version="1"), timeout=10).headers["HX-Trigger"] == "moved"
@@ -154,7 +154,7 @@ def test_a_run_that_is_not_there_is_404(site: Site, runs: Object) -> None:
 
 @pytest.mark.slow
 def test_only_who_may_list_runs_sees_them(site: Site, runs: Object, tmp_path: Path) -> None:
-    """The API server judges the caller's own token; the console's account needs no right to runs."""
+    """Check that the page needs the caller's own permission to list runs; the console's account does not need it."""
     with Console(site.scene.cluster, tmp_path, address="0.0.0.0") as console:  # noqa: S104
         there = Site(site.scene, console)
         looks = account(site.scene, "looks", RIGHTS)
@@ -165,7 +165,7 @@ def test_only_who_may_list_runs_sees_them(site: Site, runs: Object, tmp_path: Pa
 
 
 def test_each_page_leads_to_the_runs_once_there_are_some(browser: Browser, site: Site, runs: Object) -> None:
-    """It is known within some seconds that the kind was installed."""
+    """Check that each page links to the runs within seconds after the CRD was installed."""
     assert KNOWN_SECONDS < SECONDS
 
     def leads_there() -> bool:

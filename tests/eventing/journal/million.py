@@ -1,4 +1,4 @@
-"""A journal of a million events, written past the journal itself: 2,000 drains on 200 nodes, the oldest a month ago."""
+"""Fills a journal's tables directly with a million events: 2,000 drains of 200 nodes within the last month."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from eventing.journal.store import Journal
 COUNT, DRAINS, NODES = 1_000_000, 2000, 200
 TYPES = [events.RESOURCE_UPDATED] * 4 + [events.PODS_GONE] * 3 + [events.PODS_EVICTED] * 2 + [events.TICK]
 RARE = {500: events.MAINTENANCE_FAILED, 501: events.NODE_DRIFTED}
-"""Every thousandth event, by its number."""
+"""Remainder of an event's number by 1000 → its rare type."""
 FAILING, DEAD = 199, 1999
-"""Every so many events a run failed, or the event was given up."""
+"""Interval, in events, of failed attempts and of dead letters."""
 SECONDS = 30 * 86400.0
 Row = tuple[object, ...]
 Insert = Callable[[Table, Iterable[Row]], None]
@@ -33,12 +33,12 @@ def kind(number: int) -> str:
 
 
 def drain(number: int) -> int:
-    """Drains come one after another, each some with its neighbours."""
+    """Return the drain that an event belongs to; neighbouring drains overlap."""
     return min(DRAINS - 1, (number * DRAINS // COUNT + number % 3))
 
 
 def rows(count: int) -> Iterator[tuple[Row, Row, Row]]:
-    """Event, body and attempt, in the order of the tables' columns."""
+    """Yield event, body and attempt, with values in the order of the tables' columns."""
     begin = time.time() - SECONDS
     for number in range(count):
         of, key, type_ = drain(number), f"id-{number}", kind(number)
@@ -57,7 +57,7 @@ def rows(count: int) -> Iterator[tuple[Row, Row, Row]]:
 
 
 def load(url: str, count: int = COUNT) -> None:
-    """Fill an empty journal."""
+    """Create a journal and fill it with `count` events."""
     Journal(url).close()
     (_load_postgresql if url.startswith("postgresql") else _load_sqlite)(url, count)
 
@@ -92,7 +92,7 @@ def _load_postgresql(url: str, count: int) -> None:
 def _fill(
     insert: Callable[[Table, Iterable[Row]], None], execute: Callable[[str], None], dialect: object, count: int
 ) -> None:
-    """One transaction; the indexes are made at the end, at once."""
+    """Insert all rows in one transaction, and build the indexes at its end, which is faster."""
     execute("BEGIN")
     indexes = [index for table in METADATA.sorted_tables for index in table.indexes]
     for index in indexes:

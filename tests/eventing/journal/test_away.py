@@ -1,4 +1,4 @@
-"""A database that is away without a word: connections are neither refused nor answered."""
+"""Tests of the journal with an unresponsive database, which neither refuses nor answers connections."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.postgresql import PostgreSQL
 from tests.relay import Relay
 
 THREADS = 16
-"""Of a function."""
+"""Threads of a function."""
 SOON = 1.0
-"""Seconds; who tries the database needs five to find it away."""
+"""Maximum seconds of a refused write; a thread that tries the database needs five seconds to detect the outage."""
 
 
 @pytest.fixture
 def relay(postgresql: PostgreSQL) -> Iterator[Relay]:
-    """The way to the server."""
+    """Yield a relay to the database server."""
     relay = Relay(postgresql.port)
     yield relay
     relay.close()
@@ -42,7 +42,10 @@ def seconds_to_refuse(journal: Journal, number: int) -> float:
 
 @pytest.mark.slow
 def test_one_thread_tries_it_and_no_other_waits(postgresql: PostgreSQL, relay: Relay) -> None:
-    """The others answer the brokers, who come again, and the kubelet, which would end a process that is silent."""
+    """Check that one thread tries the unresponsive database, and that all other writes are refused at once.
+
+    The other threads can then answer brokers, which retry, and the kubelet, which would otherwise restart the process.
+    """
     url = make_url(postgresql.database()).set(host="127.0.0.1", port=relay.port)
     with closing(Journal(url.render_as_string(hide_password=False))) as journal:
         assert journal.write(numbered(0))
@@ -58,7 +61,10 @@ def test_one_thread_tries_it_and_no_other_waits(postgresql: PostgreSQL, relay: R
 
 
 def test_a_reader_that_starts_before_the_server_reads_once_that_answers(postgresql: PostgreSQL, relay: Relay) -> None:
-    """X-6: a console is there for nodes, too; what is asked of the journal meanwhile is an error that names it."""
+    """X-6: A reader can start before the database; it reports errors that name the journal until it can read.
+
+    A console needs no journal for its pages about nodes.
+    """
     url = make_url(postgresql.database()).set(host="127.0.0.1", port=relay.port)
     through = url.render_as_string(hide_password=False)
     Journal(through).close()
@@ -75,7 +81,10 @@ def test_a_reader_that_starts_before_the_server_reads_once_that_answers(postgres
 
 
 def test_who_waits_for_an_answer_asks_whether_the_host_is_there(postgresql: PostgreSQL) -> None:
-    """Nothing is sent that could miss its acknowledgement, and the system's own probes begin after two hours."""
+    """Check that TCP keepalive detects a dead host soon while a connection waits for an answer.
+
+    TCP retransmits nothing while no data is sent, and the system's own keepalive probes start only after two hours.
+    """
     with closing(Journal(postgresql.database())) as journal, journal._database.reading() as connection:
         driver = connection.connection.driver_connection
         assert driver

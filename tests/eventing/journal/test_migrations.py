@@ -1,4 +1,4 @@
-"""Journals of other versions of the tables: an older one is migrated, a newer one refused, on each database."""
+"""Tests of journals with other schema versions: older ones are migrated and newer ones refused, on both databases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REPLIES = '[{"id": "r"}]'
 TAKEN = 3 * (EVENT_ROWS + 100 + 2 * len(f"0/x{events.NODE_CORDONED}")) + (
     ATTEMPT_ROWS + len(REPLIES) + len("busy") + 2 * len("0/xtaint")
 )
-"""Bytes of three events, each of a hundred, and of an attempt: texts are in the rows and in an index."""
+"""Bytes of three events of 100 bytes each and of an attempt; the key texts count twice, for row and index."""
 MIGRATE_AND_WAIT = """
 import signal, sys
 from eventing.journal.database import engine_of
@@ -50,12 +50,12 @@ CREATE TABLE attempts (event TEXT, source TEXT, function TEXT, at DOUBLE PRECISI
     seconds DOUBLE PRECISION NOT NULL, status INTEGER NOT NULL, replies TEXT NOT NULL, error TEXT NOT NULL,
     PRIMARY KEY (event, source, function, at, replay))
 """
-"""The tables as they were before an attempt had a size, and before they had a version."""
+"""The schema before attempts had a size, and before the tables had a version."""
 
 
 @pytest.fixture
 def older(journal_url: str) -> Iterator[str]:
-    """A journal of version 0 with three events, and an attempt on the first."""
+    """Yield the URL of a journal of version 0 with three events, and an attempt on the first."""
     engine = engine_of(journal_url)
     number = "INTEGER" if engine.dialect.name == "sqlite" else "BIGSERIAL"
     with engine.begin() as connection:
@@ -89,7 +89,7 @@ def version(url: str) -> object:
 
 
 def declare(url: str, number: int) -> None:
-    """Make the tables of another version, as far as they say."""
+    """Set the version that the tables claim to have."""
     engine = engine_of(url)
     with engine.begin() as connection:
         connection.execute(text("UPDATE journal_version SET version = :number"), {"number": number})
@@ -97,7 +97,7 @@ def declare(url: str, number: int) -> None:
 
 
 def test_an_older_journal_is_migrated_and_loses_nothing(older: str) -> None:
-    """X-2: events and attempts are there, more can be recorded, and retention by size knows what an attempt takes."""
+    """X-2: A migration keeps events and attempts, and afterwards the journal accepts and measures new attempts."""
     with closing(Journal(older)) as journal:
         assert ids(journal) == ["0", "1", "2"]
         assert journal.select()[0].attempts == (Attempt("/x", "0", "taint", NOW, 0.5, 503, ({"id": "r"},), "busy"),)
@@ -111,7 +111,10 @@ def test_an_older_journal_is_migrated_and_loses_nothing(older: str) -> None:
 
 
 def test_a_writer_notices_that_a_newer_release_has_migrated_the_journal(journal_url: str) -> None:
-    """While one release replaces another both are there: the older one records nothing beneath the newer."""
+    """Check that a writer refuses to write to a journal that a newer release has migrated.
+
+    During an upgrade, the old and the new release run at the same time.
+    """
     with closing(Journal(journal_url)) as journal:
         declare(journal_url, VERSION + 1)
 
@@ -124,14 +127,14 @@ def test_a_writer_notices_that_a_newer_release_has_migrated_the_journal(journal_
 
 
 def test_a_new_journal_has_a_version(journal_url: str) -> None:
-    """It is that of this program."""
+    """Check that a new journal has the version of this program."""
     Journal(journal_url).close()
 
     assert version(journal_url) == VERSION
 
 
 def test_tables_of_today_without_a_version_are_of_version_1(journal_url: str) -> None:
-    """Journals were made like that before there were versions."""
+    """Check that tables of the current schema without a version count as version 1, as old releases created them."""
     with closing(Journal(journal_url)) as journal:
         journal.write(EVENTS[0])
     engine = engine_of(journal_url)
@@ -148,7 +151,7 @@ def test_tables_of_today_without_a_version_are_of_version_1(journal_url: str) ->
     "how", [{"create": False}, {"create": False, "awaited": True}, {"create": True}], ids=["read", "await", "write"]
 )
 def test_a_newer_journal_is_refused(journal_url: str, how: dict[str, bool]) -> None:
-    """The message names the journal, both versions and the remedy; nothing is changed."""
+    """Check that a newer journal is refused unchanged, with a message that names journal, versions and remedy."""
     Journal(journal_url).close()
     declare(journal_url, VERSION + 1)
 
@@ -159,7 +162,7 @@ def test_a_newer_journal_is_refused(journal_url: str, how: dict[str, bool]) -> N
 
 
 def test_a_reader_of_an_older_journal_is_told_who_migrates_it(older: str, postgresql: PostgreSQL) -> None:
-    """Who may not write gets both versions and the remedy, and changes nothing."""
+    """Check that opening an older journal read-only names both versions and the remedy, and migrates nothing."""
     reader = postgresql.reader_of(older) if "://" in older else older
 
     with pytest.raises(JournalError, match=f"version 0, .* version {VERSION}: the function record migrates it"):
@@ -172,7 +175,10 @@ def test_a_reader_of_an_older_journal_is_told_who_migrates_it(older: str, postgr
 
 
 def test_a_reader_that_waits_migrates_nothing_and_goes_on_once_somebody_has(older: str) -> None:
-    """A console of a new release beside an older `record`, which would find tables that it does not know."""
+    """Check that a waiting reader migrates nothing, and reads once another process has migrated the journal.
+
+    Otherwise a new console could migrate the tables of an older `record`, which does not support the new schema.
+    """
     with closing(Journal(older, create=False, awaited=True)) as reader:
         for _ in range(2):
             with pytest.raises(JournalError, match=r"version 0, .*: the function record migrates it"):
@@ -185,7 +191,7 @@ def test_a_reader_that_waits_migrates_nothing_and_goes_on_once_somebody_has(olde
 
 @pytest.mark.slow
 def test_a_migration_killed_half_way_is_done_again(older: str) -> None:
-    """X-2: all its statements are executed, none is committed; whoever opens the journal next migrates it."""
+    """X-2: A migration that is killed before its commit is repeated when the journal is opened next."""
     child = subprocess.Popen([sys.executable, "-c", MIGRATE_AND_WAIT, older], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     try:
@@ -204,7 +210,7 @@ def test_a_migration_killed_half_way_is_done_again(older: str) -> None:
 
 @pytest.mark.slow
 def test_several_that_open_an_older_journal_at_once_migrate_it_once(older: str) -> None:
-    """Processes wait for each other: the second finds it migrated."""
+    """Check that processes that open an older journal concurrently wait for each other, and migrate it once."""
     open_it = "import sys; from eventing.journal.store import Journal; print(len(Journal(sys.argv[1]).select()))"
     children = [
         subprocess.Popen([sys.executable, "-c", open_it, older], stdout=subprocess.PIPE, text=True) for _ in range(3)
@@ -214,7 +220,7 @@ def test_several_that_open_an_older_journal_at_once_migrate_it_once(older: str) 
 
 
 def test_the_command_that_the_message_names_migrates(older: str) -> None:
-    """For a copy of a journal, which no function records in."""
+    """Check that the command in the error message migrates a copy of a journal that no function writes to."""
     result = CliRunner().invoke(commands, ["events", "--journal", older, "--import", "/dev/null"])
 
     assert result.exit_code == 0, result.output

@@ -1,4 +1,4 @@
-"""A journal of a million events answers any filtered query in under half a second, on both databases."""
+"""Tests of a journal with a million events: every filtered query takes less than half a second, on both databases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.eventing.journal.test_store import median_write
 from tests.machine import is_below
 from tests.postgresql import PostgreSQL
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]  # to write them takes up to a minute
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]  # inserting the events takes up to a minute
 NOW = datetime.now(timezone.utc)
 
 
@@ -60,7 +60,7 @@ QUERIES = [
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def journal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Journal]:
-    """Give the journal, full."""
+    """Yield the filled journal."""
     if request.param == "sqlite":
         url = str(tmp_path_factory.mktemp("million") / "journal.db")
     else:
@@ -72,7 +72,10 @@ def journal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_any_filtered_query_is_quick(journal: Journal) -> None:
-    """Events and runs, whole, within 0.5 s; the best of three, since other work on the machine is not the journal's."""
+    """Check that each query returns complete events and attempts within 0.5 s.
+
+    The fastest of three executions counts, to exclude other load on the machine.
+    """
     took = {str(query): min(_seconds(journal, query) for _ in range(3)) for query in QUERIES}
 
     slowest = max(took, key=lambda query: took[query])
@@ -87,7 +90,7 @@ def _seconds(journal: Journal, query: Query) -> float:
 
 
 def test_recording_is_quick_however_much_is_there(journal: Journal) -> None:
-    """Under 1 ms an event at the median."""
+    """Check that recording one event takes less than 1 ms at the median."""
     median = median_write(journal, 0)
 
     print(f"an event recorded beside {COUNT} others in {median * 1000:.2f} ms at the median")

@@ -1,4 +1,4 @@
-"""Whoever has the turn and does not end: the others are refused at once."""
+"""Tests of the lock that refuses other threads while its holder does not finish."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ pytestmark = pytest.mark.slow
 
 
 def test_behind_one_that_does_not_end_only_one_waits_and_only_once() -> None:
-    """A database that is alive, and whose commit does not return: threads that wait answer nobody, nor the kubelet."""
+    """Check that one thread waits for a hanging holder until its timeout, and that later threads are refused at once.
+
+    A database may accept a commit and not answer. Waiting threads could answer neither requests nor the kubelet's
+    probes.
+    """
     turns, entered, ends = OneTries(OSError), threading.Event(), threading.Event()
 
     def hang() -> None:
@@ -41,7 +45,10 @@ def test_behind_one_that_does_not_end_only_one_waits_and_only_once() -> None:
 
 
 def test_for_one_that_is_slow_a_few_wait_and_the_others_are_refused_soon() -> None:
-    """Of ten threads of all functions, events of the journal must not have each while a commit lasts."""
+    """Check that at most `FEW` threads wait for a slow holder, and that the others are refused soon.
+
+    Otherwise events for the journal could occupy all ten threads of a process while a commit lasts.
+    """
     turns = OneTries(OSError)
 
     def take() -> None:
@@ -58,7 +65,10 @@ def test_for_one_that_is_slow_a_few_wait_and_the_others_are_refused_soon() -> No
 
 
 def test_of_a_crowd_each_has_his_turn_where_nobody_is_slow() -> None:
-    """A drain of many nodes has events come together: none of them is to come again in a second."""
+    """Check that every thread of a burst acquires the lock if each holds it only briefly.
+
+    The drains of many nodes cause such bursts, and no event should need a retry after a second.
+    """
     turns, together = OneTries(OSError), threading.Barrier(11)
 
     def take() -> None:

@@ -1,4 +1,4 @@
-"""How much a journal keeps."""
+"""Tests of the journal's retention: limits by age and by size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DAY = timedelta(days=1)
 
 @pytest.fixture
 def journal(journal_url: str) -> Iterator[Journal]:
-    """Give a journal with an event, and a run on it, for each of the last ten days."""
+    """Yield a journal with one event and one attempt on it for each of the last ten days."""
     with closing(Journal(journal_url)) as opened:
         made = [
             (event(events.PODS_GONE, "podsource", MINE, "n", seed=str(day), data={"day": day}), NOW - day * DAY)
@@ -38,27 +38,27 @@ def journal(journal_url: str) -> Iterator[Journal]:
 
 
 def days(journal: Journal) -> list[int]:
-    """Of the events that are left of the ten, each with its run."""
+    """Return the days of those ten events that are left, after checking that each still has its attempt."""
     entries = journal.select(Query(types=(events.PODS_GONE,)))
     assert all(len(entry.attempts) == 1 for entry in entries)
     return [data["day"] for entry in entries if isinstance(data := entry.event.get_data(), dict)]
 
 
 def test_without_limits_all_is_kept(journal: Journal) -> None:
-    """X-2: nothing is forgotten that nobody asked to forget."""
+    """X-2: Without a limit, nothing is deleted."""
     assert journal.prune() == 0
     assert len(days(journal)) == 10
 
 
 def test_what_is_old_is_forgotten(journal: Journal) -> None:
-    """By arrival, with its runs; what comes again later is new."""
+    """Check that events older than the limit are deleted with their attempts, by the time of their arrival."""
     assert journal.prune(age=timedelta(days=4.5)) == 6
     assert days(journal) == [4, 3, 2, 1]
     assert journal.prune(age=timedelta(days=4.5)) == 0
 
 
 def test_the_oldest_make_room(journal: Journal) -> None:
-    """At most so many bytes are left, and not much less."""
+    """Check that the oldest events are deleted until the size is below the limit, and not many more."""
     whole = journal.size()
 
     forgotten = journal.prune(size=whole // 2)
@@ -69,7 +69,7 @@ def test_the_oldest_make_room(journal: Journal) -> None:
 
 
 def test_a_flood_pushes_out_itself_and_not_what_we_did(journal: Journal) -> None:
-    """X-6: large events of others, newer than all of ours: of the bytes that are kept ours have half for themselves."""
+    """X-6: A flood of large foreign events does not displace events of this project, which keep half of the limit."""
     ours = journal.size()
     came = flood(0, 50)
     journal.write_all(came)
@@ -85,7 +85,10 @@ def test_a_flood_pushes_out_itself_and_not_what_we_did(journal: Journal) -> None
 
 
 def test_the_attempts_on_a_flood_are_pushed_out_with_it(journal: Journal) -> None:
-    """X-6: they take more than small events do; what others have is filled, and not much less than that is kept."""
+    """X-6: Attempts on foreign events are deleted with them, and the space that foreign data may use is not wasted.
+
+    In this test, the attempts take more space than their small events.
+    """
     ours = journal.size()
     came = [(stranger(number, "x"), NOW + timedelta(seconds=number)) for number in range(300)]
     journal.write_all(came)
@@ -99,7 +102,7 @@ def test_the_attempts_on_a_flood_are_pushed_out_with_it(journal: Journal) -> Non
 
 
 def test_attempts_on_what_was_never_recorded_make_room_too(journal: Journal) -> None:
-    """X-6: anybody's event, posted past the broker, has attempts and no record: they go as those of others do."""
+    """X-6: Attempts on unrecorded events, which clients post directly to functions, are deleted like foreign data."""
     ours = journal.size()
     journal.write_all((stranger(number, "x"), NOW - number * DAY) for number in range(5))
     journal.write_attempts(unrecorded("/past-the-broker", 5, count=300))
@@ -113,7 +116,10 @@ def test_attempts_on_what_was_never_recorded_make_room_too(journal: Journal) -> 
 
 @pytest.mark.parametrize("source", [events.SOURCE + "x", events.SOURCE.upper()], ids=["alike", "in capitals"])
 def test_who_takes_the_name_of_our_programs_pushes_out_none_of_theirs(journal: Journal, source: str) -> None:
-    """X-6: `record` refuses such an event; the attempt on it is told by the function itself, and so it is taken."""
+    """X-6: Attempts on unrecorded events with a source like ours do not displace events of this project.
+
+    `record` refuses such events. A function runs on them all the same, and reports its attempts.
+    """
     ours = journal.size()
     journal.write_attempts(unrecorded(source, 5, count=300))
 
@@ -124,7 +130,10 @@ def test_who_takes_the_name_of_our_programs_pushes_out_none_of_theirs(journal: J
 
 
 def test_a_source_that_is_ours_but_for_capitals_is_a_strangers(journal: Journal) -> None:
-    """X-6: `record` takes anybody's word for it; SQLite's LIKE would hold the two for the same."""
+    """X-6: A source that differs from ours only in upper case is foreign.
+
+    `record` accepts such events without a signature, and SQLite's LIKE would treat both sources as equal.
+    """
     ours = journal.size()
     journal.write_all(
         (CloudEvent({"id": str(number), "source": events.SOURCE.upper(), "type": "flood"}, None), NOW)
@@ -137,7 +146,7 @@ def test_a_source_that_is_ours_but_for_capitals_is_a_strangers(journal: Journal)
 
 
 def test_no_more_goes_than_is_needed(journal: Journal) -> None:
-    """X-6: where attempts on what was never recorded are the oldest, some of them are enough."""
+    """X-6: Old attempts on unrecorded events are deleted only as far as the limit requires."""
     journal.write_attempts(unrecorded("/past-the-broker", 20, count=20))
     whole = journal.size()
 
@@ -146,7 +155,7 @@ def test_no_more_goes_than_is_needed(journal: Journal) -> None:
 
 
 def test_old_attempts_on_what_was_never_recorded_are_forgotten(journal: Journal) -> None:
-    """By the time at which they began."""
+    """Check that attempts on unrecorded events are deleted by the time of the attempt."""
     before = journal.size()
     journal.write_attempts(unrecorded("/past-the-broker", 12, count=300))
 
@@ -156,7 +165,7 @@ def test_old_attempts_on_what_was_never_recorded_are_forgotten(journal: Journal)
 
 
 def test_what_is_too_much_of_ours_makes_room_too(journal: Journal) -> None:
-    """X-6: half is what ours have for themselves, and not all: the newest of both are kept."""
+    """X-6: Events of this project are deleted too if they exceed their half, and the newest of both groups remain."""
     journal.write_all((stranger(number, "x"), NOW + timedelta(seconds=number)) for number in range(3))
 
     journal.prune(size=journal.size() // 2)
@@ -166,7 +175,10 @@ def test_what_is_too_much_of_ours_makes_room_too(journal: Journal) -> None:
 
 
 def test_what_arrives_while_it_prunes_is_left_for_the_next_time(journal_url: str, journal: Journal) -> None:
-    """X-6: a flood goes on meanwhile: measured again it is more than others may keep, and ours are the oldest."""
+    """X-6: Events that arrive during pruning count only at the next pruning.
+
+    Otherwise a continuing flood would make the oldest events, which are those of this project, exceed the limit.
+    """
 
     class Flooded(Journal):
         def size(self) -> int:
@@ -187,24 +199,24 @@ def test_what_arrives_while_it_prunes_is_left_for_the_next_time(journal_url: str
 
 
 def flood(first: int, end: int) -> list[tuple[CloudEvent, datetime]]:
-    """Large events of others, one a second from now."""
+    """Build large foreign events, one per second from now."""
     return [(stranger(number, "x" * 20_000), NOW + timedelta(seconds=number)) for number in range(first, end)]
 
 
 def unrecorded(source: str, days_ago: int, count: int) -> Iterator[Attempt]:
-    """Attempts on events of which there is nothing else, one a second from then on."""
+    """Build attempts on unrecorded events, one per second, starting `days_ago` days ago."""
     began = NOW - days_ago * DAY
     return (Attempt(source, f"x{n}", "begin", began + timedelta(seconds=n), 0.1, 204) for n in range(count))
 
 
 def stranger(number: int, text: str) -> CloudEvent:
-    """What somebody posted who is none of our programs."""
+    """Build an event from a source outside this project."""
     attributes = {"id": str(number), "source": "/flood", "type": "flood", "datacontenttype": "application/json"}
     return CloudEvent(attributes, {"text": text})
 
 
 def test_much_at_once_is_pruned_before_the_hour_is_over(tmp_path: Path) -> None:
-    """X-6: a flood must not fill the disk: an eighth of the limit is written, and the oldest go."""
+    """X-6: Pruning starts before the next hour once an eighth of the limit is written, so a flood fits the disk."""
     pruned = threading.Event()
 
     class Watched(Journal):
@@ -225,7 +237,7 @@ def test_much_at_once_is_pruned_before_the_hour_is_over(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_more_than_goes_at_once_is_forgotten_too(journal_url: str) -> None:
-    """Several transactions, one after another."""
+    """Check that pruning can delete more than one transaction's number of events."""
     with closing(Journal(journal_url)) as journal:
         journal.write_all(
             (event(events.PODS_GONE, "podsource", MINE, "n", seed=str(number)), NOW - DAY + timedelta(seconds=number))
@@ -238,7 +250,7 @@ def test_more_than_goes_at_once_is_forgotten_too(journal_url: str) -> None:
 
 
 def test_limits_are_read_from_the_environment() -> None:
-    """Days and bytes, with Kubernetes' units; unset is no limit."""
+    """Check that the environment gives optional limits in days and in bytes with Kubernetes' units."""
     found = Retention.of({"JOURNAL_DAYS": "1.5", "JOURNAL_BYTES": "500Mi"})
 
     assert found == Retention(timedelta(hours=36), 500 * 2**20)
@@ -249,13 +261,13 @@ def test_limits_are_read_from_the_environment() -> None:
 @pytest.mark.parametrize("name", ["JOURNAL_DAYS", "JOURNAL_BYTES"])
 @pytest.mark.parametrize("value", ["0", "-1", "soon", "1e3", "nan", "5Gb", " 5", "99999999999999999999"])
 def test_a_value_that_is_none_is_named_with_its_variable(name: str, value: str) -> None:
-    """X-6: never half a retention by mistake."""
+    """X-6: An invalid limit is an error that names the variable, so that no limit is ignored by mistake."""
     with pytest.raises(ValueError, match=f"{name}={value} is no number of"):
         Retention.of({name: value})
 
 
 def test_the_pruner_works_beside_the_writer(journal: Journal) -> None:
-    """At the first event, in a thread; not again within the hour."""
+    """Check that the pruner runs in a thread at the first event, and not again within the hour."""
     pruner = Pruner(journal, Retention(age=timedelta(days=4.5)))
 
     for _ in range(3):
@@ -269,7 +281,10 @@ def test_the_pruner_works_beside_the_writer(journal: Journal) -> None:
 
 
 def test_one_thread_prunes_and_the_next_begins_when_it_has_ended(tmp_path: Path) -> None:
-    """Two that measured the same excess would delete it twice; what came meanwhile is not left for an hour."""
+    """Check that only one thread prunes at a time, and that the next can start right after it.
+
+    Two concurrent threads could both measure the same excess and delete twice as much as necessary.
+    """
     begun, goes_on = threading.Semaphore(0), threading.Event()
 
     class Slow(Journal):
@@ -294,7 +309,10 @@ def test_one_thread_prunes_and_the_next_begins_when_it_has_ended(tmp_path: Path)
 
 
 def test_behind_a_slow_commit_it_waits_beside_a_few_who_do(journal: Journal) -> None:
-    """Refused, it would leave off: till the hour is over where nothing more comes."""
+    """Check that pruning waits for a slow commit even if `FEW` writers wait already.
+
+    If the lock refused the pruner, the next attempt would only follow with the next event after an hour.
+    """
     with ThreadPoolExecutor(1 + FEW) as threads:
         with journal._database.writing():
             writing = [threads.submit(journal.write, stranger(number, "x")) for number in range(FEW)]

@@ -1,4 +1,4 @@
-"""What is counted of a journal, beside what its file takes."""
+"""Test of the journal's size estimate against the size of its SQLite file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ours(number: int) -> CloudEvent:
 
 
 def named(key: str) -> Make:
-    """What somebody posts who is none of our programs, with names like this one."""
+    """Return a function that builds foreign events whose id, source and type contain `key`."""
     return lambda number: CloudEvent({"id": f"{number}-{key}", "source": f"/{key}", "type": key}, None)
 
 
@@ -48,7 +48,10 @@ POSTED = {
 @pytest.mark.parametrize("answer", [(204, ""), (503, "busy")], ids=["accepted", "refused"])
 @pytest.mark.parametrize("make", POSTED.values(), ids=POSTED)
 def test_the_file_takes_at_most_twice_what_is_counted(tmp_path: Path, make: Make, answer: tuple[int, str]) -> None:
-    """X-6: whatever is posted, with five attempts on each: a full volume ends the pod. Nor is much counted in vain."""
+    """X-6: The file is at most twice as large as the estimate, for any events, each with five attempts.
+
+    A full volume would end the pod. The estimate is also at most twice the file's size.
+    """
     status, error = answer
     with closing(Journal(tmp_path / "journal.db")) as journal:
         made = [(make(number), NOW + timedelta(seconds=number)) for number in range(COUNT)]

@@ -1,4 +1,4 @@
-"""The journal on a real database."""
+"""Tests of the journal on real databases."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def api_event(kind: str, item: dict[str, Any]) -> CloudEvent:
 
 
 def test_each_event_is_kept_once_in_order(journal: Journal) -> None:
-    """X-2: source and id tell a duplicate; the order is that of arrival."""
+    """X-2: Source and id identify a duplicate, and entries are in the order of arrival."""
     kept = [journal.write(numbered(number)) for number in (2, 1, 2, 3, 1)]
 
     entries = journal.select()
@@ -74,7 +74,7 @@ def test_each_event_is_kept_once_in_order(journal: Journal) -> None:
 
 
 def test_the_order_is_that_of_arrival(journal: Journal) -> None:
-    """X-2: two requests at once are written in any order; who reads sees them as they came."""
+    """X-2: Entries are ordered by their time of arrival, even if concurrent requests are written in another order."""
     first, second = NOW, NOW + timedelta(seconds=1)
     journal.write(numbered(2), second)
     journal.write(numbered(1), first)
@@ -86,7 +86,7 @@ def test_the_order_is_that_of_arrival(journal: Journal) -> None:
     "data", [{"some": "ünïcode\x00 and NUL"}, ["a list"], "text that is no JSON", b"\xff\x00", None], ids=str
 )
 def test_an_event_comes_back_whole(journal: Journal, data: Any) -> None:
-    """X-2: attributes, extensions and data are as they came, so that the event can be posted again."""
+    """X-2: Attributes, extensions and data are returned unchanged, so that the event can be posted again."""
     attributes = {"id": "1", "source": "/x", "type": "x", "partitionkey": "node-1", "time": NOW}
     if not isinstance(data, (str, bytes)):
         attributes["datacontenttype"] = "application/json"
@@ -102,7 +102,7 @@ def test_an_event_comes_back_whole(journal: Journal, data: Any) -> None:
 
 
 def test_an_event_of_the_largest_size_comes_back(journal: Journal) -> None:
-    """X-2: what an ingress lets through, 2 MiB, is larger once it is written in JSON; it is kept and read."""
+    """X-2: An event with 2 MiB of data, the maximum of an ingress, is stored and read, although its JSON is larger."""
     data = b"\xff" * (2 * 1024 * 1024)
     journal.write(CloudEvent({"id": "1", "source": "/x", "type": "x", "datacontenttype": "image/png"}, data))
 
@@ -110,7 +110,7 @@ def test_an_event_of_the_largest_size_comes_back(journal: Journal) -> None:
 
 
 def test_it_survives_its_process(journal_url: str) -> None:
-    """X-2: what was written is there after the journal is opened again, and is still a duplicate."""
+    """X-2: Events survive a restart, and are still recognized as duplicates."""
     with closing(Journal(journal_url)) as first:
         first.write(numbered(1))
 
@@ -120,7 +120,7 @@ def test_it_survives_its_process(journal_url: str) -> None:
 
 
 def test_it_is_read_without_the_right_to_make_it(journal_url: str, postgresql: PostgreSQL) -> None:
-    """Least privilege: who may only read a journal in PostgreSQL reads it."""
+    """Check that a database user with read permission only can read a journal in PostgreSQL."""
     with closing(Journal(journal_url)) as journal:
         journal.write(numbered(1))
     reader = postgresql.reader_of(journal_url) if "://" in journal_url else journal_url
@@ -130,7 +130,7 @@ def test_it_is_read_without_the_right_to_make_it(journal_url: str, postgresql: P
 
 
 def test_many_writers_lose_nothing(journal_url: str) -> None:
-    """X-2: two journals on one database, several threads each: every event once."""
+    """X-2: Two journals with several threads each on one database record every event exactly once."""
     journals = [Journal(journal_url) for _ in range(2)]
 
     def write(journal: Journal) -> None:
@@ -149,7 +149,7 @@ def test_many_writers_lose_nothing(journal_url: str) -> None:
 
 
 def test_attempts_are_told_with_their_event_each_once(journal: Journal) -> None:
-    """X-6: whichever comes first, event or attempt; a duplicate is kept once, a second attempt beside the first."""
+    """X-6: Attempts are returned with their event in any order of recording, and a duplicate attempt is stored once."""
     first, second = numbered(1), numbered(2)
     reply = {"id": "r", "type": events.NODE_TAINTED, "data": {"deep": [1]}}
     bad = attempt(first, 503, error="no answer")
@@ -167,7 +167,7 @@ def test_attempts_are_told_with_their_event_each_once(journal: Journal) -> None:
 
 @pytest.mark.parametrize("end", [datetime.min, datetime.max])
 def test_a_row_beyond_all_time_hides_no_other(journal: Journal, end: datetime) -> None:
-    """X-1: written past `moment`, as by an older release; rounded, or elsewhere, there is no such time."""
+    """X-1: A row with a time beyond Python's range, as from an older release, does not hide other rows."""
     one = numbered(1)
     journal.write(one, end.replace(tzinfo=timezone.utc))
     journal.write_attempts([replace(attempt(one), at=end.replace(tzinfo=timezone.utc))])
@@ -178,7 +178,7 @@ def test_a_row_beyond_all_time_hides_no_other(journal: Journal, end: datetime) -
 
 
 def test_an_entry_knows_cause_maintenance_node_and_dead_letter(journal: Journal) -> None:
-    """X-6: what an event speaks of is read from ours and from the API server's alike."""
+    """X-6: Cause, maintenance, node and dead letter are read from our events and from the API server's events."""
     metadata = {"name": "nm", "uid": "uid-1"}
     came = api_event("NodeMaintenance", {"metadata": metadata, "spec": {"nodeName": "node-1"}})
     follows = event(events.MAINTENANCE_BEGUN, "begin", MINE, "node-1", cause=came)
@@ -219,7 +219,7 @@ def test_an_entry_knows_cause_maintenance_node_and_dead_letter(journal: Journal)
     ],
 )
 def test_a_query_selects(journal: Journal, query: Query, found: list[int]) -> None:
-    """X-6: by node, maintenance (uid or name), type, time, failure; together they narrow."""
+    """X-6: A query filters by node, maintenance (uid or name), type, time and failure, and combines all conditions."""
     ill = numbered(3)
     _fill(journal, ill)
     journal.write_attempts(
@@ -232,7 +232,7 @@ def test_a_query_selects(journal: Journal, query: Query, found: list[int]) -> No
 @pytest.mark.parametrize(("replay", "status"), [("redrive 1", 204), ("redrive 1", 503), ("r1", 204), ("", 204)])
 @pytest.mark.parametrize("path", ["taint", "x/taint/", "retaint", "cordon", ""])
 def test_what_was_redriven_is_not_open(journal: Journal, path: str, replay: str, status: int) -> None:
-    """X-6: as the rule on one letter has it."""
+    """X-6: The query for dead letters that await a redrive agrees with `is_open`."""
     dead = numbered(1)
     journal.write(as_dead_letter(dead, DeadLetter(f"http://in/{path}", 503, "away")))
     journal.write_attempts([attempt(dead, status, replay=replay)])
@@ -243,7 +243,7 @@ def test_what_was_redriven_is_not_open(journal: Journal, path: str, replay: str,
 
 
 def test_a_query_goes_on_after_what_was_seen(journal: Journal) -> None:
-    """X-6: `after` and `ids`."""
+    """X-6: A query can continue after a number, or select ids."""
     _fill(journal, numbered(3))
     entries = journal.select()
     chosen = tuple(entry.event.get_id() for entry in entries[1:3])
@@ -264,7 +264,7 @@ def _fill(journal: Journal, third: BaseCloudEvent) -> None:
 
 
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
-    """X-6: a wrong path or another file is an error that names the file."""
+    """X-6: An invalid path or a file of another format is an error that names the file."""
     (tmp_path / "text").write_text("this is no database, and long enough to be taken for one" * 20)
 
     with pytest.raises(JournalError, match="no-such-folder"):
@@ -277,14 +277,14 @@ def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     "journal_url", ["mysql://u:secret@h/d", "http://example.com/", "nonsense://", "postgresql://u:secret@h:5432x/d"]
 )
 def test_another_database_is_refused_with_what_is_taken(journal_url: str) -> None:
-    """X-6: the error says which addresses there are, and keeps the password to itself."""
+    """X-6: An unsupported URL is an error that lists the supported ones and does not reveal the password."""
     with pytest.raises(JournalError, match="take a path, sqlite:///PATH or postgresql://") as error:
         Journal(journal_url)
     assert "secret" not in str(error.value)
 
 
 def test_a_broken_file_is_an_error_to_try_again(tmp_path: Path) -> None:
-    """X-6: a file that cannot be written any more is a JournalError, which `record` answers with 503."""
+    """X-6: A failed write is a `JournalError`, which `record` answers with 503."""
     with closing(Journal(tmp_path / "journal.db")) as journal:
         with closing(sqlite3.connect(tmp_path / "journal.db")) as other:
             other.execute("DROP TABLE events")
@@ -295,7 +295,7 @@ def test_a_broken_file_is_an_error_to_try_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["journal.db", "journal.db*"])
 def test_a_file_that_is_removed_is_made_anew(tmp_path: Path, name: str) -> None:
-    """X-6: SQLite goes on writing into a file without a name, of which nobody ever reads anything."""
+    """X-6: A removed file is created again, because SQLite would otherwise write to the deleted file."""
     with closing(Journal(tmp_path / "journal.db")) as journal:
         journal.write(numbered(1))
         for file in tmp_path.glob(name):
@@ -306,7 +306,7 @@ def test_a_file_that_is_removed_is_made_anew(tmp_path: Path, name: str) -> None:
 
 
 def test_a_file_that_is_replaced_is_gone_on_with(tmp_path: Path) -> None:
-    """X-6: by one of a backup, say."""
+    """X-6: A replaced file, for example from a backup, is used for the next events."""
     with closing(Journal(tmp_path / "journal.db")) as journal, closing(Journal(tmp_path / "backup.db")) as backup:
         journal.write(numbered(1))
         backup.write(numbered(0))
@@ -321,7 +321,7 @@ def test_a_file_that_is_replaced_is_gone_on_with(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("create", [True, False])
 def test_who_reads_reads_of_the_file_that_is_there_now(tmp_path: Path, create: bool) -> None:
-    """X-6: a console lives for weeks; what it showed of a file without a name would be old for ever."""
+    """X-6: A reader reads the file that currently has the path, since a console runs for weeks."""
     file = tmp_path / "journal.db"
     with closing(Journal(file)) as first:
         first.write(numbered(1))
@@ -336,7 +336,10 @@ def test_who_reads_reads_of_the_file_that_is_there_now(tmp_path: Path, create: b
 
 
 def test_who_only_reads_makes_no_file_and_finds_the_one_that_is_made(tmp_path: Path) -> None:
-    """X-6: `record` makes it, whoever starts first; until then the error says so, and so it does once it is removed."""
+    """X-6: A reader creates no file, and reads the journal as soon as `record` has created it.
+
+    Until then, and after a removal, the error names the missing file.
+    """
     file = tmp_path / "a journal #1 of 50%.db"
     with pytest.raises(JournalError, match="no such file yet: the function record makes it"):
         Journal(file, create=False)
@@ -357,7 +360,7 @@ def test_who_only_reads_makes_no_file_and_finds_the_one_that_is_made(tmp_path: P
 
 
 def test_a_folder_that_is_away_is_an_error_until_it_is_back(tmp_path: Path) -> None:
-    """X-6: no event counts as recorded meanwhile."""
+    """X-6: While the directory is missing, writes fail, and afterwards they succeed."""
     folder = tmp_path / "volume"
     folder.mkdir()
     with closing(Journal(folder / "journal.db")) as journal:
@@ -373,22 +376,22 @@ def test_a_folder_that_is_away_is_an_error_until_it_is_back(tmp_path: Path) -> N
 
 
 def assert_is_opened_anew(journal: Journal) -> None:
-    """The broker is told to come again, and then the event is kept."""
+    """Check that a write after a removal fails once, so that the broker retries, and then succeeds."""
     with pytest.raises(JournalError, match="removed or replaced"):
         journal.write(numbered(2))
     assert journal.write(numbered(2))
 
 
 def read(path: Path) -> list[int]:
-    """What another process finds."""
+    """Return the numbers of the events that another process would read."""
     with closing(Journal(path, create=False)) as journal:
         return numbers(journal.select())
 
 
 def median_write(journal: Journal, turn: int, batches: int = 10, count: int = 100) -> float:
-    """Seconds that it takes to record one event, as on a quiet machine: the lowest median of some batches.
+    """Return the seconds that recording one event takes on a quiet machine: the lowest median of several batches.
 
-    In PostgreSQL each event waits for the disk, which other tests may keep busy; that is not the journal's time.
+    In PostgreSQL each event waits for the disk. Other tests may keep the disk busy, which is not the journal's time.
     """
     starts = range(turn * batches * count, (turn + 1) * batches * count, count)
     return min(_median_of(journal, range(start, start + count)) for start in starts)
@@ -405,7 +408,7 @@ def _median_of(journal: Journal, wanted: range) -> float:
 
 @pytest.mark.slow
 def test_recording_takes_less_than_a_millisecond(journal: Journal) -> None:
-    """At the median, with everything on disk that a killed process must not lose."""
+    """Check that recording one event takes less than 1 ms at the median, including the write to disk."""
 
     def is_quick(turn: int) -> bool:
         median = median_write(journal, turn)
@@ -416,13 +419,13 @@ def test_recording_takes_less_than_a_millisecond(journal: Journal) -> None:
 
 
 def test_a_power_cut_takes_nothing_that_was_recorded(tmp_path: Path) -> None:
-    """X-6: SQLite waits for the disk before a transaction ends: 2 is FULL."""
+    """X-6: SQLite waits for the disk before a transaction ends; the value 2 is FULL."""
     with closing(Journal(tmp_path / "journal.db")) as journal, journal._database.reading() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
 
 
 def test_what_the_database_can_never_hold_is_no_fault_of_its(journal_url: str) -> None:
-    """X-6: bad data, which is not tried again; another event is written as before."""
+    """X-6: Data that the database cannot store is a `BadEvent`, which brokers do not retry; later writes succeed."""
     with closing(Journal(journal_url)) as journal:
         made = Attempt("/s", "1", "cordon", datetime.now(timezone.utc), 0.1, 10**30)
         with pytest.raises(BadEvent):
@@ -431,14 +434,14 @@ def test_what_the_database_can_never_hold_is_no_fault_of_its(journal_url: str) -
 
 
 def test_beyond_the_last_number_there_is_nothing(journal: Journal) -> None:
-    """X-6: whatever somebody types into an address."""
+    """X-6: A query after a number beyond the database's range returns nothing, as such a number may be in a URL."""
     journal.write(numbered(1))
 
     assert journal.select(Query(after=10**40)) == []
 
 
 def test_two_processes_write_in_turn(postgresql: PostgreSQL) -> None:
-    """Who reads on from the last number misses nothing: what comes later has a larger one, whoever wrote it."""
+    """Check that two processes write in turn, so that a reader that continues after the last number misses no event."""
     url = postgresql.database()
     waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     next_number = text("SELECT nextval(pg_get_serial_sequence('events', 'seq'))")
@@ -452,7 +455,7 @@ def test_two_processes_write_in_turn(postgresql: PostgreSQL) -> None:
 
 
 def test_of_two_processes_that_prune_one_does(postgresql: PostgreSQL) -> None:
-    """Both have measured the same excess, and would delete it twice."""
+    """Check that only one of two processes prunes, since both could measure the same excess and delete it twice."""
     url = postgresql.database()
     with closing(Journal(url)) as first, closing(Journal(url)) as second:
         first.write_all([(numbered(number), datetime.now(timezone.utc)) for number in range(10)])
@@ -469,7 +472,7 @@ def long_event(number: int) -> CloudEvent:
 @pytest.mark.parametrize("query", [Query(), Query(limit=3, newest=True), Query(dead=True)], ids=str)
 @pytest.mark.parametrize("room", [1, 12_000, 1_000_000])
 def test_events_one_after_another_are_those_that_come_at_once(journal: Journal, query: Query, room: int) -> None:
-    """X-2: whole, with their attempts, in the order of arrival, however many are in memory together."""
+    """X-2: Iteration returns the same complete events, attempts and order as a query, for any memory limit."""
     for number in (3, 1, 2, 0):
         journal.write(long_event(number), NOW + timedelta(seconds=number))
     journal.write(as_dead_letter(numbered(4), DeadLetter("http://evict/", 503, "")), NOW)
@@ -484,7 +487,7 @@ def test_events_one_after_another_are_those_that_come_at_once(journal: Journal, 
 
 
 def test_attempts_take_the_room_of_events(journal_url: str) -> None:
-    """X-6: whoever posts to a function has it write them; of an event there may be many, with long errors."""
+    """X-6: Attempts count toward the memory limit, since any client of a function can cause many with long errors."""
     asked = []
 
     class Noted(Journal):
@@ -503,7 +506,7 @@ def test_attempts_take_the_room_of_events(journal_url: str) -> None:
 
 
 def test_attempts_on_another_source_s_event_of_the_same_id_are_not_its(journal: Journal) -> None:
-    """X-2: source and id together name an event."""
+    """X-2: Source and id together identify an event, so attempts on another source's event are separate."""
     one, other = (CloudEvent({"id": "1", "source": source, "type": "x"}, None) for source in ("/one", "/other"))
     journal.write(one)
     journal.write_attempts([attempt(one), attempt(other)])
@@ -514,7 +517,7 @@ def test_attempts_on_another_source_s_event_of_the_same_id_are_not_its(journal: 
 
 
 def test_without_its_data_an_entry_is_about_the_same(journal: Journal) -> None:
-    """What a tree and a list of dead letters tell of it: whose event it is, and of which node."""
+    """Check that an entry without its data still names the same object, node and cause."""
     maintenance = {"metadata": {"name": "nm", "uid": "uid-1"}, "spec": {"nodeName": "node-1", "reason": "x" * 5000}}
     for kind, item in (("NodeMaintenance", maintenance), ("Node", {"metadata": {"name": "node-2", "uid": "uid-2"}})):
         journal.write(api_event(kind, item))
@@ -536,7 +539,7 @@ def about(entry: Entry) -> tuple[object, ...]:
 
 
 def test_a_list_has_data_while_there_is_room(journal: Journal) -> None:
-    """X-6: a few events of some MiB, which anybody may post, must not kill who lists them; the newest come whole."""
+    """X-6: A list contains data up to the memory limit, newest first, because any client may post large events."""
     journal.write_all((long_event(number), NOW + timedelta(seconds=number)) for number in range(4))
     journal.write(numbered(4), NOW + timedelta(seconds=4))
     whole = journal.select()
@@ -550,7 +553,7 @@ def test_a_list_has_data_while_there_is_room(journal: Journal) -> None:
 
 
 def test_a_list_names_what_has_longer_attributes_than_it_reads(journal: Journal) -> None:
-    """Such an event hides none of the others."""
+    """Check that an event with long attributes is listed with its id, source and type only."""
     journal.write(CloudEvent({"id": "1", "source": "/x", "type": "x", "long": "x" * 5000}, {}))
 
     (entry,) = journal.listed(Query(), room=0)

@@ -1,4 +1,4 @@
-"""A journal as text and back."""
+"""Tests of exporting a journal as text, and of importing it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ THEN = datetime(2026, 1, 2, 3, 4, 5, 678901, timezone.utc)
 
 @pytest.fixture
 def journals(journal_url: str, tmp_path: Path) -> Iterator[tuple[Journal, Journal]]:
-    """Where it comes from, and another, empty one."""
+    """Yield the journal to export, and another, empty one."""
     with closing(Journal(journal_url)) as one, closing(Journal(tmp_path / "other.db")) as other:
         yield one, other
 
@@ -45,7 +45,7 @@ def text(journal: Journal, query: Query | None = None) -> bytes:
 
 
 def held(journal: Journal) -> list[tuple[object, ...]]:
-    """Everything in it."""
+    """Return the complete content of the journal."""
     return [
         (entry.arrived, entry.event.get_attributes(), entry.event.get_data(), entry.attempts)
         for entry in journal.select()
@@ -54,7 +54,7 @@ def held(journal: Journal) -> list[tuple[object, ...]]:
 
 @pytest.mark.slow
 def test_what_is_exported_is_the_same_when_it_is_imported(journals: tuple[Journal, Journal]) -> None:
-    """X-2: events, their arrival, attempts and dead letters; more than go in one transaction."""
+    """X-2: An import restores events, times of arrival, attempts and dead letters, in several transactions."""
     one, other = journals
     fill(one, 700)
     dead = {"knativeerrordest": "http://x/", "knativeerrorcode": "400", "knativeerrordata": "bm8="}
@@ -68,7 +68,10 @@ def test_what_is_exported_is_the_same_when_it_is_imported(journals: tuple[Journa
 
 
 def test_attempts_that_are_more_than_a_line_takes_are_several(journals: tuple[Journal, Journal]) -> None:
-    """X-2: what was exported can be imported, whatever somebody had the functions answer to one event."""
+    """X-2: The attempts on one event are exported in several lines if they exceed the maximum length of a line.
+
+    Any client may cause large error responses, and each export must be importable.
+    """
     one, other = journals
     event = numbered(1)
     one.write(event, THEN)
@@ -83,7 +86,7 @@ def test_attempts_that_are_more_than_a_line_takes_are_several(journals: tuple[Jo
 
 
 def test_an_import_twice_changes_nothing(journals: tuple[Journal, Journal]) -> None:
-    """X-2: source and id tell a duplicate."""
+    """X-2: A second import adds nothing, because source and id identify duplicates."""
     one, other = journals
     fill(one, 3)
     imported(other, io.BytesIO(text(one)))
@@ -94,7 +97,7 @@ def test_an_import_twice_changes_nothing(journals: tuple[Journal, Journal]) -> N
 
 
 def test_each_line_is_an_event_in_the_json_format(journals: tuple[Journal, Journal]) -> None:
-    """CloudEvents 1.0, JSON format: any other tool reads it; the query chooses."""
+    """Check that each line is an event in the JSON format of CloudEvents 1.0, and that a query selects the events."""
     one, _ = journals
     fill(one, 3)
 
@@ -107,7 +110,7 @@ def test_each_line_is_an_event_in_the_json_format(journals: tuple[Journal, Journ
 
 @pytest.mark.slow
 def test_an_export_goes_on_where_its_first_events_are_pruned_meanwhile(journal_url: str) -> None:
-    """X-2: as many as are read at once, and some more, go between two readings; all that is there is exported."""
+    """X-2: An export continues if its first events are pruned between two reads, and exports all remaining events."""
     begin = THEN + timedelta(seconds=599.5)
 
     class Pruned(Journal):
@@ -123,7 +126,7 @@ def test_an_export_goes_on_where_its_first_events_are_pruned_meanwhile(journal_u
 
 
 def test_what_no_journal_wrote_arrives_now(journals: tuple[Journal, Journal]) -> None:
-    """X-2: events of another tool can be imported."""
+    """X-2: Events of another tool can be imported; they arrive at the time of the import."""
     before = datetime.now(timezone.utc)
     line = b'{"specversion": "1.0", "id": "1", "source": "/x", "type": "x"}\n\n'
 
@@ -156,7 +159,7 @@ def test_what_no_journal_wrote_arrives_now(journals: tuple[Journal, Journal]) ->
 def test_a_broken_line_is_named_and_nothing_is_imported(
     journals: tuple[Journal, Journal], line: bytes, wrong: str
 ) -> None:
-    """X-6: the number counts from 1, as an editor's does; what comes before and after it waits until it is mended."""
+    """X-6: An invalid line is reported with its number, counted from 1, and nothing is imported."""
     one, other = journals
     fill(one, 2)
     lines = text(one).splitlines()

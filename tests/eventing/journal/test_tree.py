@@ -1,4 +1,4 @@
-"""Cause and effect, on entries made for it."""
+"""Unit tests of the tree of causes and effects."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def shape(tree: Tree) -> list[tuple[int, str]]:
 
 
 def test_an_answer_hangs_under_what_it_answers_and_a_hint_under_the_maintenance() -> None:
-    """PodSource's events have no cause: they begin a branch of their own, in the order of arrival."""
+    """Check that replies are below their cause, and that PodSource's events, which have no cause, start a branch."""
     entries = [at(0, ADDED, "begin"), at(0.1, BEGUN, "cordon", "status"), at(0.3, CORDONED, "taint"), at(1, GONE)]
 
     (tree,) = trees_of(entries, (), LATER)
@@ -58,7 +58,10 @@ def test_an_answer_hangs_under_what_it_answers_and_a_hint_under_the_maintenance(
 
 
 def test_what_takes_an_event_and_has_no_run_is_missing() -> None:
-    """A replay is no run; another function's run is no excuse. Whoever replied did run, and was killed behind that."""
+    """Check that a subscriber without an attempt is missing; replays and other functions' attempts do not count.
+
+    A function with a reply but without an attempt was killed after its reply, so it counts as answered.
+    """
     entries = [at(0, ADDED, "begin", replay="r1"), at(0.1, BEGUN, "status"), at(0.2, CORDONED)]
 
     (tree,) = trees_of(entries, (), LATER)
@@ -68,7 +71,7 @@ def test_what_takes_an_event_and_has_no_run_is_missing() -> None:
 
 
 def test_who_replied_about_something_else_answered_too() -> None:
-    """As a tick is answered: about each maintenance, whose tree is another."""
+    """Check that replies about other objects count, as a tick is answered with replies about each maintenance."""
     trees = trees_of([at(0, TICK), at(0.1, FOUND, "begin")], (), LATER)
 
     (of_none,) = [tree for tree in trees if not tree.uid]
@@ -76,14 +79,17 @@ def test_who_replied_about_something_else_answered_too() -> None:
 
 
 def test_a_run_may_be_told_a_moment_later() -> None:
-    """Nothing is missing yet that arrived just now."""
+    """Check that an attempt of a recent event is not missing yet, since attempts are recorded with a delay."""
     (tree,) = trees_of([at(0, ADDED)], (), START + timedelta(seconds=1))
 
     assert [branch.missing for _, branch in tree.branches()] == [()]
 
 
 def test_a_cause_that_is_elsewhere_is_named() -> None:
-    """A tick is no event of a maintenance: what it led to begins a branch, and says so; it is not shown for it."""
+    """Check that an unknown cause is listed, and that its effect starts a branch that names the cause.
+
+    A tick does not belong to a maintenance, so the tree does not contain it.
+    """
     entries = [at(3, FOUND, "begin")]
     assert unknown_causes(entries) == ("tick",)
 
@@ -94,7 +100,7 @@ def test_a_cause_that_is_elsewhere_is_named() -> None:
 
 
 def test_events_of_no_maintenance_come_last() -> None:
-    """Ticks, and nodes that nobody maintains."""
+    """Check that events without a maintenance, such as ticks, are in the last tree."""
     trees = trees_of([at(0, TICK, "resync"), at(1, ADDED, "begin"), at(2, FOUND, "begin")], (), LATER)
 
     assert [tree.uid for tree in trees] == ["uid-1", ""]
@@ -103,7 +109,7 @@ def test_events_of_no_maintenance_come_last() -> None:
 
 
 def test_a_dead_letter_is_told_at_the_event_that_it_was() -> None:
-    """X-6: and alone, when that was never recorded."""
+    """X-6: A dead letter is part of its event's branch, or a branch of its own if the event was never recorded."""
     failure = {"knativeerrordest": "http://cordon/", "knativeerrorcode": "500"}
     dead = CloudEvent({**BEGUN.get_attributes(), **failure}, BEGUN.get_data())
 
@@ -116,7 +122,7 @@ def test_a_dead_letter_is_told_at_the_event_that_it_was() -> None:
 
 
 def test_a_chain_may_be_longer_than_the_stack() -> None:
-    """Each batch of pods is caused by the one before it."""
+    """Check that a chain of causes may be longer than Python's stack; each batch of evictions causes the next."""
     chain = [BEGUN]
     for _ in range(3000):
         chain.append(event(events.PODS_EVICTED, "evict", MINE, "node-1", cause=chain[-1]))
@@ -127,7 +133,7 @@ def test_a_chain_may_be_longer_than_the_stack() -> None:
 
 
 def test_an_event_that_names_itself_as_cause_is_shown() -> None:
-    """Nobody's mistake hides an event."""
+    """Check that an event that names itself as its cause is shown, so that an invalid cause hides no event."""
     own = CloudEvent({**BEGUN.get_attributes(), "cause": BEGUN.get_id()}, BEGUN.get_data())
 
     (tree,) = trees_of([at(0, own)], (), LATER)

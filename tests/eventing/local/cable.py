@@ -1,4 +1,4 @@
-"""A TCP connection to a real server that a test can cut: what a follower must live through."""
+"""A TCP relay in front of a real server that a test can cut, to test how a watcher survives an interruption."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 
 class Cable:
-    """Forwards to 127.0.0.1:`port`; `cut()` breaks all connections and refuses new ones until `mend()`."""
+    """A relay to 127.0.0.1:`port`; `cut()` closes all connections and refuses new ones until `mend()`."""
 
     def __init__(self, port: int) -> None:
         self._target = ("127.0.0.1", port)

@@ -1,4 +1,4 @@
-"""A way to start brokers; everything is ended after the test."""
+"""Fixture that starts brokers and stops them after the test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Start = Callable[..., Broker]
 
 @pytest.fixture
 def start(receiver: Receiver, tmp_path: Path) -> Iterator[Start]:
-    """Start a broker with these manifests, delivering to `receiver`."""
+    """Yield a function that starts a broker with these manifests, which delivers to `receiver`."""
     started: list[Broker] = []
 
     def begin(*manifests: dict[str, Any], **environment: str) -> Broker:

@@ -1,4 +1,4 @@
-"""ApiServerSource on a real API server: the events that Knative's source sends, and what it lacks."""
+"""Tests of ApiServerSource on a real API server: it emits the events of Knative's source, and none is lost."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ LAMPPOST = "{apiVersion: example.com/v1, kind: Lamppost, metadata: {name: first}
 
 @pytest.fixture
 def start_synced(start: Start, cluster: LocalCluster) -> Start:
-    """Start a broker with the administrator's identity; return when its sources are at work."""
+    """Return a function that starts a broker as the administrator, and waits until its sources are ready."""
 
     def begin(*manifests: dict[str, object], kubeconfig: str = "") -> Broker:
         broker = start(*manifests, trigger("f"), KUBECONFIG=kubeconfig or str(cluster.kubeconfig))
@@ -64,7 +64,7 @@ def start_synced(start: Start, cluster: LocalCluster) -> Start:
 
 
 def await_ready(broker: Broker) -> None:
-    """Readiness can only be asked for."""
+    """Poll the readiness endpoint until the broker is ready."""
     end = time.monotonic() + PATIENCE
     while requests.get(f"{broker.url}/health/readiness", timeout=10).status_code != 200:
         assert time.monotonic() < end, broker.text
@@ -78,8 +78,10 @@ def config_map(cluster: LocalCluster, name: str, value: str) -> None:
 
 
 def test_changes_come_as_knatives_events(cluster: LocalCluster, receiver: Receiver, start_synced: Start) -> None:
-    """Add, update and delete with Knative's types, subject and extensions and the whole object; nothing for what was
-    there before."""
+    """Check that changes give events with Knative's types, subject, extensions and data.
+
+    Objects that existed before the start give no event.
+    """
     config_map(cluster, "before", "1")
     start_synced(CONFIG_MAPS)
 
@@ -105,8 +107,10 @@ def test_changes_come_as_knatives_events(cluster: LocalCluster, receiver: Receiv
 def test_a_kind_that_appears_later_is_followed_from_its_first_object(
     cluster: LocalCluster, receiver: Receiver, start_synced: Start
 ) -> None:
-    """An absent kind does not keep the broker from being ready; its objects give `add` although they were there when
-    it was found, and a cluster-scoped one has an empty namespace in its subject."""
+    """Check that a kind whose CRD is installed later is watched from its first object.
+
+    A missing kind does not prevent readiness. An object of a cluster-scoped kind has an empty namespace in its subject.
+    """
     lampposts = source(
         "ApiServerSource", "l", mode="Resource", resources=[{"apiVersion": "example.com/v1", "kind": "Lamppost"}]
     )
@@ -132,8 +136,10 @@ def test_a_kind_that_appears_later_is_followed_from_its_first_object(
 def test_of_nodes_only_those_under_maintenance_are_heard(
     cluster: LocalCluster, receiver: Receiver, start_synced: Start
 ) -> None:
-    """Rule 10: with the source that we ship a heartbeat of any other node makes no event; the label makes an addition
-    of it, and a deletion when it goes, though the node lives."""
+    """Rule 10: The shipped source emits events only about nodes with the maintenance label.
+
+    Setting the label gives an addition, and removing it gives a deletion although the node still exists.
+    """
     documents = yaml.safe_load_all((ROOT / "manifests/base/eventing/sources.yaml").read_text())
     (nodes,) = [one for one in documents if one["metadata"]["name"] == "nodes"]
     start_synced(nodes)
@@ -154,13 +160,13 @@ def test_of_nodes_only_those_under_maintenance_are_heard(
     receiver.wait(lambda: [one.headers["ce-type"] for one in receiver.at("/f")].count(ADD) == 2)
     got = receiver.at("/f")
     cluster.kubectl("delete", "node", name, "healthy-node")
-    # After 40 s without a heartbeat, on a busy machine, the controller manager writes the node, too.
+    # On a busy machine the controller manager may also update the node, after 40 s without a heartbeat.
     assert [kind for kind, _ in groupby(one.headers["ce-type"] for one in got)] == [ADD, UPDATE, DELETE, ADD]
     assert {one.headers["ce-name"] for one in got} == {name}
 
 
 def heartbeat(cluster: LocalCluster, node: str, number: int) -> None:
-    """What a kubelet writes every few seconds."""
+    """Write the heartbeat that a kubelet writes every few seconds."""
     at = f"2026-01-01T00:00:{number:02}Z"
     ready = {"type": "Ready", "status": "True", "reason": "test", "message": "", "lastHeartbeatTime": at}
     patch = json.dumps({"status": {"conditions": [{**ready, "lastTransitionTime": at}]}})
@@ -169,7 +175,7 @@ def heartbeat(cluster: LocalCluster, node: str, number: int) -> None:
 
 @pytest.mark.slow
 def test_a_broken_connection_loses_no_change(cluster: LocalCluster, receiver: Receiver, start_synced: Start) -> None:
-    """What happened while the API server could not be reached comes afterwards, once."""
+    """Check that changes during an interrupted connection are emitted once, after the reconnection."""
     port = urlsplit(cluster.url).port
     assert port is not None
     cable = Cable(port)
@@ -193,7 +199,10 @@ def test_a_broken_connection_loses_no_change(cluster: LocalCluster, receiver: Re
 def test_a_list_that_is_refused_after_a_lost_version_loses_no_change(
     cluster: LocalCluster, receiver: Receiver, start_synced: Start
 ) -> None:
-    """The server has forgotten where the watch was, and refuses the first fresh list, as with a right taken away."""
+    """Check that no change is lost if the first new list after an expired resourceVersion is refused.
+
+    The server answers the watch with 410, and the next list with 403, as after a permission was revoked.
+    """
     config_map(cluster, "known", "1")
     config_map(cluster, "passing", "1")
     answers = {2: Fault(410, "too old resource version"), 3: Fault(403, "forbidden")}
@@ -222,7 +231,7 @@ def test_a_list_that_is_refused_after_a_lost_version_loses_no_change(
 def test_a_source_that_may_not_list_says_so_and_is_not_ready(
     cluster: LocalCluster, start: Start, receiver: Receiver
 ) -> None:
-    """The log names the missing right; once it is granted, the source works."""
+    """Check that a source without permission to list logs the missing permission, is not ready, and recovers."""
     kubeconfig = cluster.kubeconfig_for(access.UNPRIVILEGED)
     broker = start(CONFIG_MAPS, trigger("f"), KUBECONFIG=str(kubeconfig))
 
@@ -242,8 +251,10 @@ def test_a_source_that_may_not_list_says_so_and_is_not_ready(
 def test_in_mode_reference_an_event_names_the_object_and_has_nothing_of_it(
     cluster: LocalCluster, receiver: Receiver, start_synced: Start
 ) -> None:
-    """With the source that we ship: of a Secret with the label its name, of another one nothing at all; nor is a key in
-    what the delivery logs."""
+    """Check that in mode Reference an event names the object and contains nothing else of it.
+
+    The shipped source emits events for labelled Secrets only. Neither events nor log lines contain a Secret's key.
+    """
     documents = yaml.safe_load_all((ROOT / "manifests/components/certificates/eventing.yaml").read_text())
     (shipped,) = [document for document in documents if document["kind"] == "ApiServerSource"]
     shipped["metadata"]["namespace"] = "default"

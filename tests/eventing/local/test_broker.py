@@ -1,4 +1,4 @@
-"""One broker to an outbox and to a port: a second one delivers nothing, and says in one line what is in its way."""
+"""Tests of a second broker with the same outbox or port: it delivers nothing and ends with a one-line error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Start = Callable[..., Broker]
 
 
 def ended(broker: Broker, listen: str) -> str:
-    """What another broker on this outbox says last, which ends with exit status 1."""
+    """Run another broker on this outbox, check that it exits with 1, and return its last line."""
     second = subprocess.run(broker.command(listen), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert second.returncode == 1, second.stdout
     return second.stderr.splitlines()[-1]
@@ -27,7 +27,10 @@ def ended(broker: Broker, listen: str) -> str:
 def test_a_second_broker_delivers_nothing_of_an_outbox_that_another_has(
     receiver: Receiver, start: Start, listen: str
 ) -> None:
-    """X-6: its pending event goes out once, and so does the reply; the line names the file, the process, the remedy."""
+    """X-6: A second broker does not deliver the pending events of an outbox that is in use.
+
+    Its error names the file, the process and the remedy.
+    """
     asked, go = threading.Event(), threading.Event()
 
     def answer(_: Received) -> Answer:
@@ -54,7 +57,10 @@ def test_a_second_broker_delivers_nothing_of_an_outbox_that_another_has(
 
 @pytest.mark.slow
 def test_a_broker_without_its_port_delivers_nothing(receiver: Receiver, start: Start) -> None:
-    """X-6: it ends before it posts what is pending: a reply would stay in the outbox. With the port, all goes on."""
+    """X-6: A broker whose port is in use ends before it posts pending events, and delivers them at its next start.
+
+    Otherwise the replies would stay in the outbox.
+    """
     receiver.answers["/f"] = lambda _: Answer(503)
     slow = {"retry": 9, "backoffPolicy": "exponential", "backoffDelay": "PT5S"}
     broker = start(trigger("f", type="a", delivery=slow), trigger("g", type="b"))

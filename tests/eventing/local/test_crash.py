@@ -1,4 +1,4 @@
-"""What a crash or a stop of the local delivery leaves behind: nothing lost."""
+"""Tests that a crash or a stop of the local delivery loses no event."""
 
 from __future__ import annotations
 
@@ -25,24 +25,23 @@ outbox.BUSY_SECONDS = 0.5
 from eventing.local.broker import main
 main()
 """
-"""The broker, which waits less long for a database that somebody else has locked."""
+"""Program that runs the broker with a shorter timeout for a locked database."""
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a broker give up a locked database soon."""
+    """Make brokers give up soon if the database is locked."""
     monkeypatch.setattr(Broker, "program", ("-c", IMPATIENT))
 
 
 def count(broker: Broker, table: str) -> int:
-    """The rows of a table of the outbox."""
+    """Return the number of rows in a table of the outbox."""
     with closing(sqlite3.connect(broker.folder / "delivery.db")) as database:
         return int(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608 - a name from below
 
 
 def test_a_kill_in_the_middle_loses_nothing(receiver: Receiver, start: Start) -> None:
-    """200 events are accepted and some delivered when the broker is killed; after a restart each has arrived, and the
-    reply to each too."""
+    """Check that a broker killed during delivery has lost no accepted event and no reply after its restart."""
     enough = threading.Event()
 
     def answer(request: Received) -> Answer:
@@ -70,7 +69,10 @@ def test_a_kill_in_the_middle_loses_nothing(receiver: Receiver, start: Start) ->
 def test_what_was_acknowledged_while_nothing_could_be_delivered_is_delivered_later_in_order(
     receiver: Receiver, start: Start
 ) -> None:
-    """The subscriber is down, the broker is killed: afterwards the events of a key come in the order of acceptance."""
+    """Check that events accepted before a kill are delivered after a restart in the order of their acceptance.
+
+    Before the kill, the subscriber is unavailable. All events of the test have the same partition key.
+    """
     receiver.answers["/f"] = lambda _: Answer(503)
     broker = start(trigger("f", delivery={"retry": 100, "backoffPolicy": "exponential", "backoffDelay": "PT0.1S"}))
     for number in range(20):
@@ -85,7 +87,7 @@ def test_what_was_acknowledged_while_nothing_could_be_delivered_is_delivered_lat
 
 
 def test_a_stop_lets_a_request_under_way_end(receiver: Receiver, start: Start) -> None:
-    """On SIGTERM the answer is still taken, so the event does not come twice; the exit status is 0."""
+    """Check that SIGTERM lets a request in flight finish, so that the event is not delivered twice."""
     asked, go = threading.Event(), threading.Event()
 
     def answer(_: Received) -> Answer:
@@ -108,7 +110,7 @@ def test_a_stop_lets_a_request_under_way_end(receiver: Receiver, start: Start) -
 
 
 def test_deliveries_of_a_trigger_that_is_gone_are_dropped(receiver: Receiver, start: Start) -> None:
-    """After a change of the manifests the log says what is not delivered any more; the rest is."""
+    """Check that deliveries of a removed Trigger are dropped with a log line, and that others are delivered."""
     receiver.answers["/old"] = lambda _: Answer(503)
     receiver.answers["/kept"] = lambda _: Answer(503)
     slow = {"retry": 9, "backoffPolicy": "exponential", "backoffDelay": "PT5S"}
@@ -129,7 +131,7 @@ def test_deliveries_of_a_trigger_that_is_gone_are_dropped(receiver: Receiver, st
 
 @pytest.mark.usefixtures("impatient")
 def test_an_event_that_cannot_be_kept_is_not_accepted(receiver: Receiver, start: Start) -> None:
-    """With the database locked by somebody else the sender is told 503, and may send again."""
+    """Check that an event is refused with 503 while the database is locked, so that the sender retries."""
     broker = start(trigger("f"))
     other = sqlite3.connect(broker.folder / "delivery.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -146,7 +148,10 @@ def test_an_event_that_cannot_be_kept_is_not_accepted(receiver: Receiver, start:
 
 @pytest.mark.usefixtures("impatient")
 def test_a_broker_that_can_no_longer_write_ends_with_one_line(receiver: Receiver, start: Start) -> None:
-    """It does not go on delivering what it cannot acknowledge; at the next start every delivery is still pending."""
+    """Check that a broker that cannot write any more ends with one line, and delivers everything after a restart.
+
+    Otherwise it would continue with deliveries that it cannot acknowledge.
+    """
     broker = start(trigger("f"))
     other = sqlite3.connect(broker.folder / "delivery.db", isolation_level=None, check_same_thread=False)
 
@@ -177,7 +182,10 @@ BY_AN_OLDER_DOOR = {
 def test_an_outbox_that_holds_poison_is_no_end(
     receiver: Receiver, start: Start, poison: dict[str, str], outcome: str
 ) -> None:
-    """What an older door accepted is delivered where it can be, else dropped and said; what follows is served."""
+    """Check that an invalid event in the outbox, accepted by an older version, is delivered or dropped with a log line.
+
+    Later events of the same key are delivered.
+    """
     broker = start(trigger("f"))
     broker.kill()
     with closing(sqlite3.connect(broker.folder / "delivery.db")) as database, database:
@@ -194,7 +202,7 @@ def test_an_outbox_that_holds_poison_is_no_end(
 
 
 def test_an_outbox_of_a_newer_version_is_refused_with_one_line(receiver: Receiver, start: Start) -> None:
-    """It names the file, both versions and the remedy; what is pending stays in it."""
+    """Check that an outbox of a newer version is refused unchanged, in a line that names file, versions and remedy."""
     receiver.answers["/f"] = lambda _: Answer(503)
     broker = start(trigger("f", delivery={"retry": 100, "backoffPolicy": "exponential", "backoffDelay": "PT5S"}))
     broker.post()

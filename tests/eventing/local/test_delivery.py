@@ -1,4 +1,4 @@
-"""What happens to an accepted event, seen from a real subscriber over real sockets."""
+"""Tests of the delivery of accepted events, with real subscribers and sockets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUICK = {"retry": 3, "backoffPolicy": "exponential", "backoffDelay": "PT0.1S", "
 
 
 def test_an_event_reaches_exactly_the_triggers_that_want_it(receiver: Receiver, start: Start) -> None:
-    """Triggers filter by attributes; the event arrives in binary mode with its bytes unchanged."""
+    """Check that an event reaches exactly the matching Triggers' subscribers, in binary mode with unchanged bytes."""
     broker = start(trigger("one", type="a"), trigger("two", type="b"), trigger("all"))
 
     broker.post('{"x":  [1, "ä"]}', type="a", node="n1", subject="s p")
@@ -40,7 +40,7 @@ def test_an_event_reaches_exactly_the_triggers_that_want_it(receiver: Receiver, 
 
 
 def test_replies_make_a_chain(receiver: Receiver, start: Start) -> None:
-    """An answer that is an event goes to the Triggers that want it, and so on."""
+    """Check that a reply that is an event is delivered to the matching Triggers, and so are replies to it."""
     receiver.answers["/begin"] = lambda _: reply(id="2", type="begun", partitionkey="n1")
     receiver.answers["/cordon"] = lambda _: reply(id="3", type="cordoned", partitionkey="n1")
     broker = start(trigger("begin", type="add"), trigger("cordon", type="begun"), trigger("taint", type="cordoned"))
@@ -53,7 +53,7 @@ def test_replies_make_a_chain(receiver: Receiver, start: Start) -> None:
 
 
 def test_a_structured_reply_and_a_structured_event_are_understood(receiver: Receiver, start: Start) -> None:
-    """Both content modes come in; binary goes out."""
+    """Check that structured events and structured replies are accepted, and are delivered in binary mode."""
     event = {"specversion": "1.0", "id": "2", "source": "/f", "type": "b", "data": {"n": 1}}
     structured = {"content-type": "application/cloudevents+json; charset=utf-8"}
     receiver.answers["/one"] = lambda _: Answer(200, structured, json.dumps(event).encode())
@@ -68,7 +68,7 @@ def test_a_structured_reply_and_a_structured_event_are_understood(receiver: Rece
 
 
 def test_a_trace_goes_along_as_header_and_as_extension(receiver: Receiver, start: Start) -> None:
-    """A traceparent header becomes the extension, and both reach the subscriber."""
+    """Check that a traceparent header becomes the extension, and that the subscriber gets both."""
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     broker = start(trigger("one"))
 
@@ -80,7 +80,7 @@ def test_a_trace_goes_along_as_header_and_as_extension(receiver: Receiver, start
 
 @pytest.mark.parametrize("trace", [b"\xff", b"00-no-trace", b"x" * 4000])
 def test_a_trace_that_is_none_goes_along_with_nothing(receiver: Receiver, start: Start, trace: bytes) -> None:
-    """Trace Context, 3.2: it is ignored, and the event delivered."""
+    """Trace Context, 3.2: An invalid traceparent header is ignored, and the event is delivered without a trace."""
     broker = start(trigger("one"))
 
     answer = requests.post(broker.url, data="{}", headers={**binary(), "traceparent": trace}, timeout=5)
@@ -91,7 +91,7 @@ def test_a_trace_that_is_none_goes_along_with_nothing(receiver: Receiver, start:
 
 
 def test_one_key_is_in_order_and_never_twice_at_once(receiver: Receiver, start: Start) -> None:
-    """Events of one partition key reach one function one after another, even through two Triggers."""
+    """Check that events of one partition key reach a function one after another, even through two Triggers."""
     broker = start(
         trigger("one", subscriber="f", type="a"),
         trigger("two", subscriber="f", type="b"),
@@ -106,7 +106,7 @@ def test_one_key_is_in_order_and_never_twice_at_once(receiver: Receiver, start: 
 
 
 def test_keys_run_side_by_side_up_to_the_triggers_parallelism(receiver: Receiver, start: Start) -> None:
-    """Different keys do not wait for each other; the annotation bounds how many run at once."""
+    """Check that events of different keys are delivered concurrently, up to the Trigger's parallelism."""
     manifest = trigger("f")
     manifest["metadata"]["annotations"] = {"rabbitmq.eventing.knative.dev/parallelism": "3"}
     everybody = threading.Barrier(3)
@@ -128,7 +128,10 @@ def test_keys_run_side_by_side_up_to_the_triggers_parallelism(receiver: Receiver
 def test_one_server_gets_so_many_requests_at_once_and_the_rest_waits_without_a_time_out(
     receiver: Receiver, start: Start
 ) -> None:
-    """Of all Triggers together: one process may serve all functions, and a request at its door has its time already."""
+    """Check that all Triggers together have a limited number of requests in flight to one server.
+
+    One process may serve all functions, and the timeout of a request runs while the server queues it.
+    """
     names = ("f", "g", "h")
     together = threading.Barrier(AT_ONE_DOOR)
     running: list[int] = []
@@ -147,18 +150,21 @@ def test_one_server_gets_so_many_requests_at_once_and_the_rest_waits_without_a_t
     for name in names:
         assert len(receiver.wait_for(f"/{name}", AT_ONE_DOOR)) == AT_ONE_DOOR
     assert max(running) == AT_ONE_DOOR
-    assert len(receiver.requests) == AT_ONE_DOOR * len(names)  # none had to be sent again
+    assert len(receiver.requests) == AT_ONE_DOOR * len(names)  # no request was retried
 
 
 def test_a_server_of_all_functions_has_a_thread_for_each_request_that_it_gets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever changes one number has to change the other: at its door a request waits with its time running."""
+    """Check that the server of all functions has as many threads as the broker sends concurrent requests.
+
+    The timeout of a request runs while it waits for a thread, so both numbers must change together.
+    """
     monkeypatch.delenv("FUNCTION", raising=False)
 
     assert runpy.run_path(str(ROOT / "functions/gunicorn.conf.py"))["threads"] == AT_ONE_DOOR
 
 
 def test_a_retried_event_holds_back_only_its_own_key(receiver: Receiver, start: Start) -> None:
-    """While one key's event is retried, later events of that key wait and other keys go on."""
+    """Check that a retried event delays later events of its key, and not those of other keys."""
     refused = threading.Event()
 
     def answer(request: Received) -> Answer:
@@ -187,7 +193,7 @@ def test_a_retried_event_holds_back_only_its_own_key(receiver: Receiver, start: 
 def test_a_failing_subscriber_is_tried_again_with_the_declared_backoff(
     receiver: Receiver, start: Start, policy: str, pauses: list[float]
 ) -> None:
-    """A 503 is tried `retry` times more; the pauses are Knative's."""
+    """Check that a 503 response is retried `retry` times, with the delays of Knative's backoff policies."""
     receiver.answers["/f"] = lambda _: Answer(503)
     broker = start(trigger("f", delivery={**QUICK, "backoffPolicy": policy}))
 
@@ -203,12 +209,12 @@ def test_a_failing_subscriber_is_tried_again_with_the_declared_backoff(
 
 
 PASSING, LASTING = (404, 408, 409, 429, 500, 503), (301, 400, 403, 415, 422)
-"""Statuses that may be another one the next time, and those that will not."""
+"""Transient statuses, which are retried, and permanent statuses, which are not."""
 
 
 @pytest.fixture(scope="module")
 def answered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Receiver]]:
-    """Give a broker with a Trigger for each status, by the type of the event, and its subscriber."""
+    """Yield a broker with a Trigger for each status, which the event's type selects, and its subscriber."""
     quick = {**QUICK, "backoffDelay": "PT0.01S"}
     passing = [trigger(f"f-{status}", type=f"{status}", delivery=quick) for status in PASSING]
     delivery = {**QUICK, "deadLetterSink": service("record")}
@@ -221,7 +227,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker,
 
 @pytest.mark.parametrize("status", PASSING)
 def test_these_statuses_are_tried_again(answered: tuple[Broker, Receiver], status: int) -> None:
-    """What may pass is retried, and delivered once it has passed."""
+    """Check that a transient status is retried, and that the event is delivered once the subscriber accepts it."""
     broker, receiver = answered
     answers = iter([Answer(status), Answer(status)])
     receiver.answers[f"/f-{status}"] = lambda _: next(answers, Answer())
@@ -234,7 +240,7 @@ def test_these_statuses_are_tried_again(answered: tuple[Broker, Receiver], statu
 
 @pytest.mark.parametrize("status", LASTING)
 def test_these_statuses_go_straight_to_the_dead_letter_sink(answered: tuple[Broker, Receiver], status: int) -> None:
-    """What will not pass is not tried again; the dead letter says where, what and why, as on Knative."""
+    """Check that a permanent status makes the event a dead letter at once, with the extensions that Knative sets."""
     broker, receiver = answered
     receiver.answers[f"/f-{status}"] = lambda _: Answer(status, body=b"no such thing")
 
@@ -252,7 +258,7 @@ def test_these_statuses_go_straight_to_the_dead_letter_sink(answered: tuple[Brok
 
 @pytest.mark.slow
 def test_a_hung_subscriber_is_given_up_after_the_timeout(receiver: Receiver, start: Start) -> None:
-    """No answer within `timeout` counts as a failed attempt, and ends as a dead letter with code 500."""
+    """Check that no response within `timeout` counts as a failed attempt, and that the dead letter has code 500."""
     done = threading.Event()
 
     def hang(_: Received) -> Answer:
@@ -271,7 +277,7 @@ def test_a_hung_subscriber_is_given_up_after_the_timeout(receiver: Receiver, sta
 
 
 def test_an_answer_that_is_no_event_is_a_failed_delivery(receiver: Receiver, start: Start) -> None:
-    """Knative's broker makes a 502 of a body that is not a CloudEvent; so do we."""
+    """Check that a response body that is not a CloudEvent is a failure with code 502, as in Knative's broker."""
     receiver.answers["/f"] = lambda _: Answer(200, {"content-type": "text/html"}, b"<p>hello")
     broker = start(trigger("f", delivery={"retry": 1, "deadLetterSink": service("record")}))
 
@@ -283,7 +289,10 @@ def test_an_answer_that_is_no_event_is_a_failed_delivery(receiver: Receiver, sta
 
 
 def test_without_a_dead_letter_sink_an_undeliverable_event_is_dropped_aloud(receiver: Receiver, start: Start) -> None:
-    """The log has an error line, and the next event of the same key goes on."""
+    """Check that an undeliverable event without a dead letter sink is dropped with an error line.
+
+    The next event of the same key is delivered.
+    """
     receiver.answers["/f"] = lambda request: Answer(400 if request.id == "1" else 202)
     broker = start(trigger("f", delivery={"retry": 0}))
 
@@ -296,7 +305,10 @@ def test_without_a_dead_letter_sink_an_undeliverable_event_is_dropped_aloud(rece
 
 @pytest.mark.slow
 def test_a_dead_letter_waits_for_its_sink_also_across_a_restart(receiver: Receiver, start: Start) -> None:
-    """While the sink is down the letter is kept and tried again; the subscriber is not asked again."""
+    """Check that a dead letter is kept and retried while its sink is unavailable, also after a restart.
+
+    The subscriber does not get the event again.
+    """
     receiver.answers["/f"] = lambda _: Answer(400)
     receiver.answers["/record"] = lambda _: Answer(503)
     broker = start(trigger("f", delivery={"retry": 0, "deadLetterSink": service("record")}))
@@ -313,7 +325,7 @@ def test_a_dead_letter_waits_for_its_sink_also_across_a_restart(receiver: Receiv
 
 @pytest.mark.slow
 def test_a_dead_letter_sink_that_hangs_keeps_nobody_waiting(receiver: Receiver, start: Start) -> None:
-    """Neither its Trigger's other events nor those of others at its server: it gets a few letters at a time."""
+    """Check that a hanging dead letter sink delays no other deliveries, since it gets few concurrent requests."""
     ends = threading.Event()
     receiver.answers["/f"] = lambda request: Answer(202 if request.id == "good" else 400)
     receiver.answers["/sink"] = lambda _: Answer() if ends.wait(PATIENCE) else Answer(503)
@@ -333,7 +345,7 @@ def test_a_dead_letter_sink_that_hangs_keeps_nobody_waiting(receiver: Receiver, 
 
 
 def test_what_a_dead_letter_sink_answers_does_not_matter(receiver: Receiver, start: Start) -> None:
-    """2xx is taken, with whatever body, and an event in it is not passed on."""
+    """Check that any 2xx response of a dead letter sink is a success, and that an event in it is not delivered."""
     receiver.answers["/f"] = lambda _: Answer(400)
     receiver.answers["/record"] = lambda request: Answer(200, body=b"ok") if request.id == "1" else reply(type="b")
     broker = start(trigger("f", type="a", delivery={"deadLetterSink": service("record")}), trigger("g", type="b"))
@@ -348,7 +360,7 @@ def test_what_a_dead_letter_sink_answers_does_not_matter(receiver: Receiver, sta
 
 
 def test_the_log_tells_the_flow(receiver: Receiver, start: Start) -> None:
-    """One JSON line per event accepted and per delivery, with what a reader needs to follow a node."""
+    """Check that each accepted event and each delivery is one JSON log line with the fields that identify it."""
     broker = start(trigger("f"))
 
     broker.post(id="5", type="a", node="n1")
@@ -370,7 +382,10 @@ def test_the_log_tells_the_flow(receiver: Receiver, start: Start) -> None:
 
 
 def test_a_dead_letter_that_its_sink_refuses_for_good_is_dropped(receiver: Receiver, start: Start) -> None:
-    """X-6: whoever may post could otherwise leave as many of them as he likes, each tried for ever."""
+    """X-6: A dead letter that its sink rejects permanently is dropped.
+
+    Otherwise any client that may post events could create dead letters that are retried forever.
+    """
     receiver.answers["/f"] = receiver.answers["/dead"] = lambda _: Answer(400, body=b"not me")
     broker = start(trigger("f", delivery={"retry": 0, "deadLetterSink": service("dead")}))
 

@@ -1,4 +1,4 @@
-"""How the local delivery keeps an event: in binary mode, whichever it came in."""
+"""Test of the local delivery's envelope: it stores events in binary mode, also those received in structured mode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ EVENT = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "datacont
     ],
 )
 def test_a_structured_event_is_unpacked_however_its_media_type_is_written(media_type: str) -> None:
-    """X-4: a media type has no case; what was taken for binary would reach a subscriber as an event within its data."""
+    """X-4: A structured event is converted for any spelling of its media type, which is case-insensitive.
+
+    Otherwise a subscriber would receive the whole event as data of a binary event.
+    """
     body = json.dumps({**EVENT, "data": {"a": 1}}).encode()
 
     kept = envelope.received({"Content-Type": media_type}, body)

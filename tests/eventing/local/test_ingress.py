@@ -1,4 +1,4 @@
-"""What the local delivery answers to senders, good and bad."""
+"""Tests of the ingress of the local delivery: the responses to valid and invalid requests."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ MALFORMED: dict[str, tuple[dict[str, str], bytes, str]] = {
 def test_a_malformed_event_is_refused_in_one_line_that_names_the_fault(
     broker: Broker, headers: dict[str, str], body: bytes, named: str
 ) -> None:
-    """400, one line, no traceback; and the broker goes on."""
+    """Check that an invalid event gets status 400 and one line that names the fault, and that the broker continues."""
     response = requests.post(broker.url, data=body, headers=headers, timeout=10)
 
     assert response.status_code == 400
@@ -93,7 +93,7 @@ def test_a_malformed_event_is_refused_in_one_line_that_names_the_fault(
 
 
 def test_a_body_of_5_mb_is_refused(broker: Broker) -> None:
-    """413, and the broker goes on."""
+    """Check that an event above the size limit gets status 413, and that the broker continues."""
     response = requests.post(broker.url, data=b'"' + b"x" * 5_000_000 + b'"', headers=binary(), timeout=10)
 
     assert response.status_code == 413
@@ -102,7 +102,7 @@ def test_a_body_of_5_mb_is_refused(broker: Broker) -> None:
 
 
 def test_a_compressed_body_is_not_unpacked(broker: Broker) -> None:
-    """A small gzip of 50 MB is refused without becoming 50 MB."""
+    """Check that a compressed body is not decompressed, so that a small gzip cannot become 50 MB in memory."""
     packed = gzip.compress(b'"' + b"x" * 50_000_000 + b'"')
 
     response = requests.post(broker.url, data=packed, headers={**binary(), "content-encoding": "gzip"}, timeout=10)
@@ -111,7 +111,7 @@ def test_a_compressed_body_is_not_unpacked(broker: Broker) -> None:
 
 
 def test_bytes_that_are_no_text_in_a_header_are_refused(broker: Broker) -> None:
-    """400, and no traceback; sent raw, since no client library would."""
+    """Check that a header with invalid bytes gets status 400; only a raw socket can send such a header."""
     port = int(broker.url.rsplit(":", 1)[1])
     lines = [f"{name}: {value}".encode() for name, value in binary().items()]
     with socket.create_connection(("127.0.0.1", port)) as raw:
@@ -124,7 +124,7 @@ def test_bytes_that_are_no_text_in_a_header_are_refused(broker: Broker) -> None:
 
 
 def test_a_connection_that_breaks_off_leaves_the_broker_well(broker: Broker) -> None:
-    """Half a request is no event."""
+    """Check that an incomplete request is ignored."""
     port = int(broker.url.rsplit(":", 1)[1])
     with socket.create_connection(("127.0.0.1", port)) as half:
         half.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\nce-type: t\r\n\r\nabc")
@@ -135,12 +135,12 @@ def test_a_connection_that_breaks_off_leaves_the_broker_well(broker: Broker) -> 
 
 @pytest.mark.parametrize("path", ["/", "/node-maintenance/default", "/health/liveness"])
 def test_any_path_takes_events(broker: Broker, path: str) -> None:
-    """Knative's ingress has the broker's name in its path; ours does not care."""
+    """Check that the ingress accepts events at any path, since Knative's ingress has the broker's name in its path."""
     broker.post(path=path)
 
 
 def test_types_that_nobody_knows_are_counted_together(broker: Broker) -> None:
-    """Whoever may post makes no time series of his own: the figures stay as small as they are."""
+    """Check that unknown event types share one time series, so that clients cannot create any number of series."""
     for number in range(3):
         broker.post(type=f"never.heard.of.{number}")
 
@@ -151,7 +151,7 @@ def test_types_that_nobody_knows_are_counted_together(broker: Broker) -> None:
 
 
 def test_health_and_figures(broker: Broker) -> None:
-    """Live, ready, and counted by type, Trigger and outcome."""
+    """Check liveness, readiness, and the metrics by event type, Trigger and outcome."""
     broker.post(id="counted", type="wanted")
     broker.wait_line(msg="delivered", id="counted")
 
@@ -167,7 +167,7 @@ def test_health_and_figures(broker: Broker) -> None:
 
 
 def test_json_data_of_every_form_arrives_as_it_was_sent(receiver: Receiver, start: Start) -> None:
-    """Lists too, which the CloudEvents package would write as Python."""
+    """Check that JSON data of any form is delivered unchanged, also lists, which the SDK would format as Python."""
     broker = start(trigger("f"))
     bodies: list[Any] = ['[1, "x"]', '{"a":{"b":null}}', ""]
     for number, body in enumerate(bodies):

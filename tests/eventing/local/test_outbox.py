@@ -1,4 +1,4 @@
-"""The outbox by itself: what one transaction holds together."""
+"""Unit test of the outbox: an acknowledgement and its reply are one transaction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVENT, REPLY = (Envelope({"ce-id": key, "ce-partitionkey": "n"}, b"{}") for key 
 
 
 def test_an_acknowledgement_and_its_reply_are_kept_together_or_not_at_all(tmp_path: Path) -> None:
-    """X-6: where the reply cannot be kept, the delivery is pending as before: it comes again, and so does the reply."""
+    """X-6: If the reply cannot be stored, the delivery stays pending, so that it is repeated with its reply."""
     file = tmp_path / "delivery.db"
     with closing(Outbox(file)) as outbox, closing(sqlite3.connect(file)) as other:
         (pending,) = outbox.accept(EVENT, ["cordon"])

@@ -1,4 +1,4 @@
-"""Ticks and children, with real clocks and processes."""
+"""Tests of PingSource and ContainerSource with real clocks and processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if os.environ["STAY"] == "yes":
 
 
 PINGS = "/apis/v1/namespaces/test/pingsources/tick"
-"""The source of the ticks, and the key by which they are in order."""
+"""Source of the ticks, and the key that orders them."""
 PORT = {"name": "PORT", "value": "8080"}
 
 
@@ -60,7 +60,7 @@ def container(stay: str) -> dict[str, Any]:
     ],
 )
 def test_a_schedule_has_five_fields_or_six_with_seconds_first(expression: str, expected: str) -> None:
-    """As PingSource reads them."""
+    """Check that a schedule has five fields, or six with seconds first, as in PingSource."""
     noon = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc)
 
     assert Schedule(expression, timezone.utc).after(noon).isoformat().startswith(expected)
@@ -70,7 +70,10 @@ def test_a_schedule_has_five_fields_or_six_with_seconds_first(expression: str, e
 def test_a_clock_that_is_early_makes_no_tick_twice_and_one_that_was_set_back_stops_none(
     early: float, follows: int
 ) -> None:
-    """Rule 11: nothing but the tick heals; it does not wait for an hour to come once more."""
+    """Rule 11: A sleep that ends early gives no second tick, and a clock that was set back stops no ticks.
+
+    Only the tick repairs lost events, so the source does not wait until the clock reaches the old time again.
+    """
     noon = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc)
 
     upcoming = Schedule("*/15 * * * * *", timezone.utc).behind(noon, noon - timedelta(seconds=early))
@@ -79,7 +82,7 @@ def test_a_clock_that_is_early_makes_no_tick_twice_and_one_that_was_set_back_sto
 
 
 def test_a_ping_source_ticks_on_its_schedule(receiver: Receiver, start: Start) -> None:
-    """Each second one event, with the type, source and data that Knative's has, and an id of its own."""
+    """Check that PingSource emits one event per scheduled time, with Knative's type, source and data and its own id."""
     ping = source("PingSource", "tick", schedule="* * * * * *", contentType="application/json", data='{"n":1}')
     start(ping, trigger("f", type="dev.knative.sources.ping"))
 
@@ -93,8 +96,10 @@ def test_a_ping_source_ticks_on_its_schedule(receiver: Receiver, start: Start) -
 
 
 def test_ticks_are_not_queued_behind_a_backoff(receiver: Receiver, start: Start) -> None:
-    """The function is away for three ticks, with the policy that we ship: each is tried while it is new, and the first
-    that is taken afterwards is the newest."""
+    """Check that ticks are not queued during retries: with the shipped policy, each tick is tried while it is current.
+
+    The function refuses three ticks, and the first accepted one is the newest.
+    """
     documents = yaml.safe_load_all((ROOT / "manifests/base/eventing/triggers.yaml").read_text())
     (delivery,) = [one["spec"]["delivery"] for one in documents if one["metadata"]["name"] == "resync-on-tick"]
     tried: dict[str, None] = {}
@@ -118,7 +123,10 @@ def test_ticks_are_not_queued_behind_a_backoff(receiver: Receiver, start: Start)
 
 @pytest.mark.slow
 def test_ticks_do_not_pile_up_before_a_server_that_hangs(receiver: Receiver, start: Start) -> None:
-    """The newest says all that those before it do: these are dropped, no other. Whoever takes all events gets each."""
+    """Check that pending ticks for a hanging server are dropped when a newer one arrives, and no other events are.
+
+    A newer tick replaces the earlier ones. A subscriber to all events gets each tick.
+    """
     ends = threading.Event()
     receiver.answers["/f"] = lambda _: Answer() if ends.wait(PATIENCE) else Answer(503)
     ping = source("PingSource", "tick", schedule="* * * * * *", contentType="application/json", data="{}")
@@ -137,7 +145,10 @@ def test_ticks_do_not_pile_up_before_a_server_that_hangs(receiver: Receiver, sta
 
 
 def test_a_container_source_is_a_child_that_posts_to_us(receiver: Receiver, start: Start) -> None:
-    """It gets K_SINK, its own environment, and the identity meant for it; but no port, as many share this host."""
+    """Check that a ContainerSource is a child process with K_SINK, its own environment and identity, but no port.
+
+    Several sources share the host, so a fixed port could be in use.
+    """
     start(container("yes"), trigger("f", type="child.alive"), PODSOURCE_KUBECONFIG="/identity")
 
     (alive,) = receiver.wait_for("/f")
@@ -149,7 +160,7 @@ def test_a_container_source_is_a_child_that_posts_to_us(receiver: Receiver, star
 
 @pytest.mark.slow
 def test_a_child_that_ends_is_started_again(receiver: Receiver, start: Start) -> None:
-    """With a pause in between, and a line in the log."""
+    """Check that a child that ends is restarted after a delay, with a log line."""
     broker = start(container("no"), trigger("f", type="child.alive"), PODSOURCE_KUBECONFIG="/identity")
 
     first, second = receiver.wait_for("/f", 2)[:2]
@@ -160,7 +171,7 @@ def test_a_child_that_ends_is_started_again(receiver: Receiver, start: Start) ->
 
 
 def test_a_source_whose_child_has_ended_is_not_ready() -> None:
-    """The broker says for whom it waits, however often that one was started before."""
+    """Check that a source whose child has ended is not ready."""
     ended = ContainerSource("child", Program(["true"], {}))
 
     status = asyncio.run(ended._run_once(Outlet(lambda _event: None, "http://127.0.0.1:1")))
@@ -172,7 +183,7 @@ def test_a_source_whose_child_has_ended_is_not_ready() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
 @pytest.mark.parametrize("end", ["kill", "stop"])
 def test_a_child_ends_with_the_broker(receiver: Receiver, start: Start, end: str) -> None:
-    """Also when the broker is killed."""
+    """Check that a child ends with the broker, even if the broker is killed."""
     broker = start(container("yes"), trigger("f", type="child.alive"), PODSOURCE_KUBECONFIG="/identity")
     (alive,) = receiver.wait_for("/f")
     child = os.pidfd_open(int(alive.id))
@@ -183,7 +194,7 @@ def test_a_child_ends_with_the_broker(receiver: Receiver, start: Start, end: str
 
 
 def wait_end(child: int) -> bool:
-    """Whether the process behind a pidfd ends in time; a pidfd is readable from then on."""
+    """Return whether the process of a pidfd ends in time; the pidfd becomes readable at its end."""
     try:
         return bool(select.select([child], [], [], 10)[0])
     finally:
@@ -201,7 +212,10 @@ def wait_end(child: int) -> bool:
 def test_a_program_that_cannot_be_started_is_reported_and_the_rest_goes_on(
     receiver: Receiver, start: Start, missing: dict[str, Any]
 ) -> None:
-    """It may be there later, and meanwhile the log says why."""
+    """Check that a program that cannot be started is reported in the log, and that the broker serves other events.
+
+    The source retries, since the program may be installed later.
+    """
     broker = start(source("ContainerSource", "gone", template={"spec": {"containers": [missing]}}), trigger("f"))
 
     assert "not started" in broker.wait_line(msg="source ended", source="gone")["status"]

@@ -1,4 +1,4 @@
-"""Manifests read as Knative reads them, and refused where they cannot be followed."""
+"""Tests that manifests are parsed as Knative does, and refused if the local delivery does not support them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FILTERS: dict[str, tuple[dict[str, str], bool]] = {
 
 @pytest.mark.parametrize(("attributes", "wanted"), FILTERS.values(), ids=FILTERS)
 def test_a_filter_passes_what_knatives_attributes_filter_passes(attributes: dict[str, str], wanted: bool) -> None:
-    """Every attribute must be equal; "" stands for any value."""
+    """Check that every filter attribute must be equal, and that "" matches any value, as in Knative."""
     assert Trigger("t", attributes, "http://x", Policy()).matches(EVENT.get) is wanted
 
 
@@ -45,20 +45,20 @@ def test_a_filter_passes_what_knatives_attributes_filter_passes(attributes: dict
     [("PT0.2S", 0.2), ("PT10S", 10), ("PT1M30S", 90), ("P1DT1H", 90000), ("P2W", 1209600), ("PT0,5S", 0.5)],
 )
 def test_durations_are_iso_8601(text: str, seconds: float) -> None:
-    """Weeks to seconds, with decimals."""
+    """Check that durations are parsed from weeks to seconds, with decimals."""
     assert triggers.seconds(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "10s", "P", "PT", "PT1", "1", "P1Y", "P1M", "-PT1S", "PT1S "])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    """Years and months too, since they have no fixed length."""
+    """Check that an invalid duration is refused, including years and months."""
     with pytest.raises(ValueError, match="ISO 8601"):
         triggers.seconds(text)
 
 
 @pytest.mark.parametrize("text", ["P1Y", "P1M", "P1Y2M3DT4H"])
 def test_years_and_months_are_refused_with_the_reason(text: str) -> None:
-    """A month is no number of seconds; PT1M is a minute."""
+    """Check that years and months are refused with the reason that they have no fixed length."""
     with pytest.raises(ValueError, match=f"'{text}' has years or months, which have no fixed length: give"):
         triggers.seconds(text)
 
@@ -68,7 +68,7 @@ def test_years_and_months_are_refused_with_the_reason(text: str) -> None:
     [(EXPONENTIAL, [0.2, 0.4, 0.8, 1.6]), (LINEAR, [0.0, 0.2, 0.4, pytest.approx(0.6)])],
 )
 def test_backoff_follows_knatives_formulas(policy: str, pauses: list[float]) -> None:
-    """delay * 2^n and delay * n, counted from 0."""
+    """Check the delays of both backoff policies: delay * 2^n and delay * n, with n counted from 0."""
     assert [Policy(retry=9, backoff=policy, delay=0.2).pause(retries) for retries in range(4)] == pauses
     assert Policy(retry=2000, backoff=policy).pause(1999) == 0.0
 
@@ -83,7 +83,10 @@ def broker_with(delivery: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def test_a_trigger_has_its_own_delivery_or_the_brokers_or_knatives_default(tmp_path: Path) -> None:
-    """The Broker's delivery counts as a whole where the Trigger has none; its sink also where only that is missing."""
+    """Check that a Trigger without a delivery spec uses the Broker's, or Knative's default.
+
+    The Broker's dead letter sink also applies to a Trigger whose delivery spec has no sink.
+    """
     own = trigger("own", delivery={"retry": 1, "backoffPolicy": "linear", "backoffDelay": "PT1S", "timeout": "PT2S"})
     common = broker_with({"retry": 5, "deadLetterSink": service("record")})
 
@@ -107,7 +110,7 @@ def test_a_trigger_has_its_own_delivery_or_the_brokers_or_knatives_default(tmp_p
 def test_a_destination_is_found_by_service_name_or_address(
     tmp_path: Path, subscriber: dict[str, Any], url: str
 ) -> None:
-    """Services are paths below the functions' URL."""
+    """Check that a destination is resolved from a Service name, a path or a URL; Services are paths of one URL."""
     manifest = trigger("t")
     manifest["spec"]["subscriber"] = subscriber
 
@@ -115,7 +118,7 @@ def test_a_destination_is_found_by_service_name_or_address(
 
 
 def test_the_projects_own_manifests_can_be_read() -> None:
-    """All Triggers and sources that are shipped, and nothing else in those folders disturbs."""
+    """Check that all shipped Triggers and sources can be parsed; other files in their directories are ignored."""
     documents = manifests.read([ROOT / "manifests" / "base", ROOT / "manifests" / "v1alpha1"])
 
     found = triggers.read(documents, FUNCTIONS)
@@ -199,7 +202,7 @@ WRONG = [
 
 
 def run(*arguments: Any) -> tuple[int, str]:
-    """The broker's command line; exit status and output."""
+    """Run the broker's command line, and return exit status and output."""
     result = CliRunner().invoke(broker.main, [str(one) for one in arguments])
     return result.exit_code, result.output
 
@@ -208,7 +211,7 @@ def run(*arguments: Any) -> tuple[int, str]:
 def test_a_manifest_that_cannot_be_followed_ends_the_start_with_one_line(
     tmp_path: Path, kind: str, field: str, change: Change
 ) -> None:
-    """Exit 1; the line names file, object and field."""
+    """Check that an unsupported manifest exits with 1 and one line that names file, object and field."""
     body = copy.deepcopy(SOUND[kind])
     change(body)
     file = tmp_path / "flow.yaml"
@@ -223,7 +226,7 @@ def test_a_manifest_that_cannot_be_followed_ends_the_start_with_one_line(
 
 
 def test_what_is_there_twice_is_refused(tmp_path: Path) -> None:
-    """Two Triggers of one name, or two Brokers, cannot be told apart."""
+    """Check that duplicate Triggers and a second Broker are refused, because they would be ambiguous."""
     with pytest.raises(manifests.ManifestError, match=r"Trigger t: metadata\.name is there twice"):
         read(tmp_path, trigger("t"), trigger("t"))
     with pytest.raises(manifests.ManifestError, match="second Broker"):
@@ -231,7 +234,7 @@ def test_what_is_there_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_no_text_is_refused_as_it_is(tmp_path: Path) -> None:
-    """YAML takes a number for one where there are no quotes."""
+    """Check that a name that YAML parses as a number is refused; it needs quotes."""
     body = trigger("t")
     body["metadata"]["name"] = 5
 
@@ -240,7 +243,7 @@ def test_a_name_that_is_no_text_is_refused_as_it_is(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_manifests_are_named(tmp_path: Path) -> None:
-    """A missing folder and broken YAML end the start with one line."""
+    """Check that a missing directory and invalid YAML are one-line errors."""
     broken = tmp_path / "broken.yaml"
     broken.write_text("a: [")
 
@@ -254,7 +257,7 @@ def test_files_that_are_no_manifests_are_named(tmp_path: Path) -> None:
 
 
 def test_a_wrong_address_is_a_usage_error(tmp_path: Path) -> None:
-    """Exit 2, as for every wrong option."""
+    """Check that an invalid address exits with 2, as every invalid option does."""
     listen_status, listen = run("--manifests", tmp_path, "--functions", FUNCTIONS, "--listen", "here")
     functions_status, functions = run("--manifests", tmp_path, "--functions", "127.0.0.1:8080")
 

@@ -1,4 +1,4 @@
-"""A real broker process, for the tests of the local delivery."""
+"""Helpers that run a real broker process and build manifests, for the tests of the local delivery."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Broker:
-    """`python -m eventing.local.broker` as a process of its own; `lines` are its log lines so far."""
+    """A `python -m eventing.local.broker` process; `lines` are its log lines since the last restart."""
 
     program: tuple[str, ...] = ("-m", "eventing.local.broker")
 
@@ -56,7 +56,7 @@ class Broker:
         self._reader.start()
 
     def restart(self) -> None:
-        """Start again, on the same port and database."""
+        """Start the process again, with the same port and database."""
         self.lines.clear()
         self.start(self.url.removeprefix("http://"))
         self.wait_line(msg="listening")
@@ -76,13 +76,13 @@ class Broker:
         return [line for line in self.lines if fields.items() <= line.items()]
 
     def wait_line(self, **fields: Any) -> dict[str, Any]:
-        """The first log line with these fields."""
+        """Wait for a log line with these fields, and return the first one."""
         with self._changed:
             assert self._changed.wait_for(lambda: bool(self.find(**fields)), PATIENCE), self.text
             return self.find(**fields)[0]
 
     def post(self, body: bytes | str = b"{}", path: str = "/", **attributes: str) -> requests.Response:
-        """Post an event in binary mode and check that it was accepted."""
+        """Post an event in binary mode, and check that it was accepted."""
         response = requests.post(self.url + path, data=body, headers=binary(**attributes), timeout=10)
         assert response.status_code == 202, response.text
         return response
@@ -92,7 +92,7 @@ class Broker:
         self._join()
 
     def stop(self) -> int:
-        """Stop in good order; the exit status."""
+        """Stop the process with SIGTERM, and return its exit status."""
         if self.process.poll() is None:
             self.process.terminate()
         return self._join()
@@ -106,7 +106,7 @@ class Broker:
 
 
 def binary(**attributes: str) -> dict[str, str]:
-    """Headers of an event in binary mode."""
+    """Build the headers of an event in binary mode."""
     given = {"specversion": "1.0", "id": "1", "source": "/test", "type": "test.event", **attributes}
     content_type = given.pop("datacontenttype", "application/json")
     return {"content-type": content_type, **{f"ce-{name}": value for name, value in given.items()}}
@@ -115,7 +115,7 @@ def binary(**attributes: str) -> dict[str, str]:
 def trigger(
     name: str, *, subscriber: str = "", delivery: Mapping[str, Any] | None = None, **attributes: str
 ) -> dict[str, Any]:
-    """A Trigger manifest; the subscriber is the Service of the same name when not given."""
+    """Build a Trigger manifest; the subscriber's Service defaults to the Trigger's name."""
     spec: dict[str, Any] = {"broker": "default", "subscriber": service(subscriber or name)}
     if attributes:
         spec["filter"] = {"attributes": attributes}
@@ -129,7 +129,7 @@ def service(name: str) -> dict[str, Any]:
 
 
 def source(kind: str, name: str, **spec: Any) -> dict[str, Any]:
-    """A source manifest whose sink is the Broker."""
+    """Build the manifest of a source whose sink is the Broker."""
     ref = {"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "namespace": "test", "name": "default"}
     return document("sources.knative.dev/v1", kind, name, {**spec, "sink": {"ref": ref}})
 
@@ -144,5 +144,5 @@ def document(api_version: str, kind: str, name: str, spec: Mapping[str, Any]) ->
 
 
 def reply(**attributes: str) -> Answer:
-    """An answer that is an event."""
+    """Build an HTTP response that contains an event."""
     return Answer(200, binary(**attributes), b'{"answered": true}')

@@ -1,4 +1,4 @@
-"""A cluster on which PodSource is all there is of the product: the tests play the functions."""
+"""Fixtures: a cluster on which only PodSource runs; the tests do the work of the functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.eventing.podsource.bench import Bench
 
 @pytest.fixture(scope="package")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Give a cluster with our kinds and rights, and nobody who acts by them."""
+    """Yield a cluster with the product's CRDs and RBAC, without a running function."""
     with LocalCluster(tmp_path_factory.mktemp("podsource"), nodes=1, audit=False) as cluster:
         localproduct.install(cluster)
         yield cluster
@@ -23,7 +23,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def bench(quiet: LocalCluster, tmp_path: Path) -> Iterator[Bench]:
-    """Give a namespace there, a sink, and PodSource at the test's disposal."""
+    """Yield a namespace on that cluster, a sink, and a PodSource process that the test can start."""
     admin = Cluster(str(quiet.kubeconfig))
     one = Bench(quiet, admin, tmp_path)
     yield one

@@ -1,4 +1,4 @@
-"""Which pods of a node a budget lets go, on plain dicts."""
+"""Unit tests of which pods of a node a budget admits for eviction."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def db(name: str = "one", *, ready: bool = True, **more: object) -> Object:
     ],
 )
 def test_what_a_budget_has_for_a_node(known: Object, pods: list[Object], expected: Room | None) -> None:
-    """NMO-6: as the eviction subresource counts."""
+    """NMO-6: The capacity of a budget for a node agrees with the rules of the eviction subresource."""
     assert room(known, pods, [known]) == expected
 
 
@@ -42,7 +42,7 @@ def test_a_pod_behind_two_budgets_goes_by_neither() -> None:
 
 
 def test_pods_that_a_budget_lets_out_of_its_hand() -> None:
-    """By its old or its new version; not those that another one holds back."""
+    """Check that pods of a changed or deleted budget's old version may go, unless another budget blocks them."""
     old, new = budget("b", selector={"matchLabels": DB}), budget("b", selector={"matchLabels": WEB}, observed=0)
 
     assert lets_go((old, new), [db()], [new])
@@ -53,7 +53,10 @@ def test_pods_that_a_budget_lets_out_of_its_hand() -> None:
 
 
 def test_pods_that_the_spec_refuses_wait_for_no_budget() -> None:
-    """DRN-1a, rule 8: nobody could act on its opening, and it would be told again and again; a changed spec counts."""
+    """DRN-1a, rule 8: Pods that `spec.drain` excludes wait for no budget, until a changed spec includes them.
+
+    A hint about such a pod would have no effect, and PodSource would repeat it.
+    """
     item = maintenance()
     kept = {**item, "spec": {**item["spec"], "drain": {"force": False}}}
     narrow = {**item, "spec": {**item["spec"], "drain": {"podSelector": "app=web"}}}
@@ -74,14 +77,17 @@ def test_pods_that_the_spec_refuses_wait_for_no_budget() -> None:
 
 
 def test_a_budget_is_about_a_pod_to_its_end() -> None:
-    """A pod that has run to its end counts no more, and still was one of the budget's."""
+    """Check that a budget still selects a pod that has run to completion, although it no longer counts the pod."""
     assert selects(budget(), db(phase="Succeeded"))
     assert not selects(budget(), pod(labels=WEB))
     assert not selects(budget(namespace="other"), db())
 
 
 def test_daemon_set_pods_wait_when_no_other_is_left() -> None:
-    """NMO-7: `evict` finds out whose DaemonSet is gone when nothing else is left."""
+    """NMO-7: DaemonSet pods wait for budgets only if no other pods are left.
+
+    `evict` determines which DaemonSets no longer exist only after all other pods have left.
+    """
     node, daemon, last = DrainingNode("node-1"), pod("daemon", owner="DaemonSet"), pod("last", owner="ReplicaSet")
     node.put(daemon)
     node.put(last)

@@ -1,4 +1,4 @@
-"""Which change of a budget or a pod concerns which node, on plain dicts and at made-up times."""
+"""Unit tests of which node gets a hint after a change of a budget or a pod, with artificial times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = "node-1"
 
 
 class Desk:
-    """One node whose maintenance has begun, and what the watches would say."""
+    """One node with a begun maintenance, and methods that report changes as the watches would."""
 
     def __init__(self, *pods: Object) -> None:
         self.node = DrainingNode(NAME)
@@ -30,7 +30,7 @@ class Desk:
         self._versions = itertools.count(1)
 
     def budget(self, name: str = "b", **fields: Any) -> Object:
-        """A budget as it is now."""
+        """Build a budget with the next resourceVersion."""
         item = samples.budget(name, **fields)
         item["metadata"]["resourceVersion"] = str(next(self._versions))
         return item
@@ -42,7 +42,7 @@ class Desk:
         return self
 
     def told(self, now: float) -> list[str]:
-        """The budgets that the node is told of."""
+        """Return the budgets about which the node gets a hint at this time."""
         return [hint.budget for hint in self.openings.take(now)]
 
 
@@ -51,7 +51,7 @@ def db(name: str = "one", **more: Any) -> Object:
 
 
 def test_before_all_budgets_are_known_nothing_is_told() -> None:
-    """A second budget may be over the same pod."""
+    """Check that no hint is due before all budgets are listed, since another budget may cover the same pod."""
     desk = Desk(db())
     desk.openings.put(desk.budget("one", allowed=1))
     assert desk.told(0.0) == []
@@ -73,7 +73,10 @@ def test_an_open_budget_is_told_and_its_counts_are_not() -> None:
 
 
 def test_a_budget_beside_it_that_goes_opens_this_one() -> None:
-    """Two budgets over a pod let nobody go; by the deletion of one the other counts."""
+    """Check that the deletion of one of two budgets over a pod gives hints about both.
+
+    A pod with two budgets cannot be evicted. After the deletion, only the other budget applies.
+    """
     desk = Desk(db())
     one, two = desk.budget("one", allowed=1), desk.budget("two", allowed=1)
     desk.listed(one, two)
@@ -92,7 +95,7 @@ def test_a_budget_that_comes_beside_it_closes_it() -> None:
 
 
 def test_a_new_selector_is_told_to_those_it_lets_go() -> None:
-    """Once: what the budget says after that is about other pods."""
+    """Check that a changed selector gives one hint to nodes whose pods it no longer covers, and none later."""
     desk = Desk(db())
     desk.listed(desk.budget(allowed=0))
     desk.openings.put(desk.budget(allowed=0, selector={"matchLabels": WEB}, observed=0))
@@ -112,7 +115,7 @@ def test_a_budget_of_another_namespace_is_nobodys_affair() -> None:
 
 
 def test_a_pod_whose_labels_change_waits_for_another_budget() -> None:
-    """The one that it leaves has nobody left to tell."""
+    """Check that a pod with changed labels waits for its new budget, and that its old one gives no hint."""
     desk = Desk(db())
     desk.listed(desk.budget("db", allowed=0), desk.budget("web", allowed=1, selector={"matchLabels": WEB}))
     desk.told(0.0)
@@ -129,7 +132,10 @@ def test_a_pod_whose_labels_change_waits_for_another_budget() -> None:
 
 @pytest.mark.parametrize("now", [db(phase="Succeeded", ready=False), pod("one", labels=WEB)], ids=["ended", "labels"])
 def test_a_pod_that_no_budget_keeps_any_more_is_told_at_once(now: Object) -> None:
-    """It has run to its end, as a launcher whose machine has left, or it is somebody else's by its labels."""
+    """Check that a pod that no budget covers any more gives a hint, after it has ended or its labels have changed.
+
+    A virt-launcher pod ends, for example, after its VM has migrated.
+    """
     desk = Desk(db())
     desk.listed(desk.budget(allowed=0))
     assert desk.told(0.0) == []
@@ -142,7 +148,7 @@ def test_a_pod_that_no_budget_keeps_any_more_is_told_at_once(now: Object) -> Non
 
 
 def test_a_pod_that_ends_while_it_is_deleted_is_nobodys_affair() -> None:
-    """Nor one that is still kept: its budget says when it may go."""
+    """Check that a terminating pod gives no hint when it ends, and neither does a pod that a budget still covers."""
     desk = Desk(db())
     desk.listed(desk.budget(allowed=0))
     for now in (db(phase="Failed", ready=False, deletionTimestamp="2026-01-01T00:00:00Z"), db(ready=False)):
@@ -162,7 +168,7 @@ def test_a_node_that_is_not_ours_yet_is_told_when_it_is() -> None:
 
 
 def test_a_pod_that_acts_counts_for_every_budget_over_it() -> None:
-    """Also one that has run to its end, which no budget counts any more."""
+    """Check that a pod that becomes terminating counts as progress for each budget over it, even if it had ended."""
     desk = Desk(db("one"), db("two"))
     desk.listed(desk.budget(allowed=2))
     assert desk.told(0.0) == ["ns/b"]
@@ -173,7 +179,10 @@ def test_a_pod_that_acts_counts_for_every_budget_over_it() -> None:
 
 
 def test_the_version_is_the_newest_of_all() -> None:
-    """A list comes in the order of names; a hint speaks of no older state than was seen."""
+    """Check that the version is the highest of all budgets, since a list is not ordered by version.
+
+    A hint must not name an older version than PodSource has seen.
+    """
     desk = Desk()
     newer, older = desk.budget("a"), desk.budget("b")
     newer["metadata"]["resourceVersion"], older["metadata"]["resourceVersion"] = "100", "99"

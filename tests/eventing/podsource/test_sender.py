@@ -1,4 +1,4 @@
-"""Hints coalesced and posted to a real HTTP server."""
+"""Tests that hints are coalesced and posted to a real HTTP server."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ ENOUGH = 10.0
 
 
 class Sink:
-    """A broker's ingress that keeps what it takes, with the time; the first `refusals` posts are answered with 503.
+    """A sink that stores received events with their time, after answering the first `refusals` posts with 503.
 
-    `refusing` is called before such an answer goes out.
+    It calls `refusing` before each such response.
     """
 
     def __init__(self, refusals: int = 0) -> None:
@@ -45,7 +45,7 @@ class Sink:
         return web.Response(status=202)
 
     async def until(self, count: int) -> None:
-        """Wait until that many were taken."""
+        """Wait until `count` events are stored."""
         while len(self.taken) < count:
             self.changed.clear()
             await asyncio.wait_for(self.changed.wait(), ENOUGH)
@@ -55,7 +55,7 @@ class Sink:
 
 
 def with_sender(sink: Sink, script: Callable[[Sender], Awaitable[None]]) -> None:
-    """Run the script with a sender to the sink, on a server of its own."""
+    """Run the script with a sender that posts to the sink, which runs in an HTTP server."""
 
     async def run() -> None:
         app = web.Application()
@@ -89,12 +89,12 @@ def enqueue(
 
 @pytest.fixture(autouse=True)
 def direct(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy from the environment is for the world outside."""
+    """Exclude the loopback address from any proxy in the environment."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
 def test_hints_close_together_are_one_event() -> None:
-    """NMO-12: fifty pods that go at once are one hint, with the newest state."""
+    """NMO-12: Hints for fifty pods that are deleted at once are sent as one event with the newest state."""
     sink = Sink()
 
     async def script(sender: Sender) -> None:
@@ -108,7 +108,7 @@ def test_hints_close_together_are_one_event() -> None:
 
 
 def test_an_urgent_hint_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NMO-10: the last pod's hint goes at once and takes along what was waiting."""
+    """NMO-10: An urgent hint, such as that for the last pod, is sent at once and replaces a waiting one."""
     sink = Sink()
     monkeypatch.setattr(sender_module, "COALESCE_SECONDS", 2 * ENOUGH)  # longer than `until` waits
 
@@ -123,7 +123,10 @@ def test_an_urgent_hint_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_flags_are_those_of_the_newest_hint() -> None:
-    """X-4: pods are gone, which the status tells; then the last one is, and `evict` has to look."""
+    """X-4: The flags are those of the newest hint.
+
+    Progress is only for `status`; after the last pod, `evict` also needs the hint.
+    """
     sink = Sink()
 
     async def script(sender: Sender) -> None:
@@ -138,9 +141,9 @@ def test_the_flags_are_those_of_the_newest_hint() -> None:
 
 
 def test_urgent_hints_keep_their_distance() -> None:
-    """NMO-6: the sender thins out a stream of urgent hints, and sends the newest.
+    """NMO-6: The sender limits the rate of frequent urgent hints, and sends the newest one.
 
-    It sends two of them, or more if a slow machine takes longer than one interval to enqueue them all.
+    It sends two hints, or more if a slow machine needs longer than one interval to enqueue all of them.
     """
     sink = Sink()
     started = time.monotonic()
@@ -160,7 +163,7 @@ def test_urgent_hints_keep_their_distance() -> None:
 
 
 def test_each_maintenance_gets_its_own_events() -> None:
-    """X-7: two maintenances on a node, and two nodes, get one each."""
+    """X-7: Each maintenance and node gets its own event."""
     sink = Sink()
     other = Reference(MINE.api_version, "other", "uid-2")
 
@@ -177,7 +180,7 @@ def test_each_maintenance_gets_its_own_events() -> None:
 
 
 def test_nothing_is_lost_while_the_sink_refuses() -> None:
-    """X-6: refused hints are sent again, the newest state wins."""
+    """X-6: A refused hint is sent again until the sink accepts it."""
     sink = Sink(refusals=3)
 
     async def script(sender: Sender) -> None:
@@ -191,7 +194,7 @@ def test_nothing_is_lost_while_the_sink_refuses() -> None:
 
 
 def test_the_newest_hint_is_sent_when_the_sink_takes_some_again() -> None:
-    """X-6: one that comes while an older one is refused takes its place, and the older one is never sent."""
+    """X-6: A hint that arrives while an older one is refused replaces the older one."""
     sink = Sink(refusals=1)
 
     async def script(sender: Sender) -> None:
@@ -207,7 +210,7 @@ def test_the_newest_hint_is_sent_when_the_sink_takes_some_again() -> None:
 
 
 def test_hints_of_a_node_that_is_done_are_discarded() -> None:
-    """NMO-10: what was not sent when the drain ended is not sent; what comes for others is."""
+    """NMO-10: The waiting hints of a drained node are discarded, and those of other nodes are sent."""
     sink = Sink()
 
     async def script(sender: Sender) -> None:
@@ -222,7 +225,7 @@ def test_hints_of_a_node_that_is_done_are_discarded() -> None:
 
 
 def test_of_a_node_that_is_done_what_came_is_told() -> None:
-    """NMO-13: a pod that came as the status said that none is left."""
+    """NMO-13: A hint about added pods is still sent for a drained node, since the status may not count them."""
     sink = Sink()
 
     async def script(sender: Sender) -> None:
@@ -237,7 +240,7 @@ def test_of_a_node_that_is_done_what_came_is_told() -> None:
 
 
 def test_the_same_state_has_the_same_id() -> None:
-    """X-2: a hint that is sent again after a restart of the source is recognisable as the same one."""
+    """X-2: Hints for the same state have the same id, also after a restart of the source."""
     sinks = [Sink(), Sink()]
 
     async def script(sender: Sender, sink: Sink) -> None:
@@ -252,7 +255,7 @@ def test_the_same_state_has_the_same_id() -> None:
 
 
 def test_what_is_told_again_is_another_event() -> None:
-    """X-2: the state is the same and the hint is not: nobody may take it for a redelivery."""
+    """X-2: A repeated hint for the same state has another id, so that it does not count as a redelivery."""
     sink = Sink()
 
     async def script(sender: Sender) -> None:

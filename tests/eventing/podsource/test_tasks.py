@@ -1,4 +1,4 @@
-"""Tasks that stand and fall together."""
+"""Tests of a group of tasks in which one failure ends all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eventing.podsource.tasks import Tasks
 
 
 def test_a_task_that_dies_is_heard_of_and_ends_the_others() -> None:
-    """Whatever dies in the process ends it."""
+    """Check that a failed task raises its error in the process and cancels the other tasks."""
     ended: list[str] = []
 
     async def dies() -> None:

@@ -1,4 +1,4 @@
-"""Who is told of an opening and when, at made-up times."""
+"""Unit tests of which nodes get hints about an opened budget, and when, with artificial times."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ A, B, C = "node-a", "node-b", "node-c"
 
 
 def opened(turns: Turns, *nodes: str, allowed: int = 1, budget: str = "x/b") -> None:
-    """The budget lets pods of these nodes go."""
+    """Report that the budget admits evictions of pods on these nodes."""
     for node in nodes:
         turns.show(budget, node, SLOT, allowed)
 
 
 def closed(turns: Turns, *nodes: str, budget: str = "x/b") -> None:
-    """Their pods wait, and none may go."""
+    """Report that pods of these nodes wait, and that the budget admits no evictions."""
     for node in nodes:
         turns.show(budget, node, Room(), 0)
 
 
 def told(turns: Turns, now: float) -> list[str]:
-    """The nodes that are told now."""
+    """Return the nodes for which a hint is due at this time."""
     return [hint.node for hint in turns.take(now)]
 
 
 def moments(turns: Turns, start: float, end: float) -> list[tuple[float, str]]:
-    """Each hint up to `end` with its time, when nothing happens but that time passes."""
+    """Return each hint up to `end` with its time, if nothing else changes."""
     found = [(start, node) for node in told(turns, start)]
     now = start
     while (now := turns.next(now)) <= end:
@@ -43,7 +43,7 @@ def moments(turns: Turns, start: float, end: float) -> list[tuple[float, str]]:
 
 @proves("NMO-6")
 def test_an_opening_is_told_at_once_and_once() -> None:
-    """Design rule 8: the edge is told, its counts are not."""
+    """Design rule 8: A hint is due when a budget opens, and not when its counts change."""
     turns = Turns()
     closed(turns, A)
     assert turns.next(0.0) == math.inf
@@ -65,7 +65,10 @@ def test_a_node_without_a_pod_that_waits_is_told_nothing() -> None:
 
 
 def test_openings_close_together_keep_their_distance_and_none_is_lost() -> None:
-    """Each was acted on; what opens too soon is told when the time is over and it is still open."""
+    """Check that a second opening within the minimum interval gives its hint at the end of the interval.
+
+    The node used the first opening, and the budget is still open at the end.
+    """
     turns = Turns()
     opened(turns, A)
     assert told(turns, 10.0) == [A]
@@ -92,7 +95,10 @@ def test_what_closes_before_its_time_comes_is_not_told() -> None:
 
 
 def test_what_is_still_open_after_a_pass_is_told_when_the_pass_is_over() -> None:
-    """While pods turn terminating the pass is at work; what it leaves is told soon after the last of them."""
+    """Check that a budget that a pass leaves open gives a hint soon after the pass has evicted its last pod.
+
+    While pods become terminating, the pass is still running and needs no hint.
+    """
     turns = Turns()
     opened(turns, A, allowed=3)
     turns.take(0.0)
@@ -105,7 +111,7 @@ def test_what_is_still_open_after_a_pass_is_told_when_the_pass_is_over() -> None
 
 
 def test_what_nobody_acts_on_is_told_again_with_doubling_pauses() -> None:
-    """Design rule 9: after a second, then 2, 4, up to 60, for as long as it stays open."""
+    """Design rule 9: A hint without effect is repeated after 1, 2, 4, ... up to 60 s, while the budget stays open."""
     turns = Turns()
     opened(turns, A)
 
@@ -125,7 +131,7 @@ def test_a_day_of_telling_again_comes_to_no_harm() -> None:
 
 
 def test_hints_that_nobody_acts_on_are_numbered() -> None:
-    """So that each is an event of its own; with progress the number begins anew."""
+    """Check that hints without effect are numbered, so that their ids differ, and that progress resets the number."""
     turns = Turns()
     opened(turns, A)
     numbers = [turns.take(now)[0].again for now in (0.0, 1.0, 3.0)]
@@ -146,24 +152,27 @@ def test_a_pod_that_turns_terminating_ends_the_pauses() -> None:
 
 
 def test_a_budget_that_flaps_without_progress_is_no_storm() -> None:
-    """Design rule 9: each flap is an opening, and none of them ends the pause."""
+    """Design rule 9: A flapping budget does not reset the pauses between hints without effect."""
     turns = Turns()
     hints = []
     for step in range(1200):
         (opened if step % 2 else closed)(turns, A)
         hints += told(turns, step / 10)
 
-    assert len(hints) == 7  # in two minutes: at 0, 1, 3, 7, 15, 31, 63 or a little later
+    assert len(hints) == 7  # in two minutes: at 0, 1, 3, 7, 15, 31 and 63 s, or slightly later
 
 
 def test_an_opening_after_a_pod_left_is_a_new_one() -> None:
-    """A pod that was on its way already has gone: the budget opens for its successor."""
+    """Check that an opening after a pod has left resets the pauses, as the budget may open for another pod.
+
+    The pod was already terminating before the hints.
+    """
     turns = Turns()
     opened(turns, A)
     for now in (0.0, 1.0, 3.0):
         turns.take(now)
     turns.left("x/b", A)
-    assert told(turns, 3.4) == []  # it has not closed in between
+    assert told(turns, 3.4) == []  # the budget has not closed in between
     closed(turns, A)
     opened(turns, A)
 
@@ -184,7 +193,10 @@ def test_a_pod_that_left_another_node_is_no_progress_here() -> None:
 
 
 def test_a_pass_that_begins_counts_as_told() -> None:
-    """Of every budget, known already or not: for a second nothing is told, unless pods go."""
+    """Check that the start of a pass counts as a hint about every budget, so that none is due for a second.
+
+    This also applies to budgets that PodSource first sees after the start of the pass.
+    """
     turns = Turns()
     opened(turns, A, budget="x/known")
     turns.pass_begins(A, 20.0)
@@ -216,7 +228,7 @@ def test_an_opening_long_after_the_pass_is_told_at_once() -> None:
 
 
 def test_after_a_restart_what_is_open_is_told_at_once() -> None:
-    """A new process has told nothing yet; the node's pass began before its time."""
+    """Check that open budgets give hints at once after a restart, because the new process has sent none."""
     turns = Turns()
     opened(turns, A)
     turns.relisted()
@@ -225,7 +237,10 @@ def test_after_a_restart_what_is_open_is_told_at_once() -> None:
 
 
 def test_after_a_relist_the_pauses_begin_anew() -> None:
-    """What was missed meanwhile may be an opening; still there is a second between two hints."""
+    """Check that a relist resets the pauses, because openings may have been missed.
+
+    At least a second is still between two hints without effect.
+    """
     turns = Turns()
     opened(turns, A)
     for now in (0.0, 1.0, 3.0, 7.0):
@@ -240,7 +255,7 @@ def test_after_a_relist_the_pauses_begin_anew() -> None:
 
 @proves("NMO-6")
 def test_a_budget_of_one_is_told_to_one_node_an_opening() -> None:
-    """In turn: each opening that is used goes to the node that was told longest ago."""
+    """Check that a budget that admits one pod gives one hint per opening, in turn to the waiting nodes."""
     turns = Turns()
     order = []
     for number in range(6):
@@ -254,7 +269,7 @@ def test_a_budget_of_one_is_told_to_one_node_an_opening() -> None:
 
 
 def test_a_turn_that_is_not_used_passes_on() -> None:
-    """After a second to the next node; when all were told, round again, and each with its own pauses."""
+    """Check that an unused eviction passes to the next node after a second, and each node has its own pauses."""
     turns = Turns()
     opened(turns, A, B, C)
 
@@ -264,7 +279,10 @@ def test_a_turn_that_is_not_used_passes_on() -> None:
 
 
 def test_so_many_nodes_are_told_as_the_budget_lets_pods_go() -> None:
-    """Those that were told and have not acted hold their slot for a second; who has acted has had it counted."""
+    """Check that as many nodes get hints as the budget admits pods.
+
+    A node with a recent hint reserves one eviction for a second. An eviction is already part of the budget's counts.
+    """
     turns = Turns()
     opened(turns, A, B, C, allowed=2)
     assert told(turns, 0.0) == [A, B]
@@ -277,13 +295,13 @@ def test_a_slot_that_was_used_is_nobodys_any_more() -> None:
     turns = Turns()
     opened(turns, A, B)
     assert told(turns, 0.0) == [A]
-    turns.acted("x/b", A, 0.1)  # and another pod became ready meanwhile: the budget is still open
+    turns.acted("x/b", A, 0.1)  # the budget is still open, since another pod became ready
 
     assert told(turns, 0.1) == [B]
 
 
 def test_a_pass_on_its_way_holds_a_slot() -> None:
-    """A maintenance that begins takes the slot with its first pass."""
+    """Check that a pass that is about to start reserves an eviction, as in a new maintenance."""
     turns = Turns()
     opened(turns, A, B)
     turns.pass_begins(A, 0.0)
@@ -294,7 +312,10 @@ def test_a_pass_on_its_way_holds_a_slot() -> None:
 
 
 def test_places_beside_the_count_are_nobodys_turn() -> None:
-    """Unready pods use no slot: all their nodes are told, of a budget that allows none, too."""
+    """Check that unready pods outside the count reserve no eviction, so that all their nodes get hints.
+
+    A budget that is met admits them even if it allows no disruptions.
+    """
     turns = Turns()
     for node in (A, B, C):
         turns.show("x/b", node, BESIDE, 0)
@@ -311,7 +332,7 @@ def test_budgets_do_not_wait_for_each_other() -> None:
 
 
 def test_a_budget_that_lets_pods_out_of_its_hand_is_told_once() -> None:
-    """Deleted, or about other pods now: its own count says nothing of them, and it is not told again."""
+    """Check that a budget that no longer covers the pods, or is deleted, gives one hint, which is not repeated."""
     turns = Turns()
     closed(turns, A)
     turns.once("x/b", A)
@@ -331,7 +352,10 @@ def test_a_budget_that_is_deleted_again_and_again_keeps_its_distance() -> None:
 
 
 def test_of_a_pass_that_has_just_begun_a_deletion_does_not_wait_a_second() -> None:
-    """The pass saw the budget as it was."""
+    """Check that the deletion of a budget gives a hint after the minimum interval, although a pass has just started.
+
+    The pass may have read the budget before its deletion.
+    """
     turns = Turns()
     closed(turns, A)
     turns.pass_begins(A, 0.0)
@@ -342,7 +366,7 @@ def test_of_a_pass_that_has_just_begun_a_deletion_does_not_wait_a_second() -> No
 
 
 def test_a_drained_node_is_forgotten() -> None:
-    """Its slot is free for others, and its next maintenance begins with nothing told."""
+    """Check that a drained node reserves no eviction, and that its next maintenance starts without earlier hints."""
     turns = Turns()
     opened(turns, A, B)
     assert told(turns, 0.0) == [A]
@@ -359,7 +383,7 @@ def test_a_drained_node_is_forgotten() -> None:
 def test_whatever_happens_hints_are_few_and_openings_are_not_forgotten(
     happens: list[tuple[str, str]], allowed: int
 ) -> None:
-    """Between two hints to a node lies the distance, and what stays open is told within two seconds of progress."""
+    """Check that hints to a node keep the minimum interval, and that open budgets give hints soon after progress."""
     turns, hints, now = Turns(), dict[str, list[float]]({A: [], B: []}), 0.0
     for what, node in happens:
         now += 0.05

@@ -1,4 +1,4 @@
-"""PodSource on a real API server: what it says of budgets and pods, how often, and what it bears."""
+"""Tests of PodSource on a real API server: which hints about budgets and pods it sends, how often, and its errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.workload import pod_on
 
 X, FREE = {"app": "x"}, {"app": "free"}
 MANY = 120
-"""More nodes than a client of ours keeps connections, unless it is told otherwise."""
+"""Number of nodes that exceeds the default connection limit of our API client."""
 BINDING = "nodemaintenance-podsource"
 
 
@@ -33,15 +33,15 @@ def node_of(hint: Received) -> str:
 
 
 def hints_of(bench: Bench, node: str, budget: str) -> list[Received]:
-    """What was told to a node of a budget of the test's namespace."""
+    """Return the node's hints about a budget in the test's namespace."""
     name = f"{bench.work.namespace}/{budget}"
     return [hint for hint in bench.hints(OPENED, node) if json.loads(hint.body)["budget"] == name]
 
 
 def begin_with_budgets_known(bench: Bench, node: str) -> None:
-    """Start PodSource and begin the maintenance of a node; return when an open budget shows that all are known.
+    """Start PodSource and begin a drain; return once a hint shows that PodSource knows all budgets.
 
-    What changes before that is found by the tick.
+    PodSource sends no hints about earlier changes; the next tick handles those.
     """
     bench.work.pods(node, "free", labels=FREE)
     bench.work.budget("open", FREE, 0, counted=1)
@@ -52,7 +52,7 @@ def begin_with_budgets_known(bench: Bench, node: str) -> None:
 
 @pytest.mark.slow
 def test_a_beginning_tells_nothing_for_a_second(bench: Bench) -> None:
-    """Its own first pass is on its way; when nobody acts, the open budget is told after that."""
+    """Check that a new drain gets no hint for a second, since its first pass is about to run, and then hints."""
     node = bench.work.node()
     bench.work.pods(node, "one", "two", labels=X)
     bench.work.budget("b", X, 1, counted=2)
@@ -62,13 +62,13 @@ def test_a_beginning_tells_nothing_for_a_second(bench: Bench) -> None:
     first, second = bench.wait(OPENED, node, count=2)[:2]
 
     assert first.at - begun >= 1.0
-    assert second.at - first.at > 1.5  # the pause doubles; a little less than 2 s may lie between two arrivals
+    assert second.at - first.at > 1.5  # the pause doubles; two arrivals may be slightly less than 2 s apart
     assert first.id != second.id
 
 
 @proves("NMO-6")
 def test_a_budget_of_one_is_told_to_one_node_an_opening(bench: Bench) -> None:
-    """Three nodes wait for one slot: each opening is told to one of them, and each has its turn."""
+    """Check that a budget that admits one pod gives one hint per opening, in turn to three waiting nodes."""
     nodes = [bench.work.node() for _ in range(3)]
     pods = {node: bench.work.pods(node, node, labels=X)[0] for node in nodes}
     bench.work.pods(bench.work.node(), "spare", labels=X)
@@ -91,7 +91,7 @@ def test_a_budget_of_one_is_told_to_one_node_an_opening(bench: Bench) -> None:
 @pytest.mark.slow
 @proves("DRN-1a")
 def test_of_a_budget_over_refused_pods_nothing_is_told(bench: Bench) -> None:
-    """DRN-1a, rule 8: it is open, and stays so; a spec that refuses them no more is told within two seconds."""
+    """DRN-1a, rule 8: An open budget over excluded pods gives no hint, until a changed spec includes the pods."""
     node, other = bench.work.node(), bench.work.node()
     bench.work.pods(node, "one", labels=X, empty_dir=True)
     bench.work.pods(other, "two", labels=X)
@@ -109,7 +109,7 @@ def test_of_a_budget_over_refused_pods_nothing_is_told(bench: Bench) -> None:
 
 @proves("NMO-6")
 def test_a_deleted_budget_is_told_at_once(bench: Bench) -> None:
-    """X-6: whoever waited for it may go; its own count says nothing of that."""
+    """X-6: A deleted budget gives one hint for its pods, although its counts admitted no eviction."""
     node = bench.work.node()
     pods = bench.work.pods(node, "one", "two", labels=X)
     budget = bench.work.budget("b", X, 2, counted=2)
@@ -127,7 +127,7 @@ def test_a_deleted_budget_is_told_at_once(bench: Bench) -> None:
 
 @pytest.mark.slow
 def test_pods_that_a_budget_selects_no_more_may_go(bench: Bench) -> None:
-    """Told by the old selector: the new one does not speak of them."""
+    """Check that a budget with a changed selector gives one hint to the node of the pods that it covered before."""
     node = bench.work.node()
     bench.work.pods(node, "one", labels=X)
     budget = bench.work.budget("b", X, 1, counted=1)
@@ -141,7 +141,7 @@ def test_pods_that_a_budget_selects_no_more_may_go(bench: Bench) -> None:
 
 @pytest.mark.slow
 def test_what_opened_during_a_restart_is_told(bench: Bench) -> None:
-    """Stateless: what is open when it starts may have opened while nobody watched."""
+    """Check that a restarted PodSource sends hints about open budgets, which may have opened while it did not run."""
     node = bench.work.node()
     bench.work.pods(node, "one", labels=X)
     budget = bench.work.budget("b", X, 1, counted=1)
@@ -158,7 +158,7 @@ def test_what_opened_during_a_restart_is_told(bench: Bench) -> None:
 
 @pytest.mark.slow
 def test_a_node_whose_maintenance_has_not_begun_is_told_nothing(bench: Bench) -> None:
-    """Nothing may be evicted there yet; beside it another one is told."""
+    """Check that a node whose drain has not begun gets no hints, while another node gets them."""
     waiting, begun = bench.work.node(), bench.work.node()
     for node in (waiting, begun):
         bench.work.pods(node, node, labels=X)
@@ -173,7 +173,11 @@ def test_a_node_whose_maintenance_has_not_begun_is_told_nothing(bench: Bench) ->
 
 
 def test_pods_that_come_are_told_together_and_those_that_were_there_or_stay_are_not(bench: Bench) -> None:
-    """Else a status that was read while an evicted pod's controller made others would be wrong until these go."""
+    """Check that added pods give one hint, and that existing and DaemonSet pods give none.
+
+    Without the hint, a status computed before a controller created the new pods would stay wrong until these pods
+    leave.
+    """
     node = bench.work.node()
     old, _ = bench.work.pods(node, "old", "older", labels=X)
     bench.start()
@@ -192,7 +196,7 @@ def test_pods_that_come_are_told_together_and_those_that_were_there_or_stay_are_
 @pytest.mark.slow
 @proves("NMO-7")
 def test_a_daemon_sets_pod_counts_when_nothing_else_is_left(bench: Bench) -> None:
-    """Its DaemonSet may be gone, so that it has to leave: its budget's opening is told, and so is its end."""
+    """Check that a DaemonSet pod gives hints if no other pods are left, since its DaemonSet may be deleted."""
     node = bench.work.node()
     daemon = bench.work.daemonset("agent", node)
     budget = bench.work.budget("b", {"app": "agent"}, 1, counted=1)
@@ -208,7 +212,7 @@ def test_a_daemon_sets_pod_counts_when_nothing_else_is_left(bench: Bench) -> Non
 
 
 def test_unready_pods_go_beside_the_count(bench: Bench) -> None:
-    """KEP-3017: a budget that is met lets an unready pod go, however few disruptions it allows."""
+    """KEP-3017: A budget that is met admits an unready pod, even if it allows no disruptions."""
     node = bench.work.node()
     (one,) = bench.work.pods(node, "one", labels=X)
     budget = bench.work.budget("b", X, 1, counted=1)
@@ -227,7 +231,7 @@ def test_unready_pods_go_beside_the_count(bench: Bench) -> None:
 
 @pytest.mark.slow
 def test_every_node_is_watched_however_many_there_are(bench: Bench) -> None:
-    """Each has a connection of its own: beyond a client's usual limit watches would wait for ever."""
+    """Check that the pods of every node are watched, beyond the default limit of connections of an API client."""
     nodes = [f"many-{number}" for number in range(MANY)]
     bench.cluster.add_named(*nodes)
     pods = bench.work.put(bench.work.namespace, [pod_on(node, node) for node in nodes], ready=False)
@@ -249,7 +253,7 @@ def _path(pod: Object) -> str:
 
 @pytest.mark.slow
 def test_a_refused_watch_is_tried_again_and_counted(bench: Bench) -> None:
-    """Without its rights it is alive and not ready, says so once a kind, and works as soon as it may."""
+    """Check that PodSource without RBAC is alive and not ready, logs each failure once, and recovers."""
     node = bench.work.node()
     (pod,) = bench.work.pods(node, "one")
     path = f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{BINDING}"
@@ -276,7 +280,7 @@ def test_a_refused_watch_is_tried_again_and_counted(bench: Bench) -> None:
 
 @pytest.mark.slow
 def test_what_cannot_serve_its_pages_ends(bench: Bench) -> None:
-    """Whatever dies in the process ends it with an error, so that it is started again."""
+    """Check that a PodSource whose HTTP port is in use ends with an error, so that it is restarted."""
     bench.start()
 
     second = bench.ends()
@@ -286,7 +290,7 @@ def test_what_cannot_serve_its_pages_ends(bench: Bench) -> None:
 
 
 class Worn(Api):
-    """The real server, and a fault of ours where pods are watched."""
+    """An API client that raises an unexpected error when pods are watched."""
 
     def watch(self, path: str, **options: Any) -> AsyncIterator[tuple[str, Object]]:
         if path.endswith("/pods"):
@@ -295,7 +299,7 @@ class Worn(Api):
 
 
 def test_a_fault_in_one_of_its_tasks_is_raised(bench: Bench) -> None:
-    """No node's watch dies in silence while the others go on."""
+    """Check that an unexpected error in one task ends PodSource, so that no node's watch fails unnoticed."""
     bench.maintain(bench.work.node())
 
     async def run() -> None:
@@ -311,7 +315,7 @@ def test_a_fault_in_one_of_its_tasks_is_raised(bench: Bench) -> None:
 
 
 def test_the_page_names_every_metric_and_its_labels(bench: Bench) -> None:
-    """docs/observability.md, after hints of a drain: nothing else is offered, and all of it."""
+    """Check that /metrics has exactly the metrics and labels in docs/observability.md, after a drain with hints."""
     node = bench.work.node()
     (pod,) = bench.work.pods(node, "one")
     bench.start()

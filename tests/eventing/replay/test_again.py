@@ -1,4 +1,4 @@
-"""A recorded event posted again: what counts as a function's answer, and which of then it is held against."""
+"""Tests of replaying a recorded event: which responses are a function's, and which recorded attempt is compared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def entry() -> Entry:
 
 
 def test_a_batch_is_an_answer_and_so_is_an_empty_one(receiver: Receiver) -> None:
-    """X-2: a function that has nothing to say answers `[]`."""
+    """X-2: A batch is a response, and so is the empty batch `[]` of a function without a reply."""
     receiver.answers["/cordon"] = lambda _: Answer(200, TYPED, b'[{"id": "2", "type": "t"}]')
     receiver.answers["/status"] = lambda _: Answer(200, TYPED, b"[]")
 
@@ -41,7 +41,7 @@ def test_a_batch_is_an_answer_and_so_is_an_empty_one(receiver: Receiver) -> None
 def test_a_recorded_event_for_this_machine_goes_to_no_proxy(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor does it where `NO_PROXY` says nothing, as with kubectl."""
+    """Check that a loopback URL bypasses a proxy of the environment even without `NO_PROXY`, as with kubectl."""
     receiver.answers["/status"] = lambda _: Answer(200, TYPED, b"[]")
     with closing(Receiver()) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
@@ -77,7 +77,7 @@ NO_ANSWERS = {
 
 @pytest.mark.parametrize("answer", NO_ANSWERS.values(), ids=NO_ANSWERS)
 def test_what_is_neither_batch_nor_error_is_no_function_s_answer(receiver: Receiver, answer: Answer) -> None:
-    """X-2: it must not pass for a function that had nothing to say."""
+    """X-2: A response that is neither a batch nor an error must not count as an empty response of a function."""
     receiver.answers["/status"] = lambda _: answer
 
     with pytest.raises(NoFunction, match=f"status answered {answer.status} and "):
@@ -86,7 +86,7 @@ def test_what_is_neither_batch_nor_error_is_no_function_s_answer(receiver: Recei
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n"], ids=["nothing", "a head"])
 def test_who_takes_a_connection_and_ends_no_answer_is_too_late(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """X-6: whatever it sent before it hung."""
+    """X-6: A server that does not complete its response counts as a timeout, whatever it has sent."""
     monkeypatch.setattr(again, "SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/status"
@@ -100,7 +100,7 @@ def test_who_takes_a_connection_and_ends_no_answer_is_too_late(head: bytes, monk
 
 
 def made(error: str, *, function: str = "evict", status: int = 200, replay: str = "") -> Attempt:
-    """An attempt that is told by its text."""
+    """Build an attempt that its error text identifies."""
     return Attempt("s", "e-1", function, AT, 0.1, status, (), error, replay)
 
 
@@ -118,7 +118,7 @@ ATTEMPTS: dict[str, tuple[Sequence[Attempt], str | None]] = {
 
 @pytest.mark.parametrize(("attempts", "expected"), ATTEMPTS.values(), ids=ATTEMPTS)
 def test_the_first_answer_is_the_one_of_then(attempts: Sequence[Attempt], expected: str | None) -> None:
-    """X-2: what came of an event later, and is recorded as one more success on it, is no answer to it."""
+    """X-2: The first success is the recorded response; later successes come from evictions after the first response."""
     then = recorded(replace(entry(), attempts=tuple(attempts)), "evict")
 
     assert (then.error if then else None) == expected

@@ -1,4 +1,4 @@
-"""How recorded objects have changed since, on a real API server."""
+"""Tests of how recorded objects have changed since, on a real API server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
 
 @pytest.fixture
 def work(installed: LocalCluster) -> Iterator[Workload]:
-    """Give a namespace of the test's own."""
+    """Yield a workload with a new namespace for the test."""
     admin = Cluster(str(installed.kubeconfig))
     yield Workload(installed, admin)
     admin.close()
@@ -43,16 +43,16 @@ def work(installed: LocalCluster) -> Iterator[Workload]:
     ],
 )
 def test_data_of_any_shape_names_no_object(data: Object) -> None:
-    """X-1: anybody's event is recorded, and may be replayed."""
+    """X-1: Data of any shape names no object, since events of any client are recorded and may be replayed."""
     event = CloudEvent({"id": "1", "source": "/x", "type": "x", "datacontenttype": "application/json"}, data)
 
     assert objects_in([Entry(1, NOW, event)]) == set()
 
 
 def test_lost_objects_are_listed(work: Workload) -> None:
-    """X-2: maintenance, node and pods, named by events and by answers; what is there as it was is not mentioned."""
+    """X-2: Missing maintenances, nodes and pods of events or replies are listed, and unchanged objects are not."""
     node, other, elsewhere = work.node(), work.node(), work.node()
-    kept, gone, anew = work.pods(elsewhere, "kept", "gone", "anew")  # the first one may be drained meanwhile
+    kept, gone, anew = work.pods(elsewhere, "kept", "gone", "anew")  # `kept` may be drained meanwhile
     item, lost = work.maintenance(node), work.maintenance(other)
     listed = [
         {"namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
@@ -69,7 +69,7 @@ def test_lost_objects_are_listed(work: Workload) -> None:
     ]
     for where in (path(lost), f"/api/v1/namespaces/{work.namespace}/pods/gone"):
         work.delete(where)
-        work.wait_for(where, lambda live: live is None)  # a product of other tests may have begun the first one
+        work.wait_for(where, lambda live: live is None)  # other tests' functions may process the first maintenance
     work.delete(f"/api/v1/nodes/{other}")
 
     changes = work.admin.run(read_changes(work.admin.api, objects_in(entries)))
@@ -84,7 +84,7 @@ def test_lost_objects_are_listed(work: Workload) -> None:
 
 
 def test_what_budgets_count_now_is_found(work: Workload) -> None:
-    """X-2: of each that a blocked pod waited for; of several over one pod none is the one."""
+    """X-2: The current counts of a budget are read if it is the only budget that blocked a pod."""
     work.budget("kept", {"app": "kept"}, 1, counted=0)
     pod = {"namespace": work.namespace, "name": "a", "uid": "u"}
     blocked = [{**pod, "budget": budget} for budget in ("kept", "gone", "kept, gone", "")]
@@ -96,11 +96,11 @@ def test_what_budgets_count_now_is_found(work: Workload) -> None:
 
     assert changes.budgets == {f"{work.namespace}/kept": Counts(healthy=0, needed=1)}
     assert f"poddisruptionbudget {work.namespace}/gone no longer exists" in changes.lost()
-    assert len(changes.lost()) == 2  # with the pod
+    assert len(changes.lost()) == 2  # the other one is the pod
 
 
 def test_objects_that_changed_are_found(work: Workload) -> None:
-    """X-2: a maintenance that is being deleted or has Succeeded, and a node that is prepared."""
+    """X-2: A maintenance under deletion or in phase Succeeded, and a node that is now prepared, count as changed."""
     node = work.node()
     ending = work.maintenance(node, finalizers=["example.com/hold"])
     finished = work.maintenance(node)

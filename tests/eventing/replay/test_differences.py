@@ -1,4 +1,4 @@
-"""When an answer of now is the answer of then, and what explains that it is not."""
+"""Unit tests of when two responses are the same, and of what explains a difference."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NODE_1 = RecordedObject(NODE, NODE_NAME, "", "")
 
 
 def reply(kind: str, *, uid: str = UID, data: dict[str, Any] | None = None, **more: Any) -> Structured:
-    """An answered event in structured mode."""
+    """Build an event of a response, in structured mode."""
     reference = {"apiVersion": "nodemaintenance.medik8s.io/v1beta1", "name": "nm", "uid": uid}
     said = {"maintenance": reference, "node": NODE_NAME, **(data or {})}
     attributes = {"type": kind, "id": "1", "source": "s", "subject": "nm", "maintenance": uid, "node": NODE_NAME}
@@ -61,7 +61,7 @@ def differences(
 
 
 def explained_fields(found: list[Difference]) -> list[tuple[str, bool]]:
-    """(field, whether it is explained)."""
+    """Return each difference's field, and whether it is explained."""
     return [(difference.field, bool(difference.explained)) for difference in found]
 
 
@@ -81,7 +81,7 @@ TAINTED, DRIFTED, RESTORED, FAILED, FOUND = (
 
 
 def test_a_difference_names_event_function_field_then_and_now() -> None:
-    """X-2: one line of a diff."""
+    """X-2: A difference names the event, the function, the field, and the recorded and the current value."""
     (found,) = differences("cordon", [CORDONED], [reply(events.NODE_CORDONED, data={"note": "new"})])
 
     assert found == Difference("e-1", "cordon", "data.note", None, "new")
@@ -90,7 +90,7 @@ def test_a_difference_names_event_function_field_then_and_now() -> None:
 @pytest.mark.parametrize("odd", [{"maintenance": []}, {"node": {}}, {"data": "x"}, {"data": ["x"]}, {"subject": {}}])
 @pytest.mark.parametrize("function", ["evict", "status", "cordon"])
 def test_an_answer_of_any_shape_is_compared(odd: dict[str, Any], function: str) -> None:
-    """X-1: what is recorded may be anybody's."""
+    """X-1: Responses of any shape are compared, since the recorded event may come from any client."""
     then = {"id": "1", "type": events.PODS_EVICTED, **odd}
 
     assert differences(function, [then], [])
@@ -99,13 +99,13 @@ def test_an_answer_of_any_shape_is_compared(odd: dict[str, Any], function: str) 
 
 @pytest.mark.parametrize("name", ["id", "time", "traceparent", "replay", "dryrun"])
 def test_what_differs_each_time_is_not_compared(name: str) -> None:
-    """X-2: ids, times, traces and marks."""
+    """X-2: Attributes that differ in every execution are not compared: ids, times, traces and replay extensions."""
     assert differences("cordon", [CORDONED], [{**CORDONED, name: "another"}]) == []
 
 
 @pytest.mark.parametrize("name", ["podsVersion", "budgetsVersion"])
 def test_versions_are_not_compared(name: str) -> None:
-    """X-2: the versions of lists in the data."""
+    """X-2: The resource versions of lists in the data are not compared."""
     then, now = (reply(events.PODS_EVICTED, data={"evicted": [pod("a")], name: version}) for version in "12")
 
     assert differences("evict", [then], [now]) == []
@@ -127,7 +127,7 @@ FAILURES = {
 def test_a_failure_is_compared_by_number_and_words(
     then: tuple[int, str], now: tuple[int, str], expected: list[tuple[str, str]]
 ) -> None:
-    """X-2: two failures are the same where they say the same."""
+    """X-2: Two failures are the same if their status and text are the same."""
     status, error = then
     attempt = Attempt("s", "e-1", "status", AT, 0.1, status, error=error)
     status, error = now
@@ -177,7 +177,7 @@ ACTED = {
 def test_another_answer_is_explained_by_what_became_of_its_objects(
     function: str, then: list[Structured], now: list[Structured], changes: dict[RecordedObject, Change], explained: bool
 ) -> None:
-    """X-2: an answer of another type, or none, where an object that it speaks of is not what it was."""
+    """X-2: A reply of another type, or none, is explained if an object that it names has changed accordingly."""
     assert explained_fields(differences(function, then, now, changes)) == [("answer", explained)]
 
 
@@ -257,7 +257,7 @@ KEPT = {
 def test_a_blocked_pod_is_explained_by_itself_and_its_budget_alone(
     changed: dict[RecordedObject, Change], counts: Counts | None, why: str, now: Structured
 ) -> None:
-    """X-2: another pod that is gone is no reason for what is answered of this one."""
+    """X-2: A difference in a blocked pod is explained by changes of this pod or its budget only, not of other pods."""
     then = Attempt("s", "e-1", "evict", AT, 0.1, 200, (evicted("a", blocked=(BLOCKED,)),))
     changes = Changes(changed, budgets={"default/web": counts} if counts else {})
 
@@ -280,7 +280,10 @@ def test_a_blocked_pod_is_explained_by_itself_and_its_budget_alone(
 def test_who_was_kept_by_a_budget_without_counts_is_explained_by_that(
     changed: dict[RecordedObject, Change], counts: Counts | None, now: Structured, why: str
 ) -> None:
-    """X-2: the API server's own words have none that we read, nor has a budget that was new."""
+    """X-2: A pod that was blocked without counts is explained by its budget's current counts.
+
+    The counts are missing if the API server's message has none, or if the budget was new.
+    """
     refused = pod("b", reason="DisruptionBudget", budget="web", message="The disruption budget web needs 2 ...")
     then = Attempt("s", "e-1", "evict", AT, 0.1, 200, (evicted("a", blocked=(refused,)),))
     changes = Changes(changed, budgets={"default/web": counts} if counts else {})
@@ -294,13 +297,13 @@ def test_who_was_kept_by_a_budget_without_counts_is_explained_by_that(
 def test_lists_of_pods_are_compared_pod_by_pod(
     then: Structured, now: Structured, changes: dict[RecordedObject, Change], expected: list[tuple[str, bool]]
 ) -> None:
-    """X-2: a pod that is gone explains that it is not evicted again; a pod that is there must be told of."""
+    """X-2: Lists of pods are compared pod by pod; a missing pod explains that it is not evicted again."""
     assert explained_fields(differences("evict", [then], [now], changes)) == expected
 
 
 @pytest.mark.parametrize(("then", "now", "same"), [(204, 204, True), (204, 503, False), (503, 204, False)])
 def test_success_and_failure_are_told_apart(then: int, now: int, same: bool) -> None:
-    """X-6: a function that failed and works now, or the other way round; 200 and 204 are both success."""
+    """X-6: A success and a failure differ, while 200 and 204 are both successes."""
     attempt = Attempt("s", "e-1", "status", AT, 0.1, then, error="busy" if then > 400 else "")
 
     found = compare(attempt, Answer("status", now, 0.1, error="" if now < 400 else "busy"), NO_CHANGES)
@@ -321,7 +324,7 @@ DATA = st.dictionaries(
 @pytest.mark.slow
 @given(data=DATA, status=st.sampled_from([200, 204]))
 def test_the_same_answer_never_differs(data: dict[str, Any], status: int) -> None:
-    """X-2: whatever the data are."""
+    """X-2: Equal responses have no differences, whatever their data."""
     said = reply(events.NODE_CORDONED, data=data)
 
     assert differences("cordon", [said], [dict(said)]) == []
@@ -330,7 +333,7 @@ def test_the_same_answer_never_differs(data: dict[str, Any], status: int) -> Non
 @pytest.mark.slow
 @given(data=DATA, name=st.text("abcxyz", min_size=1, max_size=4), value=st.integers(1, 9))
 def test_one_changed_field_is_one_difference(data: dict[str, Any], name: str, value: int) -> None:
-    """X-2: it is named, unexplained, and alone, even when everything that was spoken of is gone."""
+    """X-2: A changed field is exactly one difference, unexplained even if all named objects are gone."""
     then, now = reply(events.NODE_CORDONED, data={**data, name: 0}), {**data, name: value}
     gone = {MINE: Change.DELETED, NODE_1: Change.DELETED}
 
@@ -344,7 +347,7 @@ NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True)
 
 @given(then=NAMES, order=st.randoms())
 def test_the_order_of_pods_is_chance(then: list[str], order: Any) -> None:
-    """NMO-6: evictions run side by side."""
+    """NMO-6: The order of pods does not matter, because evictions run concurrently."""
     now = list(then)
     order.shuffle(now)
 
@@ -353,7 +356,7 @@ def test_the_order_of_pods_is_chance(then: list[str], order: Any) -> None:
 
 @given(then=NAMES, gone=st.sets(st.sampled_from("abcdefgh")))
 def test_what_is_gone_is_explained_and_nothing_else(then: list[str], gone: set[str]) -> None:
-    """X-2: for each pod that is not evicted again: explained if, and only if, it is gone."""
+    """X-2: A pod that is not evicted again is explained if and only if it no longer exists."""
     changes = {named(name): Change.DELETED for name in gone}
 
     found = differences("evict", [evicted(*then)], [evicted()], changes)
@@ -366,21 +369,21 @@ RUN_1 = RecordedObject("mutexrunconfig", "ns/run", "uid-r", "")
 
 
 def of_run(kind: str, node: str = "", **more: Any) -> Structured:
-    """An answer about a run of the upgrade mutex."""
+    """Build a reply about a run of the upgrade mutex."""
     about = {"run": "uid-r", "subject": "run", **({"node": node, "partitionkey": node} if node else {})}
     data = {"run": {"name": "run", "uid": "uid-r"}, **({"node": node} if node else {})}
     return {"type": kind, "id": "1", "source": "s", **about, **more, "data": data}
 
 
 def amid(standing: Standing, function: str, then: list[Structured], now: list[Structured]) -> list[tuple[str, bool]]:
-    """The differences when the run is there, and how far it is."""
+    """Return the differences if the run still exists with this progress."""
     attempt = Attempt("s", "e-1", function, AT, 0.1, 200, tuple(then))
     changes = Changes({}, {"uid-r": standing})
     return explained_fields(compare(attempt, Answer(function, 200, 0.2, tuple(now)), changes))
 
 
 def test_a_run_that_has_gone_on_explains_another_answer() -> None:
-    """X-2: it waits for something else now, and another node is at work."""
+    """X-2: A run that now waits for another event, or for another node, explains a different reply."""
     later = Standing("node.cleared", "n2")
     assert amid(later, "pause-pools", [of_run(events.POOLS_PAUSED)], []) == [("answer", True)]
     assert amid(later, "run-job", [], [of_run(events.NODE_CLEARED, "n2")]) == [("answer", True)]
@@ -390,7 +393,7 @@ def test_a_run_that_has_gone_on_explains_another_answer() -> None:
 
 
 def test_a_run_that_stands_where_it_stood_explains_nothing() -> None:
-    """X-2: the same step has to answer the same."""
+    """X-2: A run with unchanged progress explains no difference."""
     still = Standing("pools.paused", "n1")
     assert amid(still, "pause-pools", [of_run(events.POOLS_PAUSED)], []) == [("answer", False)]
     assert amid(still, "run-job", [], [of_run(events.NODE_CLEARED, "n1")]) == [("answer", False)]
@@ -400,7 +403,7 @@ def test_a_run_that_stands_where_it_stood_explains_nothing() -> None:
 
 @pytest.mark.parametrize("change", [Change.DELETED, Change.REPLACED, Change.TERMINATING])
 def test_a_run_that_is_gone_explains_silence_and_nothing_else(change: Change) -> None:
-    """X-2: nothing is answered about it."""
+    """X-2: A deleted run explains a missing reply, and no other difference."""
     gone = {RUN_1: change}
     assert explained_fields(differences("pause-pools", [of_run(events.POOLS_PAUSED)], [], gone)) == [("answer", True)]
     other = [of_run(events.POOLS_CLAIMED)]
@@ -410,7 +413,10 @@ def test_a_run_that_is_gone_explains_silence_and_nothing_else(change: Change) ->
 
 
 def test_what_has_been_written_is_not_written_again() -> None:
-    """`protect` answers where it wrote; that it has nothing to write, or something else, is no other answer."""
+    """Check that differences between `protect` writing and not writing are explained, and other replies are not.
+
+    `protect` replies only if it has written something.
+    """
     told = reply(events.LAUNCHERS_CHANGED)
 
     assert [found.explained for found in differences("protect", [told], [])] == ["what it wrote then stands"]

@@ -1,4 +1,4 @@
-"""A dead letter delivered again: what counts as a success, and what the attempt says otherwise."""
+"""Tests of redriving a dead letter: what counts as a success, and the error of a failed attempt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPLY = CloudEvent({"id": "2", "source": "/f", "type": "t", "datacontenttype": "
 
 @pytest.fixture
 def receiver(receiver: Receiver) -> Receiver:
-    """Give somebody who plays the function at `/cordon` and the broker at `/broker`."""
+    """Return a receiver that acts as the function at `/cordon` and as the broker at `/broker`."""
     message = binary(REPLY)
     receiver.answers["/cordon"] = lambda _: Answer(200, message.headers, message.body)
     return receiver
@@ -39,7 +39,10 @@ def letter() -> Entry:
     ("destination", "function"), [("http://[x", ""), ("http://a\u2100b/x", ""), ("", ""), ("evict", "evict")]
 )
 def test_a_destination_that_is_no_address_names_no_function(destination: str, function: str) -> None:
-    """X-1: one that anybody may have written keeps nobody from the list of dead letters; a failed attempt names it."""
+    """X-1: An invalid destination names no function, and does not break the list of dead letters.
+
+    Any client may have written the destination. A failed attempt may name the function instead.
+    """
     now = letter().arrived
     odd = Entry(1, now, as_dead_letter(letter().event, DeadLetter(destination, 503, "")))
     failed = replace(odd, attempts=(Attempt("/s", "1", "cordon", now, 0.1, 503),))
@@ -52,7 +55,7 @@ def test_a_destination_that_is_no_address_names_no_function(destination: str, fu
 
 
 def test_an_answer_that_the_broker_takes_is_a_success(receiver: Receiver) -> None:
-    """X-6: the event goes to the function alone, as it was; its answer goes to the broker."""
+    """X-6: The event is posted unchanged to the function only, and its reply to the broker."""
     made = redrive(letter(), f"{receiver.url}/cordon", f"{receiver.url}/broker")
 
     assert (made.status, made.error, made.function) == (200, "", "cordon")
@@ -65,7 +68,7 @@ def test_an_answer_that_the_broker_takes_is_a_success(receiver: Receiver) -> Non
 def test_the_broker_is_told_who_sends_and_the_function_is_not(
     receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-6: as it is with what a Trigger delivers; the token is for the broker alone."""
+    """X-6: The broker gets the sender's token and the function does not, as in a Trigger's delivery."""
     (tmp_path / "token").write_text("who-i-am\n")
     monkeypatch.setenv(sinks.FILE, str(tmp_path / "token"))
 
@@ -77,7 +80,7 @@ def test_the_broker_is_told_who_sends_and_the_function_is_not(
 
 @pytest.mark.parametrize("status", [302, 400, 403, 429, 503])
 def test_an_answer_that_the_broker_refuses_is_a_failure(receiver: Receiver, status: int) -> None:
-    """X-6: the chain has not gone on, and the attempt says why; a redirect is followed nowhere."""
+    """X-6: A reply that the broker refuses makes the attempt a failure with the reason, and no redirect is followed."""
     receiver.answers["/broker"] = lambda _: Answer(status, {"location": f"{receiver.url}/elsewhere"}, b"no room")
 
     made = redrive(letter(), f"{receiver.url}/cordon", f"{receiver.url}/broker")
@@ -90,7 +93,7 @@ def test_an_answer_that_the_broker_refuses_is_a_failure(receiver: Receiver, stat
 
 @pytest.mark.parametrize("status", [302, 400, 500])
 def test_a_function_that_refuses_is_a_failure(receiver: Receiver, status: int) -> None:
-    """X-6: with the function's own words; nothing goes to the broker."""
+    """X-6: A refusal by the function is a failure with its text, and nothing is posted to the broker."""
     receiver.answers["/cordon"] = lambda _: Answer(status, {"location": f"{receiver.url}/elsewhere"}, b"not me")
 
     made = redrive(letter(), f"{receiver.url}/cordon", f"{receiver.url}/broker")

@@ -1,4 +1,4 @@
-"""NodeMaintenances as people create them."""
+"""NodeMaintenance objects as users create them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _numbers = itertools.count(1)
 
 
 def named(node: str, group: Group = MEDIK8S, name: str = "", **spec: object) -> Object:
-    """A maintenance of the node, by any name if none is given."""
+    """Build a NodeMaintenance for `node`, with a generated name if `name` is empty."""
     return {
         "apiVersion": group.api_version,
         "kind": "NodeMaintenance",
@@ -22,5 +22,5 @@ def named(node: str, group: Group = MEDIK8S, name: str = "", **spec: object) -> 
 
 
 def create(door: Cluster, item: Object) -> Object:
-    """Create it."""
+    """Create the NodeMaintenance in its API group and return it."""
     return door.create(GROUPS[item["apiVersion"]].path, item)

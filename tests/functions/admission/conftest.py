@@ -1,4 +1,4 @@
-"""A cluster whose API server asks the webhook; no function is at work."""
+"""Fixtures: a cluster whose API server calls the admission webhook; no function runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.workload import Workload
 
 @pytest.fixture(scope="package")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Give a cluster with the three kinds, where nothing of ours but the webhook will run."""
+    """Yield a cluster with the CRDs of all three API groups, on which only the webhook runs."""
     with LocalCluster(tmp_path_factory.mktemp("guarded"), nodes=1) as running:
         product.install(running, v1alpha1=True)
         yield running
@@ -23,19 +23,19 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="package")
 def webhook(guarded: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webhook]:
-    """Give the webhook that this cluster's API server asks."""
+    """Yield the webhook that the API server of `guarded` calls."""
     with Webhook(guarded, tmp_path_factory.mktemp("webhook")) as running:
         yield running
 
 
 @pytest.fixture
 def door(webhook: Webhook, guarded: LocalCluster) -> Cluster:
-    """Give the administrator's door to it."""
+    """Return the administrator's client of `guarded`, after a check that the webhook's server runs."""
     assert webhook.server.alive
     return guarded.door()
 
 
 @pytest.fixture
 def work(guarded: LocalCluster, door: Cluster) -> Workload:
-    """Give a namespace of the test's own."""
+    """Return a workload with a new namespace for the test."""
     return Workload(guarded, door)

@@ -1,4 +1,4 @@
-"""What happens while the webhook is not there, or nobody can believe it, as docs/admission.md says."""
+"""Tests of admission while the webhook is stopped or its certificate is not trusted, as docs/admission.md describes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BUNDLE = "/webhooks/0/clientConfig/caBundle"
 
 
 def refuses(door: Cluster, name: str = "nobody", by: type[ApiError] = Denied) -> bool:
-    """Whether a maintenance of an unknown node is refused."""
+    """Return whether the API server rejects a dry-run maintenance of the unknown node `name` with the error `by`."""
     try:
         door.dry_run().create(MEDIK8S.path, named(name))
     except by:
@@ -37,7 +37,7 @@ def refuses(door: Cluster, name: str = "nobody", by: type[ApiError] = Denied) ->
 
 @pytest.fixture
 def stopped(webhook: Webhook, door: Cluster) -> Iterator[None]:
-    """The webhook's process is not there; it is again after the test."""
+    """Yield while the webhook's server process is stopped, and start it again after the test."""
     webhook.server.kill()
     yield
     webhook.start_server()
@@ -46,7 +46,10 @@ def stopped(webhook: Webhook, door: Cluster) -> Iterator[None]:
 
 @proves("NMO-18")
 def test_a_stopped_webhook_refuses_nothing_and_warns_of_nothing(stopped: None, work: Workload, door: Cluster) -> None:
-    """The functions refuse then; what is created is not lost."""
+    """Check that a stopped webhook blocks no creation and gives no warnings.
+
+    The objects are created, and the functions mark an invalid one as failed.
+    """
     node = work.node()
     work.pods(node, "bare")
 
@@ -61,7 +64,10 @@ def test_a_stopped_webhook_refuses_nothing_and_warns_of_nothing(stopped: None, w
 def test_the_policy_stands_when_the_webhook_does_not(
     stopped: None, work: Workload, door: Cluster, guarded: LocalCluster
 ) -> None:
-    """From when the API server has taken it up, which is a moment after it was applied."""
+    """Check that the ValidatingAdmissionPolicy still rejects an invalid node name while the webhook is stopped.
+
+    The API server enforces the policy a moment after it was applied, so the test waits for that.
+    """
     await_ready("the policy", lambda: refuses(door, "doesNotExist", Rejected), guarded.servers)
     with pytest.raises(Rejected, match="no node with name doesNotExist found"):
         create(door, named("doesNotExist"))
@@ -69,7 +75,10 @@ def test_the_policy_stands_when_the_webhook_does_not(
 
 @proves("NMO-18")
 def test_who_cannot_be_believed_is_not_heard(webhook: Webhook, door: Cluster) -> None:
-    """Another authority in the configuration: no answer is verified, and so none counts; nor does it block anything."""
+    """Check that the API server ignores a webhook whose certificate does not match the configured CA bundle.
+
+    The API server then blocks no creation. With the right CA bundle it calls the webhook again.
+    """
     right = door.get(CONFIGURATION)["webhooks"][0]["clientConfig"]["caBundle"]
 
     def believe(bundle: str) -> None:
@@ -86,7 +95,10 @@ def test_who_cannot_be_believed_is_not_heard(webhook: Webhook, door: Cluster) ->
 @pytest.mark.slow
 @proves("NMO-18")
 def test_nothing_goes_past_it_while_its_certificate_changes(webhook: Webhook, door: Cluster) -> None:
-    """A failed handshake would let the object in unjudged: each of them is refused."""
+    """Check that the webhook rejects every invalid object while its certificate is renewed.
+
+    With `failurePolicy: Ignore`, a failed TLS handshake would admit the object without a check.
+    """
     for _ in range(10):
         webhook.renew()
         assert all(refuses(door) for _ in range(5))
@@ -101,7 +113,10 @@ def test_what_is_no_review_is_answered_with_400(webhook: Webhook, body: str) -> 
 
 @pytest.mark.parametrize("charset", ["utf-16", "bogus"])
 def test_the_body_is_json_whatever_its_sender_says_of_characters(webhook: Webhook, charset: str) -> None:
-    """RFC 8259, 8.1 and 11: JSON is in UTF-8, and its media type has no such parameter."""
+    """Check that the webhook decodes the body as UTF-8 and ignores the charset in the content type.
+
+    RFC 8259, 8.1 and 11: JSON is encoded in UTF-8, and its media type has no charset parameter.
+    """
     headers = {"content-type": f"application/json; charset={charset}"}
     answer = requests.post(f"{webhook.url}/validate", "{}", headers=headers, verify=str(webhook.ca_file), timeout=10)
 

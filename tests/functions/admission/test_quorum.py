@@ -1,4 +1,4 @@
-"""Control-plane nodes: what is refused and warned of where etcd would lose its quorum."""
+"""Tests of the denials and warnings for control-plane nodes whose maintenance would cost etcd its quorum (NMO-23)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ REFUSED = "can not put master/control-plane node into maintenance at this moment
 
 @pytest.fixture
 def plane(work: Workload, door: Cluster) -> Iterator[Plane]:
-    """Label so many nodes as a control plane; they are plain nodes again after the test, and in no maintenance."""
+    """Yield a function that creates and labels a number of control-plane nodes.
+
+    After the test, all maintenances are deleted and the nodes' control-plane labels are removed.
+    """
     names: list[str] = []
 
     def label(count: int) -> list[str]:
@@ -44,7 +47,7 @@ def plane(work: Workload, door: Cluster) -> Iterator[Plane]:
 
 @pytest.fixture
 def etcd(work: Workload, door: Cluster) -> Iterator[None]:
-    """OpenShift's namespace, without budgets and pods when the test ends."""
+    """Create OpenShift's etcd namespace, and delete its budgets and pods after the test."""
     if door.run(absent_ok(door.api.get(f"/api/v1/namespaces/{ETCD}"))) is None:
         door.create("/api/v1/namespaces", {"metadata": {"name": ETCD}})
     work.wait_for(f"/api/v1/namespaces/{ETCD}/serviceaccounts/default", lambda account: account is not None)
@@ -54,7 +57,7 @@ def etcd(work: Workload, door: Cluster) -> Iterator[None]:
 
 
 def guard(door: Cluster, name: str, labels: Object) -> Object:
-    """The budget of the operator's end-to-end suite, or OpenShift's."""
+    """Create the etcd guard budget, as OpenShift or the replaced operator's end-to-end suite does."""
     where = f"/apis/policy/v1/namespaces/{ETCD}/poddisruptionbudgets"
     spec = {"maxUnavailable": 0, "selector": {"matchLabels": labels}}
     return door.create(where, {"metadata": {"name": name}, "spec": spec})
@@ -89,7 +92,10 @@ def test_the_node_of_one_that_has_given_up_counts_until_it_is_given_back(plane: 
 @proves("NMO-23")
 @pytest.mark.parametrize("name", GUARDS)
 def test_a_guard_without_pods_leaves_it_to_counting(plane: Plane, door: Cluster, etcd: None, name: str) -> None:
-    """The operator's end-to-end suite brings one with `maxUnavailable: 0`."""
+    """Check that control-plane nodes are counted if the guard budget selects no pods.
+
+    The replaced operator's end-to-end suite creates such a budget, with `maxUnavailable: 0`.
+    """
     guard(door, name, {"app": "fake-etcd-quorum-guard"})
     first, second, _ = plane(3)
 
@@ -107,13 +113,13 @@ def test_a_guard_with_ready_pods_decides(plane: Plane, door: Cluster, etcd: None
 
     with pytest.raises(Denied, match=f"budget {ETCD}/{name} allows no disruption"):
         create(door, named(first))
-    create(door, named(second))  # no guard pod is there, so it is down already
+    create(door, named(second))  # this node has no guard pod, so it counts as down already
 
 
 @proves("NMO-23")
 def test_a_node_that_is_down_may_always_be_maintained(plane: Plane, door: Cluster) -> None:
     down = {"metadata": {"name": "control-plane-down", "labels": {CONTROL_PLANE[0]: ""}}}
-    door.create(NODES, down)  # no kubelet plays for it, so it never becomes Ready
+    door.create(NODES, down)  # no simulated kubelet serves this node, so it never becomes Ready
     up, _ = plane(2)
     try:
         create(door, named("control-plane-down"))

@@ -1,4 +1,4 @@
-"""A crowd that asks about one node: its pods are read once at a time."""
+"""Test of the shared pod list: concurrent reviews for one node read its pods once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from kube.paths import Object
 
 
 def test_who_asks_at_the_same_time_gets_the_same_reading(door: Cluster) -> None:
-    """One who gives up ends it for nobody else; who asks later has it read anew, and another node's is its own."""
+    """Check that concurrent callers for one node share a single read of its pods.
+
+    A cancelled caller does not cancel the read for the others. A later caller, or a caller for another node, causes its
+    own read.
+    """
 
     async def asked() -> tuple[list[list[Object]], int, list[Object], list[Object]]:
         watched, go, readings = Watched(door.api), asyncio.Event(), 0

@@ -1,4 +1,4 @@
-"""What the API server answers to whoever creates a NodeMaintenance, with the webhook that it asks for real."""
+"""Tests of the API server's response to the creation of a NodeMaintenance, with the real webhook registered."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ def test_a_second_maintenance_of_a_node_is_refused_across_the_groups(
 
 
 def test_the_node_is_free_as_soon_as_its_maintenance_is_gone(work: Workload, door: Cluster) -> None:
-    """What is watched may be a moment old: nobody is refused for what is gone."""
+    """Check that a new maintenance is accepted right after the deletion of the previous one.
+
+    The webhook's watch cache may be outdated for a moment, so `validate` reads the objects again before it denies one.
+    """
     node = work.node()
     for _ in range(20):
         item = create(door, named(node))
@@ -69,7 +72,7 @@ def test_the_node_is_free_as_soon_as_its_maintenance_is_gone(work: Workload, doo
 
 
 def test_the_very_name_is_answered_by_the_server_itself(work: Workload, door: Cluster) -> None:
-    """Clients know `AlreadyExists`, and go on."""
+    """Check that a second create of the same object gets `AlreadyExists`, which clients know how to handle."""
     item = create(door, named(work.node()))
 
     with pytest.raises(Conflict, match="already exists"):
@@ -87,7 +90,10 @@ def test_the_node_name_stays_in_the_operators_words(work: Workload, door: Cluste
 
 @proves("NMO-21")
 def test_the_policy_says_the_same_for_a_schema_that_does_not(work: Workload, door: Cluster) -> None:
-    """As that of another product, whose kind is served under one of our names."""
+    """Check that the policy keeps `spec.nodeName` immutable if the CRD's schema has no such rule.
+
+    Another product that serves the same kind may install a CRD without that rule.
+    """
     item = create(door, named(work.node(), KUBEVIRT_ALPHA))
     found = door.get(f"{CRDS}/nodemaintenances.kubevirt.io")["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     kept = found["properties"]["spec"]["properties"]["nodeName"]["x-kubernetes-validations"]
@@ -107,7 +113,10 @@ def test_the_policy_says_the_same_for_a_schema_that_does_not(work: Workload, doo
 
 @proves("NMO-18")
 def test_a_finalizer_comes_off_whatever_the_object_says(work: Workload, door: Cluster) -> None:
-    """The webhook is asked of CREATE alone: the object of a node that is gone can be written, and deleted."""
+    """Check that the finalizer of a maintenance can be removed after its node was deleted.
+
+    The webhook is registered for CREATE only, so it does not check the removal.
+    """
     node = work.node()
     item = create(door, {**named(node), "metadata": {"name": "held", "finalizers": ["example.com/hold"]}})
     door.delete(f"/api/v1/nodes/{node}", uid=work.read_node(node)["metadata"]["uid"])
@@ -131,7 +140,7 @@ def test_a_dry_run_is_answered_and_nothing_is_kept(work: Workload, door: Cluster
 
 
 def test_its_metrics_are_those_of_the_page(work: Workload, door: Cluster, webhook: Webhook) -> None:
-    """docs/observability.md names each; HTTPS is the only way to it."""
+    """Check that the webhook serves, over HTTPS, exactly the metrics that docs/observability.md names."""
     create(door, named(work.node()))
 
     page = requests.get(f"{webhook.url}/metrics", verify=str(webhook.ca_file), timeout=10).text

@@ -1,4 +1,4 @@
-"""What the API server warns of when a NodeMaintenance is created, as its clients hear it."""
+"""Tests of the admission warnings that a client receives when it creates a NodeMaintenance."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_bare_pods_lost_data_and_a_budget_are_warned_of(work: Workload, door: Cl
 
 @proves("NMO-18")
 def test_a_budget_that_opens_or_shuts_is_known_at_once(work: Workload, door: Cluster) -> None:
-    """It is watched: what was counted a moment ago is what is said."""
+    """Check that a warning reflects a new budget within a moment, because the webhook watches budgets."""
     node, space = work.node(), work.namespace
     work.pods(node, "one", "two", labels=LABELS)
     work.budget("one", LABELS, 1, counted=2)

@@ -1,4 +1,4 @@
-"""What tests of certificates put on the quiet cluster, and take away again."""
+"""Fixtures and helpers for the certificate tests; each test starts without Secrets and cleans up after itself."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SECRETS, MAPS = holders.secrets_path(NAMESPACE), holders.publications_path(NAMES
 WEBHOOKS = CARRIERS["ValidatingWebhookConfiguration"]
 PAUSE = timedelta(minutes=10)
 SETTINGS = Settings(pause=PAUSE - TAKES - timedelta(seconds=30))
-"""Over in a look that comes `PAUSE` after one that a busy machine was slow with."""
+"""Settings whose waiting period has ended for a pass that comes `PAUSE` after a previous, slow one."""
 _numbers = itertools.count(1)
 
 
 def hint(kind: str, name: str) -> CloudEvent:
-    """What ApiServerSource says of a Secret in `mode: Reference`."""
+    """Build the event that ApiServerSource emits for a Secret in `mode: Reference`."""
     about = {"kind": "Secret", "apiversion": "v1", "name": name, "namespace": NAMESPACE}
     attributes = {"id": f"secret-{next(_numbers)}", "source": "https://kubernetes.example", "type": kind, **about}
     data = {"apiVersion": "v1", "kind": "Secret", "namespace": NAMESPACE, "name": name}
@@ -40,7 +40,7 @@ def hint(kind: str, name: str) -> CloudEvent:
 
 
 class Certificates:
-    """Secrets in a namespace, the product's as a rule, and what an administrator sees of them."""
+    """The certificates of one namespace, by default the product's, as an administrator creates and reads them."""
 
     def __init__(self, admin: Cluster, namespace: str = NAMESPACE) -> None:
         self.admin, self.namespace = admin, namespace
@@ -56,7 +56,7 @@ class Certificates:
         data: dict[str, str] | None = None,
         immutable: bool = False,
     ) -> Object:
-        """Create the Secret of a server, as somebody labels one who wants it renewed."""
+        """Create a server's Secret with the label that requests certificates from the step."""
         told = {holders.NAMES: f"{name}.svc,127.0.0.1", **(annotations or {})}
         metadata = {"name": name, "labels": {LABEL: component}, "annotations": told}
         secret = {"metadata": metadata, "type": "Opaque", "data": data or {}, "immutable": immutable}
@@ -66,14 +66,14 @@ class Certificates:
         return self.admin.get(f"{self.secrets}/{name}")
 
     def names(self) -> set[str]:
-        """Those of all Secrets."""
+        """Return the names of all Secrets in the namespace."""
         return {secret["metadata"]["name"] for secret in self.admin.list(self.secrets)["items"]}
 
     def change(self, name: str, change: Object) -> None:
         self.admin.patch(f"{self.secrets}/{name}", change)
 
     def remove(self, path: str) -> None:
-        """Delete what is there, and wait until it is gone: a CustomResourceDefinition stays for some time."""
+        """Delete an object and wait until it no longer exists; a CustomResourceDefinition takes some time."""
         self.admin.delete(path, uid=self.admin.get(path)["metadata"]["uid"])
         await_ready(f"the end of {path}", lambda: self.admin.run(absent_ok(self.admin.api.get(path))) is None, [])
 
@@ -85,17 +85,20 @@ class Certificates:
         return issuing.serial(pair.parsed) if pair else ""
 
     def publication(self, component: str = "kubevirt") -> Object | None:
-        """The ConfigMap of a component, None for none."""
+        """Return the ConfigMap with a component's CA bundle, or None if there is none."""
         path = f"{self.maps}/{COMPONENTS[component].publication}"
         return self.admin.run(absent_ok(self.admin.api.get(path)))
 
     def trusted(self, component: str = "kubevirt") -> str:
-        """What clients read."""
+        """Return the CA bundle that clients read from the ConfigMap."""
         return "".join(holders.bundle_of(self.publication(component)))
 
     def add_webhook(self, name: str, asked: str, url: str = "") -> Object:
-        """Create what asks for the bundle of a Secret; with a URL the API server asks there about the ConfigMaps that
-        have the label `test=admitted`, and takes none without an answer."""
+        """Create a webhook configuration that requests the CA bundle of the Secret `asked`.
+
+        With a `url`, the API server calls that webhook for ConfigMaps with the label `test=admitted`, and rejects them
+        if it gets no response.
+        """
         rule = {"apiGroups": ["example.com"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["things"]}
         hook: Object = {
             "name": "hook.example.com",
@@ -113,29 +116,29 @@ class Certificates:
         return self.admin.create(WEBHOOKS, {"metadata": metadata, "webhooks": [hook]})
 
     def events(self, name: str) -> dict[str, Object]:
-        """Reason → the one Event with it about an object."""
+        """Map the reason of each Event about an object of this name to the Event."""
         path = f"/api/v1/namespaces/{self.namespace}/events"
         found = self.admin.list(path, fields=f"involvedObject.name={name}")["items"]
         return {item["reason"]: item for item in found}
 
     def renew(self, door: Cluster, later: timedelta = timedelta(0)) -> list[ApiError]:
-        """One look through this door, `later` than the last one by the clock that is set; what went wrong."""
+        """Run a pass with this client, `later` after the previous one on the simulated clock, and return its errors."""
         self.now += later
         return self.look(door).errors
 
     def look(self, door: Cluster) -> Outcome:
-        """What a tick finds through this door, at the moment of the last one."""
+        """Run a tick's pass with this client, at the current time of the simulated clock."""
         return door.run(renewed(door.api, replace(SETTINGS, namespaces=(self.namespace,)), self.now))
 
 
 @pytest.fixture(scope="package", autouse=True)
 def every_secret(admin: Cluster, functions: Functions) -> None:
-    """Let the step write whatever Secret a test makes: the shipped right is for those of the webhook by name."""
+    """Allow the step to patch every Secret that a test creates; the shipped Role names only the webhook's Secrets."""
     allow(admin, functions, NAMESPACE, "patch")
 
 
 def allow(admin: Cluster, functions: Functions, namespace: str, *verbs: str) -> None:
-    """Let the step do so to whatever Secret, ConfigMap or Event of a namespace."""
+    """Allow the step to use these verbs on all Secrets, ConfigMaps and Events of a namespace."""
     roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
     rule = {"apiGroups": [""], "resources": ["secrets", "configmaps", "events"], "verbs": verbs}
     admin.create(f"{roles}/roles", {"metadata": {"name": "every-secret"}, "rules": [rule]})
@@ -152,7 +155,7 @@ def allow(admin: Cluster, functions: Functions, namespace: str, *verbs: str) -> 
 
 @pytest.fixture
 def certificates(admin: Cluster) -> Iterator[Certificates]:
-    """Give the Secrets' namespace with nothing in it; what a test leaves goes after it."""
+    """Yield the certificates of the product's namespace, which is emptied before and after the test."""
     clean(admin)
     yield Certificates(admin)
     clean(admin)
@@ -160,7 +163,7 @@ def certificates(admin: Cluster) -> Iterator[Certificates]:
 
 @pytest.fixture
 def elsewhere(admin: Cluster, functions: Functions, work: Workload) -> Certificates:
-    """Give those of another namespace, whose Secrets the step may write, too."""
+    """Return the certificates of another namespace, in which the step may write Secrets too."""
     allow(admin, functions, work.namespace, "get", "list", "create", "patch")
     return Certificates(admin, work.namespace)
 

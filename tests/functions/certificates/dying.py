@@ -1,7 +1,7 @@
-"""Looks at all certificates that are killed after their first write: `dying KUBECONFIG PAUSE`.
+"""Runs passes over all certificates, each killed after its first write: `dying KUBECONFIG PAUSE`.
 
-Each line read is the moment of a look, a process of its own, and is answered with how that ended: -9 when it was
-killed, 0 when it has done all that was to be done.
+Each line on stdin is the time of one pass, which runs in its own process. The reply is the exit code of that process:
+-9 if it was killed, 0 if nothing was left to write.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from kube.paths import Object
 
 
 class Dying(Api):
-    """A door whose owner dies when the answer to its first write has come, or to another one of `left`."""
+    """An API client that kills its process after the response to its first write.
+
+    `left` is the number of writes until then; another value of it selects another write.
+    """
 
     left = 1
 
@@ -42,7 +45,7 @@ async def look(kubeconfig: str, moment: str, pause: str) -> None:
 
 
 def main(kubeconfig: str, pause: str) -> None:
-    """A fork for each look: to import all of it costs a hundred times as much as a look."""
+    """Run each pass in a fork, because the imports take a hundred times as long as a pass."""
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

@@ -1,6 +1,6 @@
-"""A Secret as a pod has it, files in a folder that change at once; and a server of its own process that serves by it.
+"""An HTTPS server in its own process that serves with the certificate in a folder.
 
-`python -m tests.functions.certificates.mounting FOLDER` serves, and prints its port.
+`python -m tests.functions.certificates.mounting FOLDER` serves and prints its port.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOST = "127.0.0.1"
 
 @contextmanager
 def server(folder: Path) -> Iterator[int]:
-    """A server by the certificate in the folder, in a process of its own. Gives its port."""
+    """Run a server with the certificate in the folder, in its own process, and yield its port."""
     command = [sys.executable, "-m", "tests.functions.certificates.mounting", str(folder)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -1,4 +1,4 @@
-"""The API server asks a webhook from the moment that its CA is known, and not before."""
+"""Tests that a webhook configuration gets its rules together with its CA bundle, and not earlier."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _numbers = itertools.count(1)
 
 
 class Called:
-    """A door that counts who knocks, and opens to nobody: what matters is whether the API server comes."""
+    """A TCP server that counts connections and closes each of them at once.
+
+    The tests only need to know whether the API server connects.
+    """
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -41,7 +44,7 @@ class Called:
             try:
                 connection, _ = self._socket.accept()
             except OSError:
-                return  # closed: the test is over
+                return  # the socket was closed at the end of the test
             self.times += 1
             connection.close()
 
@@ -51,7 +54,7 @@ class Called:
 
 @pytest.fixture
 def doors() -> Iterator[tuple[Called, Called]]:
-    """Give two of them."""
+    """Yield two connection counters."""
     pair = Called(), Called()
     yield pair
     for door in pair:
@@ -59,7 +62,7 @@ def doors() -> Iterator[tuple[Called, Called]]:
 
 
 def hook(name: str, url: str, rules: list[Object]) -> Object:
-    """One that asks about the ConfigMaps of the test alone, and whose absence refuses nothing."""
+    """Build a webhook for this test's ConfigMaps; if it does not respond, the API server rejects nothing."""
     versions = {"admissionReviewVersions": ["v1"], "sideEffects": "None"}
     chosen = {"objectSelector": {"matchLabels": {"test": "order"}}, "rules": rules}
     return {
@@ -76,7 +79,11 @@ def hook(name: str, url: str, rules: list[Object]) -> Object:
 def test_nobody_is_asked_before_the_ca_stands_in_the_configuration(
     functions: Functions, certificates: Certificates, doors: tuple[Called, Called]
 ) -> None:
-    """Beside one with rules, which shows that the API server has read the configuration; then both are asked."""
+    """Check that the API server calls a webhook only after its configuration has the CA bundle.
+
+    A second webhook in the configuration has rules from the start. A call to it shows that the API server has read the
+    configuration. After the pass, the API server calls both.
+    """
     known, waiting = doors
     hooks = [hook("known.example.com", known.url, [RULE]), hook("waiting.example.com", waiting.url, [])]
     annotations = {INJECT: f"{NAMESPACE}/validate", RULES: json.dumps([RULE])}
@@ -102,7 +109,10 @@ def test_nobody_is_asked_before_the_ca_stands_in_the_configuration(
 
 @proves("NMO-18")
 def test_the_rules_of_an_upgrade_are_taken(functions: Functions, certificates: Certificates) -> None:
-    """Another annotation on the configuration that has the rules of the one before; then nothing is written again."""
+    """Check that changed rules in the annotation replace earlier ones, and that the next pass writes nothing.
+
+    Rules that another client wrote stay as they are.
+    """
     path = f"{WEBHOOKS}/nodemaintenance-validate"
     own = {**RULE, "operations": ["DELETE"]}
     hooks = [hook("ours.example.com", "https://127.0.0.1:1", []), hook("own.example.com", "https://127.0.0.1:1", [own])]

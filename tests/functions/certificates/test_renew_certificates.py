@@ -1,4 +1,7 @@
-"""The step on a real API server, under its own account: every state of a Secret, and two looks at once."""
+"""Tests of `renew-certificates` on a real API server, with its own account.
+
+They cover each state of a Secret, and concurrent passes.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ AUTHORITY = COMPONENTS["kubevirt"].authority
 
 @pytest.fixture
 def door(functions: Functions) -> Cluster:
-    """The API server as the step's own account sees it."""
+    """Return an API client with the step's own account."""
     return functions.clusters[STEP]
 
 
@@ -40,7 +43,7 @@ def door(functions: Functions) -> Cluster:
 def test_a_labelled_secret_gets_a_certificate_that_its_clients_believe(
     functions: Functions, certificates: Certificates
 ) -> None:
-    """On a tick, under the account's own rights: a pair, what clients trust, and an Event that says so."""
+    """Check that a tick issues a certificate and key, writes the CA bundle, and records an Event with the serial."""
     certificates.add("api")
 
     functions.answer(STEP, tick())
@@ -58,7 +61,7 @@ def test_a_labelled_secret_gets_a_certificate_that_its_clients_believe(
 def test_our_own_webhooks_certificate_and_configuration_are_served_by_the_same_code(
     functions: Functions, certificates: Certificates
 ) -> None:
-    """The Secret that the server mounts, and the bundle in the configuration that the API server reads."""
+    """Check that the admission webhook's Secret gets a certificate, and its configuration the CA bundle."""
     certificates.add("validate", "ours")
     certificates.add_webhook("nodemaintenance-validate", "validate")
 
@@ -72,7 +75,7 @@ def test_our_own_webhooks_certificate_and_configuration_are_served_by_the_same_c
 @proves("OSV-22")
 @pytest.mark.parametrize("kind", CARRIERS)
 def test_whatever_may_carry_a_bundle_gets_it_by_the_annotation(certificates: Certificates, kind: str) -> None:
-    """And keeps all else of what it is."""
+    """Check that an annotated object of each kind gets the CA bundle and keeps all other fields."""
     certificates.add("api")
     made = certificates.admin.create(CARRIERS[kind], carrier(kind))
     path = f"{CARRIERS[kind]}/{made['metadata']['name']}"
@@ -95,7 +98,10 @@ def test_whatever_may_carry_a_bundle_gets_it_by_the_annotation(certificates: Cer
 def test_what_carries_a_bundle_is_read_again_by_the_right_to_list(
     door: Cluster, certificates: Certificates, kind: str
 ) -> None:
-    """As it is now; what is gone is left out."""
+    """Check that `reread` returns the latest state of each target, without those that no longer exist.
+
+    The step's account may list all of these kinds, but get only CustomResourceDefinitions.
+    """
     made = {**certificates.admin.create(CARRIERS[kind], carrier(kind)), "kind": kind}
     path = f"{CARRIERS[kind]}/{made['metadata']['name']}"
     try:
@@ -110,7 +116,7 @@ def test_what_carries_a_bundle_is_read_again_by_the_right_to_list(
 
 
 def carrier(kind: str) -> Object:
-    """An object of the kind that asks for the bundle of `api`; nobody calls what it names."""
+    """Build an object of this kind that requests the CA bundle of the Secret `api`; the API server never calls it."""
     service = {"namespace": NAMESPACE, "name": "api"}
     metadata = {"name": "test-carrier", "annotations": {INJECT: f"{NAMESPACE}/api"}}
     if kind == "APIService":
@@ -131,7 +137,10 @@ def carrier(kind: str) -> Object:
 def test_what_asks_for_a_bundle_of_another_namespace_is_not_read(
     faults: Faults, spoiled: Functions, certificates: Certificates
 ) -> None:
-    """One of cert-manager's, say, which may have 180 kB, at each look."""
+    """Check that the step never reads a whole CRD that requests a bundle from another namespace.
+
+    A CRD of cert-manager, for example, may have 180 kB, which every pass would read.
+    """
     name, kind = "things.carried.test", "CustomResourceDefinition"
     theirs = carrier(kind)
     theirs["metadata"]["annotations"] = {INJECT: "elsewhere/api"}
@@ -184,7 +193,7 @@ def test_a_secret_that_is_deleted_comes_back_on_the_hint(functions: Functions, c
 def test_what_became_of_a_secret_while_its_event_was_lost_is_found_by_a_tick(
     functions: Functions, certificates: Certificates, spoiled: bool
 ) -> None:
-    """The tick issues it again, signed by the same CA."""
+    """Check that a tick reissues a deleted or corrupt certificate with the same CA."""
     certificates.add("api")
     functions.answer(STEP, tick())
     before = certificates.serial("api"), certificates.trusted()
@@ -253,7 +262,10 @@ def test_the_serial_changes_at_the_due_time_and_a_pause_after_the_bundle(
 
 @proves("OSV-23")
 def test_what_has_no_label_is_never_touched(door: Cluster, certificates: Certificates) -> None:
-    """Neither by a tick, nor when it lost its label, nor when it has the name of one that is remembered."""
+    """Check that the step never writes an unlabelled Secret.
+
+    This includes a Secret that lost its label, and one whose name the ConfigMap still lists.
+    """
     certificates.admin.create(SECRETS, {"metadata": {"name": "plain"}, "type": "Opaque"})
     certificates.add("api")
     certificates.renew(door)
@@ -286,7 +298,7 @@ def test_what_is_not_ours_to_renew_is_announced_and_skipped(
     annotations: dict[str, str],
     reason: str,
 ) -> None:
-    """One Event, however many ticks; the others are renewed."""
+    """Check that the step skips an unsuitable Secret, records one Event over several ticks, and renews the others."""
     before = certificates.add(name, component, annotations=annotations)
     certificates.add("api")
 
@@ -326,9 +338,10 @@ def test_a_certificate_of_somebody_else_is_believed_until_ours_follows(
 def test_two_looks_at_once_do_no_harm(
     door: Cluster, admin: Cluster, certificates: Certificates, age: timedelta
 ) -> None:
-    """From nothing, at the due time, and at the end of the pause: one authority more, and all believe all.
+    """Check that concurrent passes create at most one new CA, and that every client trusts every server.
 
-    A renewal with too many conflicts, or without an answer in time, gives up, and its event is delivered again.
+    The passes start without certificates, at the due time, or at the end of the waiting period. A pass with too many
+    conflicts, or without an answer in time, gives up, and its event is delivered again.
     """
     for name in ("api", "handler", "controller"):
         certificates.add(name)
@@ -375,7 +388,10 @@ def test_a_first_pass_that_cannot_list_injection_targets_in_time_has_no_error(
 def test_a_configuration_that_we_may_not_write_stops_nothing_and_is_announced(
     functions: Functions, certificates: Certificates
 ) -> None:
-    """It never worked by our authority: the server that it asks gets its certificate all the same."""
+    """Check that a configuration without write permission is recorded in an Event and blocks no certificate.
+
+    The configuration never trusted our CA, so it does not hold back the server's certificate.
+    """
     certificates.add("api")
     certificates.add_webhook("of-somebody-else", "api")
 
@@ -388,8 +404,11 @@ def test_a_configuration_that_we_may_not_write_stops_nothing_and_is_announced(
 
 @proves("OSV-22")
 def test_a_configuration_that_works_by_us_is_not_left_behind(door: Cluster, certificates: Certificates) -> None:
-    """One that trusts the authority in use and that we may not write any more: that one signs, and no other before the
-    configuration can follow; the failure is said."""
+    """Check that no new CA signs while a configuration that trusts the current CA cannot be written.
+
+    The current CA signs the renewed certificate, and the pass reports the error. The next CA signs once the
+    configuration can be written.
+    """
     certificates.add("api")
     certificates.add_webhook("not-ours-to-write", "api")
     certificates.renew(certificates.admin)
@@ -411,7 +430,10 @@ def test_a_configuration_that_works_by_us_is_not_left_behind(door: Cluster, cert
 def test_who_takes_the_bundle_out_whenever_it_comes_is_answered_by_ticks(
     faults: Faults, spoiled: Functions, certificates: Certificates
 ) -> None:
-    """Each write of ours is an event, and would be followed by the next one as fast as he is."""
+    """Check that a bundle that another client keeps removing is restored once, and then only at ticks.
+
+    Each write is itself an event, so repairs without a cooldown would follow each other as fast as events travel.
+    """
     certificates.add("contested")
     spoiled.answer(STEP, tick())
     faults.spoil(lambda _request: None)
@@ -422,7 +444,7 @@ def test_who_takes_the_bundle_out_whenever_it_comes_is_answered_by_ticks(
     by_hints = faults.seen["patch secrets"]
     spoiled.answer(STEP, tick())
 
-    assert by_hints in (1, 2)  # a busy machine may take more than ten seconds
+    assert by_hints in (1, 2)  # on a busy machine the loop may take longer than the cooldown of ten seconds
     assert holders.text(certificates.secret("contested"), TRUSTED) == certificates.trusted()
 
 
@@ -453,7 +475,7 @@ def test_a_namespace_that_cannot_be_read_stops_no_other(door: Cluster, certifica
 def test_no_key_is_logged_announced_or_answered(
     functions: Functions, certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Through a renewal, a repair, and a write that the server refuses."""
+    """Check that no key appears in logs, Events or responses after a renewal, a repair and a rejected write."""
     caplog.set_level(logging.DEBUG)
     certificates.add("api")
     certificates.add("frozen", immutable=True)

@@ -1,4 +1,4 @@
-"""Renewals beside clients at work, on a real API server and a real HTTPS server: nobody is locked out."""
+"""Tests that no client fails while certificates are renewed, on a real API server with a real HTTPS server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ACCOUNT = access.service_account("renew-certificates")
 PATIENCE = 30
 PER_SECOND = 200
 READ_EVERY = 1.0
-"""Seconds between two looks of a client at the bundle."""
+"""Seconds between two reads of the bundle by a client."""
 REQUEST = b"GET / HTTP/1.1\r\nHost: api\r\n\r\n"
 
 
@@ -51,7 +51,7 @@ def trusting(bundle: str) -> ssl.SSLContext:
 
 
 class Client(threading.Thread):
-    """Reads the published bundle and connects by it, again and again; remembers what went wrong."""
+    """A client that keeps reading the published bundle, connects with it, and records failures."""
 
     def __init__(self, certificates: Certificates, port: int) -> None:
         super().__init__(daemon=True)
@@ -77,7 +77,7 @@ class Client(threading.Thread):
                 self._done.notify_all()
 
     def connects(self, times: int = 2) -> None:
-        """Return after so many more rounds: whatever is published now has been read by then."""
+        """Wait for `times` more connections, after which the client has read what is published now."""
         with self._done:
             wanted = self.rounds + times
             assert self._done.wait_for(lambda: self.rounds >= wanted, PATIENCE)
@@ -98,14 +98,14 @@ def client_at_work(certificates: Certificates, port: int) -> Iterator[Client]:
 
 
 class Mortal:
-    """Looks of processes of their own, each of which dies at its first write."""
+    """A process that runs each pass in a child process, which is killed at its first write."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self.kills = 0
 
     def is_killed(self, moment: datetime) -> bool:
-        """Whether a look at that moment had something to write, and died of it."""
+        """Return whether the pass at this time had something to write, and so was killed."""
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(f"{moment.isoformat()}\n")
@@ -130,8 +130,12 @@ def mortal(quiet: LocalCluster) -> Iterator[Mortal]:
 def test_kill_between_each_two_writes_locks_no_client_out(
     quiet: LocalCluster, certificates: Certificates, tmp_path: Path
 ) -> None:
-    """Killed after the first write, and again, of whatever is left: from nothing, at the due time, and at the end
-    of the pause. A client that reads what is published connects all the while."""
+    """Check that clients can connect while a renewal is killed after each single write.
+
+    The renewal starts without certificates, at the due time, and at the end of the waiting period. Each pass is killed
+    after its first write, until nothing is left to write. Meanwhile a client keeps connecting with the published
+    bundle.
+    """
     today = datetime.now(timezone.utc).replace(microsecond=0)
     begun = today - timedelta(days=1) - PAUSE
     certificates.add("api")
@@ -163,8 +167,11 @@ def test_kill_between_each_two_writes_locks_no_client_out(
 def test_rotations_under_two_hundred_connections_a_second_fail_none(
     quiet: LocalCluster, functions: Functions, certificates: Certificates, tmp_path: Path
 ) -> None:
-    """One rotation of authority and server, then two inside one pause. Clients read the bundle every second, the
-    server changes two seconds after it at the earliest; connections that were open before stay open to the end."""
+    """Check that no connection fails during rotations of CA and certificate, at 200 new connections per second.
+
+    There is one rotation, then two within one waiting period. Clients read the bundle every second, and the server's
+    certificate changes at least two seconds after the bundle. Connections that are already open stay open to the end.
+    """
     door = functions.clusters["renew-certificates"]
     settings = Settings(pause=timedelta(seconds=2 * READ_EVERY))
     certificates.add("api")
@@ -181,7 +188,7 @@ def test_rotations_under_two_hundred_connections_a_second_fail_none(
     assert crowd.answered >= PER_SECOND * crowd.seconds
     assert [len(set(ports)) for ports in crowd.open.values()] == [1] * len(crowd.open)
     assert all(len(ports) > crowd.seconds for ports in crowd.open.values())
-    assert len(mount.shown) == 3  # the second of the two inside one pause overtook the first one
+    assert len(mount.shown) == 3  # the second of the two rotations within one waiting period replaced the first one
     assert len(certificates.trusted().split("BEGIN CERTIFICATE")) == 5
 
 
@@ -189,8 +196,10 @@ def test_rotations_under_two_hundred_connections_a_second_fail_none(
 def test_a_webhooks_certificate_changes_while_objects_are_created_and_none_is_refused(
     quiet: LocalCluster, functions: Functions, certificates: Certificates, work: Workload, tmp_path: Path
 ) -> None:
-    """The API server calls a server with our certificate and takes nothing without its answer, all through two
-    rotations of authority and certificate."""
+    """Check that the API server rejects no object while the webhook's CA and certificate are rotated twice.
+
+    The webhook has `failurePolicy: Fail`, so the API server would reject each object that the webhook does not admit.
+    """
     door = functions.clusters["renew-certificates"]
     settings = Settings(pause=timedelta(seconds=1))
     certificates.add("api")
@@ -199,7 +208,7 @@ def test_a_webhooks_certificate_changes_while_objects_are_created_and_none_is_re
     with MountedSecret(quiet.kubeconfig, tmp_path, NAMESPACE, "api") as mount, server(tmp_path) as port:
         assert mount.came.wait(PATIENCE)
         certificates.add_webhook("nodemaintenance-validate", "api", f"https://{HOST}:{port}/admit")
-        creator.until(allowed=False)  # asked, and without a CA nobody is believed
+        creator.until(allowed=False)  # the API server calls the webhook, and without a CA trusts none of its responses
         rotations = Rotations(door, settings, certificates, mount)
         rotations.tick()
         creator.until(allowed=True)
@@ -213,7 +222,7 @@ def test_a_webhooks_certificate_changes_while_objects_are_created_and_none_is_re
 
 
 class Creator:
-    """Creates ConfigMaps that the API server asks the webhook about, one after another."""
+    """A client that creates ConfigMaps one after another, each of which the API server sends to the webhook."""
 
     def __init__(self, admin: Cluster, namespace: str) -> None:
         self._admin, self._path = admin, f"/api/v1/namespaces/{namespace}/configmaps"
@@ -222,7 +231,7 @@ class Creator:
         self._ends = threading.Event()
 
     def create(self) -> str:
-        """What the API server says against it, "" for nothing."""
+        """Create a ConfigMap and return the API server's error message, "" if it was created."""
         try:
             self._admin.create(self._path, {"metadata": {"generateName": "admitted-", "labels": {"test": "admitted"}}})
         except ApiError as error:
@@ -230,14 +239,17 @@ class Creator:
         return ""
 
     def until(self, *, allowed: bool) -> None:
-        """Create until one is allowed, or refused: the API server takes a configuration when it hears of it."""
+        """Create ConfigMaps until one is allowed or rejected as wanted.
+
+        The API server uses a changed webhook configuration only when its watch delivers it.
+        """
         end = time.monotonic() + PATIENCE
         while (self.create() == "") is not allowed:
             assert time.monotonic() < end
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Create without end within the block, and keep what was refused."""
+        """Create ConfigMaps continuously within the block, and record each rejection."""
         thread = threading.Thread(target=self._work)
         thread.start()
         try:
@@ -254,20 +266,20 @@ class Creator:
 
 
 class Rotations:
-    """Ticks, and at certain ticks somebody who asks for a new authority."""
+    """Runs ticks, and requests a new CA before some of them."""
 
     def __init__(self, door: Cluster, settings: Settings, certificates: Certificates, mount: MountedSecret) -> None:
         self._door, self._settings, self._certificates, self._mount = door, settings, certificates, mount
 
     def run(self) -> None:
-        """Return when all have been done and every server shows the last one's certificate."""
+        """Make three rotations in total, and return when the server has the certificate of the last one."""
         self.rotate_until_shown(2)
         self._rotate()
-        time.sleep(self._settings.pause.total_seconds() / 2)  # amid the pause: what is measured is time itself
+        time.sleep(self._settings.pause.total_seconds() / 2)  # within the waiting period: the test measures real time
         self.rotate_until_shown(3)
 
     def rotate_until_shown(self, count: int) -> None:
-        """Return when the server shows its certificate of so many."""
+        """Request a new CA, and run ticks until the server has used `count` different certificates."""
         self._rotate()
         end = time.monotonic() + PATIENCE
         while len(self._mount.shown) < count:
@@ -281,14 +293,16 @@ class Rotations:
         self.tick()
 
     def tick(self) -> None:
-        """What the step does then."""
+        """Run one pass of the step."""
         errors = self._door.run(renewed(self._door.api, self._settings, datetime.now(timezone.utc))).errors
         assert errors == []
 
 
 class Crowd:
-    """Clients that begin 200 connections a second, each by the bundle as it was read within the last second; and
-    some that keep theirs."""
+    """Clients that open 200 connections a second with a bundle at most one second old.
+
+    A few further clients keep their connection open.
+    """
 
     def __init__(self, admin: Cluster, port: int, bundle: str) -> None:
         self._admin, self._port = admin, port
@@ -305,13 +319,13 @@ class Crowd:
         reads = [asyncio.create_task(self._read(number)) for number in range(len(self._contexts))]
         comes = asyncio.create_task(self._come())
         await asyncio.to_thread(rotations.run)
-        await asyncio.sleep(READ_EVERY)  # connections by the last certificate, too
+        await asyncio.sleep(READ_EVERY)  # also connect with the last certificate
         self.seconds = time.monotonic() - began
         self._ends.set()
         await asyncio.gather(comes, *stays, *reads)
 
     async def _read(self, number: int) -> None:
-        """Read the bundle again and again, each of several clients at another moment."""
+        """Read the bundle periodically, with a different offset for each client."""
         path = f"/api/v1/namespaces/node-maintenance/configmaps/{COMPONENTS['kubevirt'].publication}"
         await asyncio.sleep(number * READ_EVERY / len(self._contexts))
         while not self._ends.is_set():
@@ -320,9 +334,9 @@ class Crowd:
             await asyncio.sleep(READ_EVERY)
 
     async def _come(self) -> None:
-        """Begin a connection at each two-hundredth of a second, whether those before are done or not.
+        """Open a connection every two-hundredth of a second, without waiting for earlier ones.
 
-        What a busy machine is late with is made up for, so that there are as many in all.
+        Connections that a busy machine opens too late are made up for, so that the total stays the same.
         """
         began, tasks = time.monotonic(), list[asyncio.Task[None]]()
         while not self._ends.is_set() or len(tasks) < PER_SECOND * self.seconds:
@@ -341,7 +355,7 @@ class Crowd:
             self.failures.append(str(error))
 
     async def _stay(self, number: int) -> None:
-        """Ask on one connection again and again."""
+        """Send requests over a single connection until the end."""
         reader, writer = await asyncio.open_connection(HOST, self._port, ssl=self._contexts[0])
         while not self._ends.is_set():
             self.open[number].append(await self._asked(reader, writer))
@@ -349,7 +363,7 @@ class Crowd:
         writer.close()
 
     async def _asked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
-        """The port that the server sees."""
+        """Send a request, and return the client port that the server sees."""
         writer.write(REQUEST)
         head = await reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200")

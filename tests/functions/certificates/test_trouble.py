@@ -1,5 +1,7 @@
-"""The step on a real API server where objects are broken, edited by hand, or not ours to write: no state without an
-event that ends it, no write before its time, and what stops one Secret stops no other."""
+"""Tests of `renew-certificates` with objects that are broken, edited by hand, or not writable.
+
+They check that no state is a dead end, no write comes too early, and one broken Secret does not stop the others.
+"""
 
 from __future__ import annotations
 
@@ -46,17 +48,17 @@ KUBEVIRT = COMPONENTS["kubevirt"]
 AUTHORITY = KUBEVIRT.authority
 DAY, LITTLE = timedelta(days=1), timedelta(minutes=1)
 VERSION_3, VERSION_6 = b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x05"
-"""As they stand in a certificate."""
+"""DER encodings of a certificate's version field: v3, and v6, which is not defined."""
 
 
 @pytest.fixture
 def door(functions: Functions) -> Cluster:
-    """The API server as the step's own account sees it."""
+    """Return an API client with the step's own account."""
     return functions.clusters[STEP]
 
 
 def foreign(certificates: Certificates, name: str) -> dict[str, str]:
-    """What somebody else's Secret holds: certificate, key, and who has signed it."""
+    """Return the data of another issuer's Secret: certificate, key and the certificate of the signing CA."""
     signer = issuing.new_authority(KUBEVIRT, certificates.now)
     made = issuing.new_serving(signer, [f"{name}.svc", "127.0.0.1"], KUBEVIRT, certificates.now)
     return holders.encoded({CERTIFICATE: made.certificate, KEY: made.key, TRUSTED: signer.certificate})
@@ -96,7 +98,11 @@ def test_a_name_that_no_server_has_is_announced_and_stops_no_other(
 
 @proves("OSV-20")
 def test_an_authority_that_has_just_expired_signs_nothing(door: Cluster, certificates: Certificates) -> None:
-    """Ticks were lost for days, a server of somebody else works, and one of ours has nothing to show any more."""
+    """Check that one pass replaces an expired CA and issues a valid certificate from the new one.
+
+    Ticks were lost for days: the server's certificate has expired, while a certificate of another issuer is still
+    valid.
+    """
     certificates.add("api")
     certificates.renew(door)
     (authority,) = issuing.certificates(shown(certificates, AUTHORITY))
@@ -124,7 +130,7 @@ def test_an_authority_of_any_key_signs_or_is_replaced(door: Cluster, certificate
 
 
 def authority_of(key: ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey, now: datetime) -> Pair:
-    """An authority as somebody brings it: its key identifier is not made of its key by SHA-1."""
+    """Build a CA as an administrator may supply it: its key identifier is not the SHA-1 hash of its key."""
     name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "brought")])
     identifier = x509.SubjectKeyIdentifier(b"somebody's own number")
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
@@ -140,7 +146,10 @@ def authority_of(key: ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey, no
 def test_clients_believe_what_an_authority_signs_that_somebody_brought(
     door: Cluster, certificates: Certificates
 ) -> None:
-    """OpenSSL holds the identifier in the certificate against that of the authority, whatever it was made of."""
+    """Check that clients trust certificates of a supplied CA with an unusual key identifier.
+
+    OpenSSL compares the certificate's authority key identifier with the identifier in the CA's certificate.
+    """
     brought = authority_of(ec.generate_private_key(ec.SECP256R1()), certificates.now)
     certificates.add(AUTHORITY, data=holders.encoded({CERTIFICATE: brought.certificate, KEY: brought.key}))
     certificates.add("api")
@@ -151,7 +160,7 @@ def test_clients_believe_what_an_authority_signs_that_somebody_brought(
 
 
 def handshake(pair: Pair | None, bundle: str) -> bool:
-    """Whether a client with the bundle believes a server with the pair; both in memory."""
+    """Return whether a client with the bundle trusts a server with the key pair; all in memory."""
     assert pair
     store = x509.verification.Store(x509.load_pem_x509_certificates(bundle.encode()))
     verifier = x509.verification.PolicyBuilder().store(store).build_server_verifier(x509.DNSName("api.svc"))
@@ -183,7 +192,10 @@ def _openssl(pair: Pair, bundle: str) -> bool:
 
 @proves("OSV-22")
 def test_who_asks_while_the_authority_is_lost_waits_for_the_next_one(door: Cluster, certificates: Certificates) -> None:
-    """The next one was published a moment ago: what the server shows is believed, and what comes would not be."""
+    """Check that a requested renewal after the loss of the CA waits until the new CA has been published long enough.
+
+    Clients still trust the server's certificate, but they would not trust one of the new CA yet.
+    """
     certificates.add("api")
     certificates.renew(door)
     serial = certificates.serial("api")
@@ -222,7 +234,10 @@ def test_the_only_server_that_is_lost_amid_the_pause_is_mended_by_the_authority_
 def test_a_certificate_of_somebody_else_beside_an_authority_at_rest_has_its_pause_too(
     door: Cluster, certificates: Certificates
 ) -> None:
-    """Its clients read the Secret's own `ca.crt`, where ours came a moment ago."""
+    """Check that another issuer's certificate is replaced only after a waiting period, even if our CA is an old one.
+
+    The clients of that server read the Secret's own `ca.crt`, to which our CA was added only now.
+    """
     certificates.add("api")
     certificates.renew(door)
     certificates.renew(door, PAUSE)
@@ -259,7 +274,7 @@ def test_an_authority_that_somebody_puts_in_the_place_of_ours_is_published_first
 
 @proves("OSV-20")
 def test_a_secret_that_nobody_may_change_stops_no_other(door: Cluster, certificates: Certificates) -> None:
-    """The first by name, so that all others come after it."""
+    """Check that an immutable Secret does not stop the others, although it is the first by name."""
     certificates.add("a-frozen", immutable=True)
     certificates.add("api")
 
@@ -274,8 +289,11 @@ def test_a_secret_that_nobody_may_change_stops_no_other(door: Cluster, certifica
 def test_what_cannot_be_told_of_the_next_authority_holds_that_back_and_no_repair(
     door: Cluster, certificates: Certificates
 ) -> None:
-    """A frozen Secret whose reader believes the others by its `ca.crt`: they keep their authority until nothing of it
-    works any more; one that is deleted meanwhile comes back at once."""
+    """Check that an immutable Secret with an old bundle holds back the next CA, but no repair.
+
+    Its clients trust the other servers by its `ca.crt`. So the current CA signs until none of its certificates is valid
+    any more. A Secret that is deleted meanwhile is recreated at once.
+    """
     certificates.add("frozen")
     certificates.add("api")
     certificates.renew(door)
@@ -316,8 +334,11 @@ def test_a_secret_comes_back_while_a_configuration_may_not_be_written(
 def test_what_an_answer_says_of_one_object_stops_no_other(
     faults: Faults, spoiled: Functions, certificates: Certificates, fault: Fault, goes_on: bool
 ) -> None:
-    """A webhook of somebody else, before a configuration, is broken, and the API server answers 500 to each write of
-    that one; where it asks for a pause, it is asked for nothing more. It is tried again all the same."""
+    """Check that 500 or 503 for one object does not stop the other writes, and that 429 stops the pass.
+
+    If another product's webhook for a configuration is broken, the API server answers each write of that configuration
+    with 500. The error is `Unavailable` in all cases, so the event is retried.
+    """
     door = spoiled.clusters[STEP]
     certificates.add("api")
     certificates.renew(door)
@@ -338,8 +359,11 @@ def test_what_an_answer_says_of_one_object_stops_no_other(
 def test_a_write_that_hangs_stops_no_other(
     faults: Faults, spoiled: Functions, certificates: Certificates, hanging: str
 ) -> None:
-    """A webhook of somebody else does not answer: for a configuration, for the first Secret, or for Events. In the time
-    that the function has to answer, all else is done, of the next component, too."""
+    """Check that a write without a response does not stop the others, including those of the next component.
+
+    Another product's webhook hangs for a configuration, for the first Secret, or for Events. The step completes all
+    other writes before its own deadline.
+    """
     certificates.add("api")
     certificates.add("handler")
     certificates.add("upload", "cdi")
@@ -364,8 +388,11 @@ def test_a_component_whose_every_write_hangs_takes_no_other_ones_time_for_ever(
     elsewhere: Certificates,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With the list that does not end it takes a whole look. The others, in its namespace and in another one, begin
-    the next looks."""
+    """Check that a component whose writes all hang does not block the other components forever.
+
+    Its writes, and a list that never ends, take a whole pass. The next passes start with other components, in the same
+    namespace and in another one.
+    """
     frozen = [f"frozen-{number}" for number in range(8)]
     for name in frozen:
         certificates.add(name)
@@ -392,7 +419,10 @@ def test_a_component_whose_every_write_hangs_takes_no_other_ones_time_for_ever(
 def test_a_write_has_its_time_though_those_of_another_kind_hang(
     faults: Faults, spoiled: Functions, certificates: Certificates
 ) -> None:
-    """A webhook before Secrets is none before ConfigMaps: theirs would have had a sixteenth of a second."""
+    """Check that timeouts of Secret writes do not shorten the timeout of ConfigMap writes.
+
+    A webhook for Secrets does not affect ConfigMaps. A shared timeout would leave them a sixteenth of a second.
+    """
     names = [f"api-{number}" for number in range(3)]
     for name in names:
         certificates.add(name)
@@ -420,7 +450,7 @@ def test_a_write_has_its_time_though_those_of_another_kind_hang(
 def test_a_name_of_ours_that_an_object_without_the_label_has_is_announced(
     door: Cluster, certificates: Certificates, path: str
 ) -> None:
-    """And what can be done without that object is done."""
+    """Check that the step reports an unlabelled object with a name that it needs, and makes all independent writes."""
     certificates.add("api")
     certificates.renew(door)
     certificates.admin.patch(path, {"metadata": {"labels": {LABEL: None}}})
@@ -442,7 +472,10 @@ def test_a_name_of_ours_that_an_object_without_the_label_has_is_announced(
 
 @proves("OSV-20")
 def test_a_moment_of_the_future_in_the_bundle_holds_nothing_up(door: Cluster, certificates: Certificates) -> None:
-    """Written by hand, or by a clock that was years ahead."""
+    """Check that a publication time in the future does not delay a renewal.
+
+    A user, or a process with a wrong clock, may have written it.
+    """
     certificates.add("api")
     certificates.renew(door)
     certificates.renew(door, DAY)
@@ -461,7 +494,10 @@ def test_a_moment_of_the_future_in_the_bundle_holds_nothing_up(door: Cluster, ce
 
 @pytest.mark.parametrize("pause", ["21601", "86400"])
 def test_a_pause_within_which_a_certificate_would_be_due_again_is_refused(pause: str) -> None:
-    """The authority that waits would be replaced before its turn came, again and again."""
+    """Check that `CERTIFICATE_PAUSE` must be shorter than the time after which a certificate is due again.
+
+    Otherwise each new CA would be replaced before it could sign.
+    """
     with pytest.raises(ValueError, match="CERTIFICATE_PAUSE"):
         Settings.of({"CERTIFICATE_PAUSE": pause})
 
@@ -470,7 +506,10 @@ def test_a_pause_within_which_a_certificate_would_be_due_again_is_refused(pause:
 def test_who_asks_without_end_is_answered_until_the_bundle_has_enough(
     door: Cluster, certificates: Certificates
 ) -> None:
-    """Each new authority begins another pause, and stays in the bundle until it expires: neither goes on for ever."""
+    """Check that repeated requests for a new CA are fulfilled until the bundle has ten CAs.
+
+    Each new CA starts another waiting period and stays in the bundle until it expires, so the number must be limited.
+    """
     certificates.add("api")
     certificates.renew(door)
     serial = certificates.serial("api")
@@ -516,8 +555,11 @@ def test_what_somebody_writes_into_the_list_of_secrets_stops_nothing(
 def test_thousands_of_secrets_that_somebody_writes_into_the_list_hold_nothing_up(
     functions: Functions, certificates: Certificates, names: list[str]
 ) -> None:
-    """Each was looked for, in the time of one look. Some of them are made, of those that have names, and the others
-    are forgotten."""
+    """Check that thousands of missing Secrets in the ConfigMap's list do not delay a repair.
+
+    Looking up each of them would take longer than a pass. The step recreates a limited number of Secrets that have
+    server names, and removes the other entries.
+    """
     certificates.add("api")
     functions.answer(STEP, tick())
     status = {f"a-{number}": {"names": names} for number in range(5000)}
@@ -540,7 +582,10 @@ def test_thousands_of_secrets_that_somebody_writes_into_the_list_hold_nothing_up
 def test_a_secret_with_the_name_of_another_components_authority_is_announced(
     door: Cluster, certificates: Certificates
 ) -> None:
-    """Else both would write it for ever."""
+    """Check that the step reports a Secret whose name is that of another component's CA Secret, and does not write it.
+
+    Otherwise both components would overwrite it forever.
+    """
     name = COMPONENTS["cdi"].authority
     before = certificates.add(name)
     certificates.add("upload", "cdi")
@@ -555,8 +600,11 @@ def test_a_secret_with_the_name_of_another_components_authority_is_announced(
 def test_where_nobody_can_tell_who_wants_a_bundle_servers_are_repaired_and_no_authority_follows(
     faults: Faults, spoiled: Functions, certificates: Certificates
 ) -> None:
-    """A list of configurations is refused: whoever is in it would be locked out. That is counted, as the alert has it,
-    and no event comes again for it."""
+    """Check that servers are repaired and no new CA signs while the CA injection targets cannot be listed.
+
+    A new CA would lock out every client that uses an unlisted target. The failure is counted for the alert, and the
+    event is not retried.
+    """
     door, failures = spoiled.clusters[STEP], ("nodemaintenance_certificate_failures_total", {"component": ""})
     certificates.add("api")
     certificates.renew(door)
@@ -586,7 +634,10 @@ def test_where_nobody_can_tell_who_wants_a_bundle_servers_are_repaired_and_no_au
 def test_a_look_that_reads_nothing_is_no_sign_of_life_and_hides_nothing(
     faults: Faults, spoiled: Functions, certificates: Certificates, fault: Fault
 ) -> None:
-    """What was known of the certificates is told on, so that the alert of one that expires goes on."""
+    """Check that a pass that cannot read the Secrets leaves the metrics unchanged.
+
+    The alert for an expiring certificate then stays active, and the time of the last pass does not advance.
+    """
     certificates.add("api")
     spoiled.answer(STEP, tick())
     labels = {"component": "kubevirt", "namespace": NAMESPACE, "secret": "api"}
@@ -606,7 +657,10 @@ def test_a_look_that_reads_nothing_is_no_sign_of_life_and_hides_nothing(
 def test_a_list_that_does_not_end_leaves_servers_the_time_to_be_repaired(
     faults: Faults, spoiled: Functions, certificates: Certificates, event: BaseCloudEvent
 ) -> None:
-    """As of a thousand CustomResourceDefinitions on a busy API server. It is no reason to deliver the event again."""
+    """Check that a server is repaired although a list never ends, and that the event is not retried.
+
+    A busy API server may need that long for a thousand CustomResourceDefinitions.
+    """
     certificates.add("api")
     certificates.renew(spoiled.clusters[STEP])
     certificates.change("api", {"data": {KEY: ""}})
@@ -620,7 +674,10 @@ def test_a_list_that_does_not_end_leaves_servers_the_time_to_be_repaired(
 
 
 def late(faults: Faults, then: Callable[[str], Fault | None] = lambda _request: None) -> Callable[[str], Fault | None]:
-    """A rule: the lists of who asks for a bundle wait until a Secret is repaired; from then on it is `then`."""
+    """Return a fault rule that delays the list of CRDs until a Secret is patched.
+
+    Afterwards the rule `then` applies.
+    """
 
     def rule(request: str) -> Fault | None:
         if request == "patch secrets 1":
@@ -635,7 +692,10 @@ def late(faults: Faults, then: Callable[[str], Fault | None] = lambda _request: 
 def test_a_list_that_comes_late_has_a_tick_look_once_more(
     faults: Faults, spoiled: Functions, certificates: Certificates
 ) -> None:
-    """First it repairs what it can without; then those who ask for the bundle get it."""
+    """Check that a tick makes a second pass when the lists arrive late.
+
+    The first pass makes the repairs that need no lists; the second one writes the bundle to the CA injection targets.
+    """
     certificates.add("api")
     certificates.renew(spoiled.clusters[STEP])
     certificates.add_webhook("nodemaintenance-validate", "api")
@@ -653,7 +713,10 @@ def test_a_list_that_comes_late_has_a_tick_look_once_more(
 def test_what_the_second_look_of_a_tick_cannot_read_stands_as_the_first_has_found_it(
     faults: Faults, spoiled: Functions, certificates: Certificates
 ) -> None:
-    """Else the alert of looks that read nothing would come though each tick reads all."""
+    """Check that the metrics keep the first pass's result if a tick's second pass cannot read the Secrets.
+
+    Otherwise the alert for passes that read nothing would fire although each tick reads everything.
+    """
     certificates.add("api")
     certificates.renew(spoiled.clusters[STEP])
     certificates.change("api", {"data": {KEY: ""}})
@@ -673,7 +736,10 @@ def test_what_the_second_look_of_a_tick_cannot_read_stands_as_the_first_has_foun
 def test_of_ticks_that_look_twice_each_second_look_begins_with_another_component_too(
     faults: Faults, spoiled: Functions, certificates: Certificates
 ) -> None:
-    """Else what hangs before the first of two would keep the other one from its next authority for ever."""
+    """Check that the second passes of consecutive ticks start with different components.
+
+    Otherwise a write that hangs in the first component would delay the other component's next CA forever.
+    """
     certificates.add("api")
     certificates.add("upload", "cdi")
     certificates.renew(spoiled.clusters[STEP])
@@ -688,7 +754,7 @@ def test_of_ticks_that_look_twice_each_second_look_begins_with_another_component
 
 
 def silence(requests: str) -> Callable[[str], Fault | None]:
-    """A rule: what begins so has no answer."""
+    """Return a fault rule under which requests that start with `requests` get no response."""
     return lambda request: SILENCE if request.startswith(requests) else None
 
 
@@ -696,7 +762,10 @@ def silence(requests: str) -> Callable[[str], Fault | None]:
 def test_what_is_in_the_way_of_a_second_look_is_found_though_the_lists_are_late_again(
     faults: Faults, spoiled: Functions, certificates: Certificates
 ) -> None:
-    """It is announced, and no event is delivered again for it."""
+    """Check that a second pass reports an unlabelled ConfigMap in its way although the lists hang again.
+
+    The step records an Event, and the event that triggered it is not retried.
+    """
     certificates.add("api")
     certificates.renew(spoiled.clusters[STEP])
     certificates.add_webhook("nodemaintenance-validate", "api")
@@ -743,8 +812,11 @@ def test_a_configuration_that_somebody_writes_amid_a_second_look_gets_its_bundle
 def test_a_tick_whose_time_is_over_when_the_lists_come_has_the_next_one_wait_for_them(
     faults: Faults, spoiled: Functions, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, come: bool
 ) -> None:
-    """Else writes that hang could take the time of each second look. Where the lists do not come after all, the next
-    one looks without, and mends what it can."""
+    """Check that a tick without time for a second pass makes the next tick wait for the lists.
+
+    Otherwise hanging writes could use up the time of every second pass. If the lists do not arrive, the next tick makes
+    its pass without them and repairs what it can.
+    """
     monkeypatch.setattr(lookup, "PATIENCE_SECONDS", 0)
     monkeypatch.setattr(lookup, "CARRIERS_SECONDS", 0.5)
     certificates.add("api")

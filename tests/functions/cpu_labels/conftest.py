@@ -1,4 +1,4 @@
-"""What tests of the labels of CPUs put on the quiet cluster, and take away again."""
+"""Fixtures and helpers for the tests of `label-cpu`; each test starts without its ConfigMaps, objects and labels."""
 
 from __future__ import annotations
 
@@ -29,29 +29,32 @@ HASWELL = {"models": ["Conroe", "Haswell", "Penryn"], "cpu": "Haswell"}
 
 
 class Labelling:
-    """ConfigMaps and a HyperConverged that a test puts there, and `label-cpu`, called by what a source would say."""
+    """The ConfigMaps and HyperConverged of a test, and access to `label-cpu`.
+
+    Its methods call the step with events as a source emits them.
+    """
 
     def __init__(self, admin: Cluster, work: Workload, functions: Functions) -> None:
         self.admin, self.work, self.functions = admin, work, functions
 
     @property
     def door(self) -> Cluster:
-        """The one of `label-cpu`."""
+        """Return the API client of `label-cpu`."""
         return self.functions.clusters["label-cpu"]
 
     def offer(self, entries: Mapping[str, Any], name: str = "offered") -> Object:
-        """Say what nodes offer, in the place of what that ConfigMap said; the node's name stands for an entry."""
+        """Replace a capability ConfigMap; a key of `entries` is a node name or the name of an entry."""
         data = {key: value if isinstance(value, str) else json.dumps(value) for key, value in entries.items()}
         body = {"metadata": {"name": name, "labels": {capabilities.LABEL: ""}}, "data": data}
         self.withdraw(name)
         return self.admin.create(MAPS, body)
 
     def withdraw(self, name: str = "offered") -> None:
-        """Take a ConfigMap away."""
+        """Delete a capability ConfigMap if it exists."""
         self.admin.run(absent_ok(self.admin.api.request("DELETE", f"{MAPS}/{name}")))
 
     def wish(self, told: Object | None, *, namespace: str = "") -> Object:
-        """Have a HyperConverged say this of obsolete CPUs, None for nothing."""
+        """Create or update the HyperConverged with this `spec.obsoleteCPUs`; None for an empty spec."""
         where = f"/apis/{hyperconverged.API_VERSION}/namespaces/{namespace or self.work.namespace}/hyperconvergeds"
         spec = {} if told is None else {"obsoleteCPUs": told}
         body = {"apiVersion": hyperconverged.API_VERSION, "kind": hyperconverged.KIND, "spec": spec}
@@ -63,42 +66,42 @@ class Labelling:
         return self.admin.patch(f"{where}/{hyperconverged.NAME}", patch, "application/json-patch+json")
 
     def changed(self, kind: str = "ConfigMap") -> int:
-        """Tell of a change of that kind; the number of events that it took until the round was over."""
+        """Post an update event of this kind, and return the number of events until the end of the round."""
         return self.go_on(reference(kind))
 
     def go_on(self, event: BaseCloudEvent) -> int:
-        """Post an event, and each answer to it."""
+        """Post an event and each reply in turn; return the number of events."""
         count, answer = 1, self.functions.answer("label-cpu", event)
         while answer is not None:
             count, answer = count + 1, self.functions.answer("label-cpu", answer)
         return count
 
     def tick(self) -> None:
-        """As many ticks as every node has its turn by."""
+        """Post ticks until each page of nodes was checked once."""
         self.go_on(tick())
         while label_cpu.TURNS.get(self.door):
             self.go_on(tick())
 
     def labels(self, node: str) -> set[str]:
-        """The labels of ours on a node, without the mark."""
+        """Return the names of the product's CPU labels on a node, without the label that marks the node as managed."""
         found = self.work.read_node(node)["metadata"]["labels"]
         return {name for name in found if name.startswith(OURS)}
 
     def label(self, node: str, labels: Mapping[str, str | None]) -> None:
-        """Write labels of a node, as anybody would."""
+        """Patch labels of a node as the administrator."""
         self.admin.patch(node_path(node), {"metadata": {"labels": dict(labels)}})
 
     def annotate(self, node: str, annotations: Mapping[str, str | None]) -> None:
-        """Write annotations of a node."""
+        """Patch annotations of a node as the administrator."""
         self.admin.patch(node_path(node), {"metadata": {"annotations": dict(annotations)}})
 
     def told(self, namespace: str, reason: str) -> list[str]:
-        """What Events of this reason say in a namespace."""
+        """Return the messages of the Events with this reason in a namespace."""
         found = self.admin.list(f"/api/v1/namespaces/{namespace}/events", fields=f"reason={reason}")["items"]
         return [event["message"] for event in found]
 
     def clear(self) -> None:
-        """Take everything away that a round would find."""
+        """Delete the ConfigMaps and HyperConvergeds, and remove the CPU labels from all nodes."""
         api = self.admin.api
         maps = self.admin.list(MAPS, labels=capabilities.LABEL)["items"]
         others = self.admin.list(hyperconverged.PATH)["items"]
@@ -113,13 +116,13 @@ class Labelling:
 
 
 def reference(kind: str = "ConfigMap", how: str = events.REFERENCE_UPDATED) -> CloudEvent:
-    """What a source says of an object whose name does not matter."""
+    """Build the event of a source for an object of this kind, with an arbitrary name."""
     return resource(how, {"kind": kind, "apiVersion": "v1", "name": "any", "metadata": {"name": "any"}}, kind)
 
 
 @pytest.fixture
 def hindered_labelling(labelling: Labelling, spoiled: Functions, faults: Faults) -> Iterator[Labelling]:
-    """Give these, with `faults` between `label-cpu` and the API server."""
+    """Yield a `Labelling` whose `label-cpu` reaches the API server only through `faults`."""
     labelling.functions = spoiled
     yield labelling
     faults.speak_again()
@@ -127,7 +130,7 @@ def hindered_labelling(labelling: Labelling, spoiled: Functions, faults: Faults)
 
 @pytest.fixture
 def labelling(admin: Cluster, work: Workload, functions: Functions) -> Iterator[Labelling]:
-    """Give these; nothing that was remembered or told before counts."""
+    """Yield a `Labelling` with no positions, rounds or recorded problems left from earlier tests."""
     one = Labelling(admin, work, functions)
     for known in (label_cpu.TURNS, label_cpu.ROUNDS):
         known.clear()
@@ -138,7 +141,7 @@ def labelling(admin: Cluster, work: Workload, functions: Functions) -> Iterator[
 
 @pytest.fixture
 def kubevirt(admin: Cluster, work: Workload) -> Iterator[str]:
-    """Give the path of a KubeVirt that is there: as when KubeVirt is installed."""
+    """Yield the path of a KubeVirt object, whose existence means that KubeVirt is installed."""
     where = f"/apis/kubevirt.io/v1/namespaces/{work.namespace}/kubevirts"
     admin.create(
         where, {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {}}
@@ -148,6 +151,6 @@ def kubevirt(admin: Cluster, work: Workload) -> Iterator[str]:
 
 
 def patched(audit: Audit) -> list[str]:
-    """The nodes that `label-cpu` patched, each time."""
+    """Return the name of the node of each patch by `label-cpu`, in order."""
     writes = audit.writes_by("system:serviceaccount:node-maintenance:label-cpu")
     return [entry["objectRef"]["name"] for entry in writes if entry["verb"] == "patch"]

@@ -1,4 +1,4 @@
-"""Events about labels of CPUs whose data somebody forged or spoiled: refused or ignored, and never a 500 (X-1)."""
+"""Fuzz test of `label-cpu` with invalid event data: it rejects or ignores the event, and never responds 500 (X-1)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROUND = events.Reference("v1", "cpu-labels", "a-round", kind="Round")
 @proves("X-1")
 @pytest.mark.parametrize("kind", [kind for kind in label_cpu.CONSUMES if kind != events.TICK])
 def test_spoiled_data_is_no_crash(labelling: Labelling, kind: str) -> None:
-    """X-1: any field of any other type, wherever it is."""
+    """X-1: `label-cpu` never crashes on event data in which any field has a value of another type."""
     labelling.offer({labelling.work.node(): HASWELL})
     due = kind == events.LABELS_DUE
     honest = events.event(kind, "test", ROUND, data={"after": "a"}) if due else reference(how=kind)

@@ -1,4 +1,4 @@
-"""`label-cpu` on a real API server: which nodes get which labels, by one patch each, and what changes nothing."""
+"""Tests of `label-cpu` on a real API server: the labels of each node, the patches, and changes without effect."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FOREIGN = "host-model-cpu.node.kubevirt.io/Haswell"
 
 
 def on_two_pages(labelling: Labelling, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Have the nodes that are there come on two pages, the last one on the second; returns their names."""
+    """Set the page size so that the existing nodes fill two pages, the last node on the second; return their names."""
     nodes = [node["metadata"]["name"] for node in labelling.admin.list(NODES)["items"]]
     monkeypatch.setattr(lookup, "PAGE", len(nodes) - 1)
     return nodes
@@ -43,7 +43,10 @@ def on_two_pages(labelling: Labelling, monkeypatch: pytest.MonkeyPatch) -> list[
 
 @proves("OSV-30", "OSV-33", "OSV-35", "OSV-36", "OSV-38", "C13")
 def test_a_node_is_labelled_with_what_it_offers(labelling: Labelling, work: Workload, audit: Audit) -> None:
-    """Not with a model that is always obsolete, nor with what the least model has; by one patch, and once."""
+    """Check that a node gets its labels with a single patch, and that a second round patches nothing.
+
+    Models that are always obsolete and features of the minimum model get no label.
+    """
     node, other = work.node(), work.node()
     labelling.label(node, {OLDER: "true", FOREIGN: "true"})
     labelling.offer({node: HASWELL})
@@ -60,7 +63,10 @@ def test_a_node_is_labelled_with_what_it_offers(labelling: Labelling, work: Work
 
 @proves("OSV-30", "OSV-31")
 def test_a_model_is_obsolete_while_hyperconverged_names_it(labelling: Labelling, work: Workload) -> None:
-    """Its label goes and returns; what is always obsolete stays so, and is written nowhere."""
+    """Check that a model's label disappears while HyperConverged lists the model, and returns afterwards.
+
+    Models that are always obsolete stay so, and the step never writes them to HyperConverged.
+    """
     node = work.node()
     labelling.offer({node: HASWELL})
     seen = []
@@ -75,7 +81,7 @@ def test_a_model_is_obsolete_while_hyperconverged_names_it(labelling: Labelling,
 
 @proves("OSV-31")
 def test_a_model_that_is_a_number_is_refused_by_the_kind(labelling: Labelling) -> None:
-    """`486` without quotes."""
+    """Check that the CRD rejects the model `486` without quotes, which YAML reads as a number."""
     with pytest.raises(Rejected, match="must be of type string"):
         labelling.wish({"cpuModels": [486]})
 
@@ -83,7 +89,7 @@ def test_a_model_that_is_a_number_is_refused_by_the_kind(labelling: Labelling) -
 @proves("OSV-32", "C12")
 @pytest.mark.parametrize("field", ["minCPUModel", "minCPU"])
 def test_the_least_model_says_which_features_need_no_label(labelling: Labelling, work: Workload, field: str) -> None:
-    """Without one it is Penryn; under either name."""
+    """Check that features of the minimum model get no label, under either field name; the default is Penryn."""
     node = work.node()
     labelling.offer({node: HASWELL})
     features = []
@@ -98,7 +104,7 @@ def test_the_least_model_says_which_features_need_no_label(labelling: Labelling,
 
 @proves("OSV-32")
 def test_an_unknown_least_model_changes_nothing_and_is_told(labelling: Labelling, work: Workload, audit: Audit) -> None:
-    """At the object whose field it is, once however often it is seen."""
+    """Check that an unknown minimum model changes no label and causes one Event on the HyperConverged."""
     node = work.node()
     labelling.offer({node: HASWELL})
     labelling.wish({"minCPUModel": "Unheard"})
@@ -114,7 +120,7 @@ def test_an_unknown_least_model_changes_nothing_and_is_told(labelling: Labelling
 
 @proves("OSV-31", "OSV-38")
 def test_a_name_that_nobody_has_is_told(labelling: Labelling, work: Workload) -> None:
-    """A model that no table has, and a node that is not there: both are heeded all the same."""
+    """Check that an unknown model and an unknown node are recorded in Events, while valid entries still apply."""
     node = work.node()
     made = labelling.offer({node: HASWELL, "nodee-1": HASWELL})
     labelling.wish({"cpuModels": ["haswell", "Haswell"]})
@@ -132,7 +138,10 @@ def test_a_name_that_nobody_has_is_told(labelling: Labelling, work: Workload) ->
 
 @proves("OSV-33")
 def test_what_no_label_can_be_named_is_skipped_and_told(labelling: Labelling, work: Workload) -> None:
-    """The API server would refuse the whole patch."""
+    """Check that names that are invalid in a label are skipped and recorded in an Event.
+
+    The API server would reject the whole patch because of a single invalid name.
+    """
     node = work.node()
     labelling.offer({node: {"models": ["My CPU", "486x"], "features": ["sse4.1", "a b", "sse4.2"]}})
 
@@ -145,7 +154,10 @@ def test_what_no_label_can_be_named_is_skipped_and_told(labelling: Labelling, wo
 
 @proves("OSV-33", "OSV-38")
 def test_what_is_not_offered_any_more_is_taken_off(labelling: Labelling, work: Workload, audit: Audit) -> None:
-    """And all of it, with the mark, when nothing is said of the node any more; others' labels stay."""
+    """Check that outdated labels are removed, and all of them if no ConfigMap names the node any more.
+
+    The label that marks the node as managed is then removed too. Labels of other owners stay.
+    """
     node = work.node()
     labelling.label(node, {FOREIGN: "true"})
     labelling.offer({node: HASWELL})
@@ -167,7 +179,10 @@ def test_what_is_not_offered_any_more_is_taken_off(labelling: Labelling, work: W
 @proves("OSV-38")
 @pytest.mark.parametrize("entry", ["{", '{"models": [486], "features": []}', '{"models": [], "cpu": "Unheard"}'])
 def test_what_cannot_be_read_changes_nothing(labelling: Labelling, work: Workload, audit: Audit, entry: str) -> None:
-    """It may be about any node, so none loses its labels by it; what can be read beside it holds, and it is told."""
+    """Check that a malformed entry is recorded in one Event and removes no labels, while valid entries apply.
+
+    The entry may be about any node, so no node loses its labels because of it.
+    """
     node, other = work.node(), work.node()
     labelling.offer({node: HASWELL})
     labelling.changed()
@@ -187,7 +202,10 @@ def test_what_cannot_be_read_changes_nothing(labelling: Labelling, work: Workloa
 
 
 def test_a_node_in_two_places_is_left_as_it_is(labelling: Labelling, work: Workload) -> None:
-    """Both are named; when one lets it go the other holds."""
+    """Check that a node named by two ConfigMaps gets no labels until one of them no longer names it.
+
+    An Event names both ConfigMaps.
+    """
     node = work.node()
     labelling.offer({node: HASWELL}, "one")
     labelling.offer({node: {"models": ["Penryn"], "features": []}}, "two")
@@ -206,7 +224,10 @@ def test_a_node_in_two_places_is_left_as_it_is(labelling: Labelling, work: Workl
 
 @proves("C18")
 def test_of_two_hyperconvergeds_the_oldest_counts(labelling: Labelling, work: Workload) -> None:
-    """Whichever namespace it is in; the other is told that it is not read."""
+    """Check that the oldest HyperConverged of all namespaces applies.
+
+    The other one gets an Event that it is ignored.
+    """
     node, elsewhere = work.node(), work.add_namespace()
     labelling.offer({node: HASWELL})
     first = labelling.wish({"cpuModels": ["Haswell"]})["metadata"]
@@ -222,7 +243,10 @@ def test_of_two_hyperconvergeds_the_oldest_counts(labelling: Labelling, work: Wo
 
 @proves("OSV-39", "C29")
 def test_a_node_that_is_skipped_keeps_its_labels_and_catches_up(labelling: Labelling, work: Workload) -> None:
-    """`false`, or no annotation, ends it at the next tick."""
+    """Check that an annotated node keeps its labels, and is relabelled by the first tick after the annotation ends.
+
+    The annotation ends with the value `false` or with its removal.
+    """
     node = work.node()
     labelling.offer({node: HASWELL})
     labelling.changed()
@@ -246,7 +270,10 @@ def test_a_node_that_is_skipped_keeps_its_labels_and_catches_up(labelling: Label
 def test_an_annotation_that_says_neither_skips_nothing_and_is_told(
     labelling: Labelling, work: Workload, value: str
 ) -> None:
-    """Once, where `kubectl describe node` shows it."""
+    """Check that an invalid value of the skip annotation has no effect and causes one Event.
+
+    `kubectl describe node` shows the Event.
+    """
     node = work.node()
     labelling.annotate(node, {SKIP: value})
     labelling.offer({node: HASWELL})
@@ -262,7 +289,7 @@ def test_an_annotation_that_says_neither_skips_nothing_and_is_told(
 
 @proves("OSV-37")
 def test_who_asks_for_a_model_waits_for_a_labelled_node(labelling: Labelling, work: Workload) -> None:
-    """The scheduler knows the labels by their names alone."""
+    """Check that a pod with a node selector for a CPU model is scheduled once a node has that label."""
     node = work.node()
     pod = pod_on("", "asks")
     del pod["spec"]["nodeName"]
@@ -287,7 +314,10 @@ def test_who_asks_for_a_model_waits_for_a_labelled_node(labelling: Labelling, wo
 def test_where_kubevirt_is_installed_nothing_is_labelled(
     labelling: Labelling, work: Workload, audit: Audit, kubevirt: str
 ) -> None:
-    """Its own labeller does it; when KubeVirt is removed the next tick takes over."""
+    """Check that `label-cpu` writes nothing while KubeVirt is installed, and labels nodes at the next tick afterwards.
+
+    KubeVirt's own node-labeller writes these labels.
+    """
     node = work.node()
     labelling.offer({node: HASWELL})
 
@@ -306,10 +336,13 @@ def test_where_kubevirt_is_installed_nothing_is_labelled(
 def test_while_another_install_has_the_claim_nothing_is_labelled(
     labelling: Labelling, work: Workload, audit: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That one may be told other things of the same nodes."""
+    """Check that `label-cpu` writes nothing while another install holds the install lease.
+
+    The other install may have other ConfigMaps for the same nodes.
+    """
     node, theirs = work.node(), Account("kubevirt-hyperconverged", "functions")
     labelling.offer({node: HASWELL})
-    monkeypatch.setattr(acting, "CLAIMS", acting.Claims())  # what this process knew of the claim before
+    monkeypatch.setattr(acting, "CLAIMS", acting.Claims())  # drop the cached holder of the lease
     work.admin.create(LEASES, install_claim.claim_of(theirs, datetime.now(timezone.utc)))
 
     labelling.changed()
@@ -324,7 +357,7 @@ def test_while_another_install_has_the_claim_nothing_is_labelled(
 def test_what_was_lost_is_found_by_a_tick_and_a_second_one_writes_nothing(
     labelling: Labelling, work: Workload, audit: Audit
 ) -> None:
-    """An event, or a label that somebody took off."""
+    """Check that a tick repairs a lost event or a removed label, and that the next tick writes nothing."""
     node = work.node()
     labelling.offer({node: HASWELL})
     labelling.tick()
@@ -342,7 +375,7 @@ def test_what_was_lost_is_found_by_a_tick_and_a_second_one_writes_nothing(
 def test_a_change_of_hyperconverged_whose_event_was_lost_is_found_by_a_tick(
     labelling: Labelling, work: Workload
 ) -> None:
-    """The model that it names since is not labelled any more."""
+    """Check that a tick removes the label of a model that HyperConverged lists although the event was lost."""
     node = work.node()
     labelling.offer({node: HASWELL})
     labelling.tick()
@@ -355,7 +388,10 @@ def test_a_change_of_hyperconverged_whose_event_was_lost_is_found_by_a_tick(
 
 
 def test_the_status_of_hyperconverged_begins_no_round(labelling: Labelling, work: Workload, audit: Audit) -> None:
-    """Its generation tells a change of the spec; what differs meanwhile is for the tick."""
+    """Check that an update of only the HyperConverged's status starts no round.
+
+    The generation changes only with the spec. Ticks repair other differences.
+    """
     node = work.node()
     labelling.offer({node: HASWELL})
     labelling.wish({})
@@ -374,7 +410,11 @@ def test_the_status_of_hyperconverged_begins_no_round(labelling: Labelling, work
 def test_a_round_whose_first_answer_is_lost_begins_by_the_same_event_again(
     labelling: Labelling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of a HyperConverged whose status was written meanwhile; when the round has ended that begins none."""
+    """Check that a redelivered event starts the round again if the first reply was lost.
+
+    This also holds if an update of the HyperConverged's status arrived in between. After the end of the round, a status
+    update starts no round.
+    """
     on_two_pages(labelling, monkeypatch)
     labelling.offer({labelling.work.node(): HASWELL})
     labelling.wish({})
@@ -388,7 +428,10 @@ def test_a_round_whose_first_answer_is_lost_begins_by_the_same_event_again(
 
 @proves("X-6")
 def test_a_node_that_somebody_writes_meanwhile_is_read_again(hindered_labelling: Labelling, faults: Faults) -> None:
-    """And left as it is, if he skipped it. The broker brings the event again."""
+    """Check that a node with a conflicting write is read again when the broker redelivers the event.
+
+    A node that got the skip annotation meanwhile stays unchanged.
+    """
     labelling, work = hindered_labelling, hindered_labelling.work
     skipped, labelled = work.node(), work.node()
     labelling.offer({"kind": {**HASWELL, "nodes": [skipped, labelled]}})
@@ -412,7 +455,10 @@ def test_a_node_that_somebody_writes_meanwhile_is_read_again(hindered_labelling:
 def test_after_a_conflict_a_node_is_labelled_by_the_config_maps_as_they_are_then(
     hindered_labelling: Labelling, faults: Faults
 ) -> None:
-    """Whoever wrote it first may have known a later one, as another pod of this function does."""
+    """Check that the labels after a conflict come from the latest ConfigMaps.
+
+    The other writer, for example another replica of this function, may have used a newer ConfigMap.
+    """
     labelling, (first, second) = hindered_labelling, sorted(hindered_labelling.work.node() for _ in range(2))
     labelling.offer({"kind": {**HASWELL, "nodes": [first, second]}})
 
@@ -431,7 +477,7 @@ def test_after_a_conflict_a_node_is_labelled_by_the_config_maps_as_they_are_then
 def test_a_search_for_unknown_nodes_that_hangs_keeps_no_node_from_its_labels(
     hindered_labelling: Labelling, faults: Faults
 ) -> None:
-    """It has what time the labels leave."""
+    """Check that a hanging search for unknown nodes does not delay labels, because it runs after them."""
     labelling, node = hindered_labelling, hindered_labelling.work.node()
     labelling.offer({node: HASWELL})
     faults.spoil(lambda request: SILENCE if request == "list nodes 2" else None)
@@ -446,7 +492,10 @@ def test_a_search_for_unknown_nodes_that_hangs_keeps_no_node_from_its_labels(
 def test_a_round_ends_though_every_patch_hangs(
     hindered_labelling: Labelling, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As before an admission webhook that does not answer: no page is looked at again and again, and the last fails."""
+    """Check that a round ends even if every patch hangs, for example because of an admission webhook.
+
+    No page is repeated, and the event of the last page fails, so the broker retries it.
+    """
     labelling = hindered_labelling
     assert all(labelling.work.node() for _ in range(30))
     nodes = on_two_pages(labelling, monkeypatch)
@@ -466,7 +515,10 @@ def test_a_round_ends_though_every_patch_hangs(
 def test_a_round_whose_last_page_cannot_be_written_is_known_to_have_ended(
     hindered_labelling: Labelling, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The HyperConverged's status begins no other, and the last page's own event is tried again all the same."""
+    """Check that a round counts as finished although its last page cannot be written.
+
+    An update of the HyperConverged's status starts no other round, and the event of the last page is still retried.
+    """
     labelling, work = hindered_labelling, hindered_labelling.work
     assert work.node()
     nodes = on_two_pages(labelling, monkeypatch)
@@ -488,7 +540,7 @@ def test_a_round_whose_last_page_cannot_be_written_is_known_to_have_ended(
 def test_a_hyperconverged_whose_only_page_cannot_be_written_is_looked_at_again(
     hindered_labelling: Labelling, faults: Faults
 ) -> None:
-    """By the same event, which the broker brings again."""
+    """Check that a redelivered HyperConverged event starts its round again if its only page could not be written."""
     labelling, node = hindered_labelling, hindered_labelling.work.node()
     labelling.offer({node: HASWELL})
     labelling.wish({})
@@ -502,7 +554,11 @@ def test_a_hyperconverged_whose_only_page_cannot_be_written_is_looked_at_again(
 
 @proves("X-6")
 def test_a_node_that_cannot_be_written_stops_no_other(hindered_labelling: Labelling, faults: Faults) -> None:
-    """What is refused the next tick writes, what fails the next look; where all fails, the event is tried again."""
+    """Check that a node that cannot be patched does not stop the others.
+
+    The next tick repeats a rejected patch, and the round repeats a failed one. If every patch of a page fails, the
+    event is retried.
+    """
     labelling, work = hindered_labelling, hindered_labelling.work
     nodes = [work.node(), work.node()]
     labelling.offer({"kind": {**HASWELL, "nodes": nodes}})
@@ -526,7 +582,7 @@ def test_a_node_that_cannot_be_written_stops_no_other(hindered_labelling: Labell
 @proves("X-1")
 @pytest.mark.parametrize("after", [7, ["a"], {"a": 1}, True])
 def test_a_place_that_is_no_text_is_refused(functions: Functions, after: object) -> None:
-    """Nothing of it reaches the API server."""
+    """Check that an invalid position in the event data gets 400 and causes no API request."""
     about = events.Reference("v1", "cpu-labels", "a-round", kind="Round")
     answer = functions.post("label-cpu", events.event(events.LABELS_DUE, "test", about, data={"after": after}))
 
@@ -534,7 +590,10 @@ def test_a_place_that_is_no_text_is_refused(functions: Functions, after: object)
 
 
 def test_a_place_that_the_server_does_not_know_is_the_beginning(labelling: Labelling, work: Workload) -> None:
-    """It forgets them after some minutes."""
+    """Check that a round starts at the first page if the API server no longer accepts the continue token.
+
+    Continue tokens expire after some minutes.
+    """
     node = work.node()
     labelling.offer({node: HASWELL})
     about = events.Reference("v1", "cpu-labels", "a-round", kind="Round")
@@ -548,7 +607,11 @@ def test_a_place_that_the_server_does_not_know_is_the_beginning(labelling: Label
 def test_a_tick_reaches_the_last_nodes_though_the_server_has_forgotten_the_pages_before(
     hindered_labelling: Labelling, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As etcd is compacted while ticks go round thousands: the answer to the old place has another one, as here."""
+    """Check that ticks reach the last page although the API server rejects the expired continue token.
+
+    With thousands of nodes, etcd is compacted between ticks. The API server's 410 response has a fresh token, as in
+    this test.
+    """
     labelling = hindered_labelling
     assert all(labelling.work.node() for _ in range(2))
     nodes = on_two_pages(labelling, monkeypatch)
@@ -564,7 +627,7 @@ def test_a_tick_reaches_the_last_nodes_though_the_server_has_forgotten_the_pages
 
 
 def test_another_kind_concerns_nobody(labelling: Labelling, work: Workload, audit: Audit) -> None:
-    """A Secret's change comes by the same type of event."""
+    """Check that an event of another kind is ignored; a Secret's update has the same event type."""
     node = work.node()
     labelling.offer({node: HASWELL})
 
@@ -574,7 +637,10 @@ def test_another_kind_concerns_nobody(labelling: Labelling, work: Workload, audi
 
 
 def test_where_nothing_is_offered_a_tick_costs_two_requests(hindered_labelling: Labelling, faults: Faults) -> None:
-    """ConfigMaps and marked nodes: none of either. Where something is, two more, and the claim."""
+    """Check that a tick lists only ConfigMaps and managed nodes if neither exist.
+
+    If they exist, it makes two more lists, and reads the install lease.
+    """
     labelling, work = hindered_labelling, hindered_labelling.work
     faults.spoil(lambda _request: None)
     labelling.functions.answer("label-cpu", tick())
@@ -586,13 +652,16 @@ def test_where_nothing_is_offered_a_tick_costs_two_requests(hindered_labelling: 
     labelling.functions.answer("label-cpu", tick())
 
     looked = ("list configmaps", "list nodes", "list hyperconvergeds", "list kubevirts")
-    del faults.seen["get leases"]  # whose the cluster is, is asked once a minute where somebody has the claim
+    del faults.seen["get leases"]  # the install lease is read only about once a minute
     assert faults.seen == dict.fromkeys(looked, 1)
 
 
 @proves("OSV-38")
 def test_half_a_character_in_one_entry_stops_no_node(labelling: Labelling, work: Workload) -> None:
-    """JSON may say one, and nobody can write it: that entry is malformed, and told."""
+    """Check that an entry with a lone surrogate counts as malformed and does not affect other nodes.
+
+    JSON can contain a lone surrogate, but it has no UTF-8 encoding.
+    """
     node = work.node()
     labelling.offer({node: HASWELL, "other": '{"models": ["\\ud800"], "features": []}'})
     labelling.changed()

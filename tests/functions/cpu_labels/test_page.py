@@ -1,4 +1,4 @@
-"""What docs/cpu-labels.md shows and lists is so."""
+"""Tests that the examples and lists in docs/cpu-labels.md are true."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAP, HYPERCONVERGED = (yaml.safe_load(shown) for shown in re.findall(r"```yaml\n
 
 @pytest.fixture
 def labels(labelling: Labelling, work: Workload) -> dict[str, set[str]]:
-    """Give node of the page → labels, with the ConfigMap as it stands there, and the HyperConverged behind it."""
+    """Return the labels of each node of the page, with the page's ConfigMap and HyperConverged applied."""
     nodes = {name: work.node() for name in ("worker-1", "worker-2", "worker-3")}
 
     def here(text: str) -> str:
@@ -37,28 +37,32 @@ def labels(labelling: Labelling, work: Workload) -> dict[str, set[str]]:
 
 @proves("OSV-31", "OSV-32", "OSV-38")
 def test_the_objects_that_the_page_shows_have_nodes_labelled(labels: dict[str, set[str]]) -> None:
-    """One that is named by its key, and two that an entry lists; Haswell is obsolete, and Nehalem has sse4.2."""
+    """Check the labels that result from the page's ConfigMap and HyperConverged.
+
+    One node is named by its own key, and two are listed in an entry. Haswell is obsolete, and Nehalem already has
+    sse4.2.
+    """
     assert {name for name in labels["worker-1"] if name.startswith(MODEL)} == {f"{MODEL}Penryn"}
     assert {f"{FEATURE}avx2", f"{FEATURE}smep"} < labels["worker-1"]
     assert labels["worker-2"] == labels["worker-3"] == {f"{MODEL}Penryn"}
 
 
 def test_the_page_has_the_labels_as_they_are_written() -> None:
-    """On nodes, and on the ConfigMap."""
+    """Check that the page names the ConfigMap's label and the nodes' labels as the code writes them."""
     assert MAP["metadata"]["labels"] == {LABEL: ""}
     assert all(f"| `{name}" in PAGE for name in (MODEL, FEATURE, MARK))
 
 
 @proves("OSV-30")
 def test_the_page_names_what_is_always_obsolete() -> None:
-    """All fifteen, which no object shows."""
+    """Check that the page lists all fifteen models that are always obsolete, because no object lists them."""
     said = re.search(r"Always obsolete are (.*?)\. Without", PAGE, re.DOTALL)
     assert said is not None
     assert set(re.findall(r"`(\w+)`", said[1])) == ALWAYS_OBSOLETE
 
 
 def test_the_page_lists_every_reason_of_an_event() -> None:
-    """Who finds one at his object finds what it is about."""
+    """Check that the page explains the reason of every Event that the step records."""
     known: dict[str, Any] = vars(problems)
     reasons = {value for name, value in known.items() if name.isupper() and isinstance(value, str)}
     section = PAGE.partition("## What is wrong")[2].partition("\n## ")[0]

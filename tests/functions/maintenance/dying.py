@@ -1,4 +1,4 @@
-"""`begin` on one NodeMaintenance, killed after so many writes: `dying KUBECONFIG PATH WRITES`."""
+"""Program that runs `begin` and is killed after some writes: `dying KUBECONFIG PATH WRITES`."""
 
 from __future__ import annotations
 

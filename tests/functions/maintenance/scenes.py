@@ -1,4 +1,4 @@
-"""Each step of the maintenance, just before it acts: its maintenance on the cluster, and the event that calls it."""
+"""Scenarios of the maintenance steps: the cluster state just before a step, and the event that triggers it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.functions.hints import added, node_updated, said, tick, updated
 from tests.workload import Workload
 
 Scene = Callable[[Functions, Workload], BaseCloudEvent]
-"""Brings a maintenance to where the step is next; gives the event that calls it."""
+"""Prepares a maintenance for which the step is next, and returns the event that triggers the step."""
 
 
 def begin(_functions: Functions, work: Workload) -> BaseCloudEvent:

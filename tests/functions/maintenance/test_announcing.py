@@ -1,4 +1,4 @@
-"""Kubernetes Events on a real API server: what `kubectl describe` shows of a maintenance and of its node."""
+"""Tests of the Kubernetes Events that `kubectl describe` shows for a maintenance and its node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group
 
 
 def about(work: Workload, kind: str, name: str) -> dict[str, Object]:
-    """Reason → the one Event with it about an object."""
+    """Return our Events about an object by reason; each reason occurs once."""
     found = work.admin.list(EVENTS, fields=f"involvedObject.kind={kind},involvedObject.name={name}")["items"]
     ours = [item for item in found if item["source"].get("component") == "node-maintenance"]
     assert len({item["reason"] for item in ours}) == len(ours)
@@ -34,7 +34,7 @@ def about(work: Workload, kind: str, name: str) -> dict[str, Object]:
 
 
 def kubelets_event(node: str, reason: str) -> Object:
-    """What a kubelet writes, up to ten seconds after its node was cordoned."""
+    """Build the Event that a kubelet writes up to ten seconds after its node was cordoned."""
     moment = timestamp(datetime.now(timezone.utc))
     return {
         "apiVersion": "v1",
@@ -47,13 +47,13 @@ def kubelets_event(node: str, reason: str) -> Object:
 
 
 def described(work: Workload, item: Object) -> str:
-    """What kubectl describe says of a maintenance."""
+    """Return the Events that `kubectl describe` prints for a maintenance."""
     kind = f"nodemaintenances.{m.group(item).api_version.split('/')[0]}"
     return work.local.kubectl("describe", kind, item["metadata"]["name"]).stdout.partition("\nEvents:")[2]
 
 
 def succeeded(functions: Functions, work: Workload, node: str, group: Group) -> Object:
-    """A maintenance of an empty node, all steps done."""
+    """Run all steps of a maintenance of an empty node, and return the maintenance after its success."""
     item = drain(functions, work, work.maintenance(node, group, reason="new disk"))
     assert item["status"]["phase"] == "Succeeded"
     return item
@@ -62,7 +62,7 @@ def succeeded(functions: Functions, work: Workload, node: str, group: Group) -> 
 @proves("NMO-27")
 @every_group
 def test_a_maintenance_is_told_at_itself_and_at_its_node(functions: Functions, work: Workload, group: Group) -> None:
-    """NMO-27: BeginMaintenance and SucceedMaintenance are found by kubectl describe, of both, each once."""
+    """NMO-27: `kubectl describe` of maintenance and node shows BeginMaintenance and SucceedMaintenance once."""
     node = work.node()
     item = succeeded(functions, work, node, group)
 
@@ -74,8 +74,7 @@ def test_a_maintenance_is_told_at_itself_and_at_its_node(functions: Functions, w
 
 @proves("OSV-12", "OSV-12a")
 def test_a_cordoned_node_is_told_once_beside_a_kubelet(functions: Functions, work: Workload) -> None:
-    """OSV-12, OSV-12a: told when the status first says that the node is cordoned; the kubelet tells it later, in words
-    that are not ours."""
+    """OSV-12, OSV-12a: CordonNode is recorded once on the node, apart from the kubelet's own Event."""
     node = work.node()
     item = succeeded(functions, work, node, next(iter(GROUPS.values())))
 
@@ -88,12 +87,12 @@ def test_a_cordoned_node_is_told_once_beside_a_kubelet(functions: Functions, wor
     described = work.local.kubectl("describe", "node", node).stdout
     assert described.count("Cordon a node") == described.count("CordonNode") == 1
     assert described.count(f"Node {node} status is now: NodeNotSchedulable") == 1
-    assert described.count("NodeNotSchedulable") == 2  # reason and message of the kubelet's own
+    assert described.count("NodeNotSchedulable") == 2  # in the reason and the message of the kubelet's Event
 
 
 @proves("NMO-27", "OSV-12")
 def test_the_end_is_told_at_the_node(functions: Functions, work: Workload) -> None:
-    """NMO-27, OSV-12: UncordonNode and RemovedMaintenance; the maintenance itself is gone by then."""
+    """NMO-27, OSV-12: `restore` records UncordonNode on the node, and RemovedMaintenance on node and maintenance."""
     node = work.node()
     item = succeeded(functions, work, node, next(iter(GROUPS.values())))
     work.delete(m.path(item))
@@ -115,7 +114,7 @@ def test_the_end_is_told_at_the_node(functions: Functions, work: Workload) -> No
 
 @proves("NMO-27")
 def test_a_failure_is_a_warning_that_says_why(functions: Functions, work: Workload) -> None:
-    """NMO-27, NMO-19: FailedMaintenance names what is wrong; trying again and failing again tells nothing new."""
+    """NMO-27, NMO-19: FailedMaintenance is a Warning with the error; the same failure is not recorded again."""
     item = work.maintenance("no-such-node")
     for _ in range(2):
         failed = functions.answer("begin", added(item))
@@ -129,7 +128,7 @@ def test_a_failure_is_a_warning_that_says_why(functions: Functions, work: Worklo
 
 @proves("OSV-12")
 def test_replayed_events_tell_nothing_again(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-27, OSV-12, X-2: the second delivery of each event finds all done, and writes no Event."""
+    """NMO-27, OSV-12, X-2: a redelivered event writes no Kubernetes Event."""
     node = work.node()
     item = succeeded(functions, work, node, next(iter(GROUPS.values())))
     before = len(audit.writes_by())
@@ -142,7 +141,7 @@ def test_replayed_events_tell_nothing_again(functions: Functions, work: Workload
 
 
 def test_what_happens_again_is_counted(functions: Functions, work: Workload, audit: Audit) -> None:
-    """OSV-12: drained, then a pod comes late and goes: one Event SucceedMaintenance with count 2; begun only once."""
+    """OSV-12: a second success increments the count of SucceedMaintenance; BeginMaintenance keeps count 1."""
     node = work.node()
     item = succeeded(functions, work, node, next(iter(GROUPS.values())))
     work.pods(node, "late")
@@ -156,11 +155,11 @@ def test_what_happens_again_is_counted(functions: Functions, work: Workload, aud
     told = about(work, "Node", node)
     assert (told[SUCCEED]["count"], told[BEGIN]["count"]) == (2, 1)
     patched = [what for what in written(audit.writes_by()[before:]) if what[:2] == ("patch", "events")]
-    assert len(patched) == 2  # at the maintenance and at its node, and none of somebody else's
+    assert len(patched) == 2  # one on the maintenance and one on its node
 
 
 def test_a_maintenance_goes_on_where_no_event_may_be_written(work: Workload, caplog: pytest.LogCaptureFixture) -> None:
-    """NMO-27: an announcement that is refused is in the log and stops nothing."""
+    """NMO-27: a Kubernetes Event that the API server rejects is logged and raises no error."""
     item = work.maintenance("n")
     nobody = Cluster(str(work.local.kubeconfig_for(UNPRIVILEGED)))
 

@@ -1,4 +1,4 @@
-"""What becomes of a batch that was not done, and what several batches answer together (rules 8 and 9)."""
+"""Tests of undecided evictions (no answer, conflict, busy server) and of merged replies (rules 8 and 9)."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def blocked(name: str, reason: str) -> Blocked:
 
 
 def known(name: str, reason: str) -> Object:
-    """A maintenance whose status has that pod blocked."""
+    """Build a maintenance whose status reports this pod as blocked."""
     return maintenance({"blockedPods": [{"namespace": "ns", "name": name, "reason": reason}]})
 
 
 @pytest.mark.parametrize("reason", ["NoAnswer", "Changing", "Busy"])
 def test_with_progress_elsewhere_it_is_tried_again_at_once(reason: str) -> None:
-    """It is not blocked: the next look sees whether it was done."""
+    """Undecided evictions are not blocked and cause another pass if the batch evicted another pod."""
     batch = Batch(evicted=[{"uid": "x"}], blocked=[blocked("a", reason), blocked("b", "Error")])
 
     assert _more(batch, NOBODY)
@@ -44,7 +44,7 @@ def test_with_progress_elsewhere_it_is_tried_again_at_once(reason: str) -> None:
 
 @pytest.mark.parametrize("reason", ["NoAnswer", "Changing", "Busy"])
 def test_without_progress_it_is_blocked(reason: str) -> None:
-    """Nothing went: no haste."""
+    """Undecided evictions are blocked if the batch evicted no pod."""
     batch = Batch(blocked=[blocked("a", reason)])
 
     assert not _more(batch, NOBODY)
@@ -52,7 +52,7 @@ def test_without_progress_it_is_blocked(reason: str) -> None:
 
 
 def test_one_that_was_blocked_before_stays_so() -> None:
-    """Others go beside it, again and again; its pause grows all the same."""
+    """Pods that were blocked before stay blocked while others are evicted, so that their backoff grows."""
     batch = Batch(evicted=[{"uid": "x"}], blocked=[blocked("a", "NoAnswer")])
 
     assert not _more(batch, known("a", "NoAnswer"))
@@ -60,7 +60,7 @@ def test_one_that_was_blocked_before_stays_so() -> None:
 
 
 def test_whose_turn_did_not_come_goes_on_at_once_only_with_progress() -> None:
-    """A server too slow to evict any is not asked again in the same breath; the status says why."""
+    """Deferred pods cause another pass only if the batch made progress; otherwise they are blocked as `NoTime`."""
     fast, slow = Batch(gone=[{"uid": "x"}], unsent=[pod("a")]), Batch(unsent=[pod("a")])
 
     assert _more(fast, NOBODY)
@@ -69,7 +69,7 @@ def test_whose_turn_did_not_come_goes_on_at_once_only_with_progress() -> None:
 
 
 def test_the_pod_of_evict_itself_says_what_it_waits_for() -> None:
-    """Others than the API server: its own evictions from other nodes, whose answers it has to tell."""
+    """Check that evict's own pod is blocked with the message that evictions on other nodes are not answered yet."""
     batch = Batch(unsent=[pod("a"), pod("b")])
 
     assert not _more(batch, NOBODY, "b")
@@ -77,7 +77,7 @@ def test_the_pod_of_evict_itself_says_what_it_waits_for() -> None:
 
 
 def test_what_is_under_way_is_neither_blocked_nor_a_reason_for_haste() -> None:
-    """Its pod will be seen to go; those whose turn did not come are next."""
+    """Evictions in flight alone cause no further pass; deferred pods next to them do."""
     assert not _more(Batch(under_way=[{"uid": "x"}]), NOBODY)
     assert _more(Batch(under_way=[{"uid": "x"}], unsent=[pod("a")]), NOBODY)
 
@@ -87,7 +87,7 @@ HINT = events.event(events.BUDGET_OPENED, "test", OF, "node-1")
 
 
 def told(*evicted: str, blocked: Sequence[Object] = (), error: str = "", more: bool = False) -> BaseCloudEvent:
-    """What one batch answers."""
+    """Build the reply of one batch."""
     data: dict[str, Any] = {"evicted": [{"uid": uid} for uid in evicted], "blocked": list(blocked), "error": error}
     flags = ("more",) if more else ()
     return events.event(events.PODS_EVICTED, "evict", OF, "node-1", cause=HINT, data=data, flags=flags)
@@ -98,7 +98,7 @@ def refused(uid: str, message: str, **more: str) -> Object:
 
 
 def merged(*replies: BaseCloudEvent, more: bool = False) -> BaseCloudEvent:
-    """The one answer to batches that each gave one of these."""
+    """Return the single reply that merges the replies of several batches."""
     answer = LookingAtPods().merged(HINT, [[reply] for reply in replies], more=more)
     assert answer is not None
     (reply,) = answer
@@ -106,7 +106,7 @@ def merged(*replies: BaseCloudEvent, more: bool = False) -> BaseCloudEvent:
 
 
 def test_several_batches_answer_as_one() -> None:
-    """Rule 8: who was evicted by any; who is refused now, or rests since an earlier one; each error once."""
+    """Rule 8: the merged reply has all evicted pods, all refusals that still hold, and each error once."""
     resting = refused("b", "too busy", retryAfter="2026-01-02T03:04:05Z")
     first = told("a", blocked=[resting, refused("c", "earlier")], error="too busy")
     last = told("d", blocked=[refused("e", "forbidden")], error="forbidden")
@@ -121,7 +121,7 @@ def test_several_batches_answer_as_one() -> None:
 
 
 def test_who_rested_and_was_asked_again_is_named_once() -> None:
-    """Rule 9: the later answer about a pod counts, be it evicted or refused."""
+    """Rule 9: of several outcomes of one pod, the merged reply has only the latest."""
     resting = [refused(uid, "too busy", retryAfter="2026-01-02T03:04:05Z") for uid in ("a", "b")]
 
     data = data_of(merged(told(blocked=resting), told("a", blocked=[refused("b", "forbidden")], error="forbidden")))
@@ -130,7 +130,7 @@ def test_who_rested_and_was_asked_again_is_named_once() -> None:
 
 
 def test_that_there_is_more_to_see_is_not_lost() -> None:
-    """Rule 8: said by the last batch, or by a batch behind it that failed."""
+    """Rule 8: the merged reply asks for another pass if the last batch does, or if a later batch failed."""
     failure = events.event(events.MAINTENANCE_FAILED, "evict", OF, "node-1", cause=HINT, data={"error": "x"})
 
     flagged = [merged(told("a"), told("b", more=True)), merged(told("a"), told("b"), failure)]
@@ -140,7 +140,7 @@ def test_that_there_is_more_to_see_is_not_lost() -> None:
 
 
 def test_however_many_are_refused_and_at_whatever_length_an_event_can_say_it() -> None:
-    """X-6: in one batch, and in several that answer as one; whoever has no place there is tried at each look."""
+    """X-6: a reply with many long refusals stays within the size limit of an event and leaves out the rest."""
     many = [
         {"namespace": "ns", "name": f"pod-{number}", "uid": f"{of}{number}"} for of in "ab" for number in range(330)
     ]
@@ -161,7 +161,7 @@ def test_however_many_are_refused_and_at_whatever_length_an_event_can_say_it() -
 
 
 def test_the_same_pods_are_told_whatever_order_they_were_refused_in() -> None:
-    """Rule 9: one that is left out at times would never rest, nor be blocked for long."""
+    """Rule 9: the event holds the same pods in any order of refusals, since an omitted pod loses its backoff."""
     said = "\N{PILE OF POO}" * 1024
     blocked = [
         Blocked({"namespace": "ns", "name": f"pod-{number:03}", "uid": str(number)}, "Error", said)
@@ -175,7 +175,7 @@ def test_the_same_pods_are_told_whatever_order_they_were_refused_in() -> None:
 
 
 def test_what_is_left_is_looked_at_again_where_it_is_too_much_for_an_event() -> None:
-    """X-6: a pod's finalizers are as long as its owner likes."""
+    """X-6: the snapshot leaves out the remaining pods if their finalizers are too long for an event."""
     left = [pod("a", finalizers=[f"example.com/{'x' * 60}"] * 6000)]
 
     assert "left" not in Looked.at(maintenance(), is_closed=True, left=left).as_data()
@@ -183,7 +183,7 @@ def test_what_is_left_is_looked_at_again_where_it_is_too_much_for_an_event() -> 
 
 
 def test_batches_without_an_answer_answer_nothing() -> None:
-    """Rule 8: nothing to say, and nothing more to see; with more to see it is looked again."""
+    """Rule 8: empty replies merge into an empty reply, or into None if another pass must follow."""
     looking = LookingAtPods()
 
     assert looking.merged(HINT, [[], []], more=False) == []

@@ -1,4 +1,4 @@
-"""`begin` on a real API server."""
+"""Tests of `begin` on a real API server."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.workload import Audit, Workload, written
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 
 HELD, EXPIRED = "2999-01-01T00:00:00.000000Z", "2020-01-01T00:00:00.000000Z"
-"""When the lease of another tool was renewed that it still has, and of one that let it expire."""
+"""Renew times of another tool's lease: one for a lease that is still valid, one for an expired lease."""
 
 
 def foreign_lease(work: Workload, node: str, renewed: str, holder: str | None = "another-tool") -> None:
-    """Have another tool hold the node's lease."""
+    """Create the node's lease with another tool as its holder."""
     spec = {"holderIdentity": holder, "leaseDurationSeconds": 60, "renewTime": renewed}
     work.admin.create(leases.LEASES, {"metadata": {"name": leases.lease_name(node)}, "spec": spec})
 
@@ -38,7 +38,7 @@ def foreign_lease(work: Workload, node: str, renewed: str, holder: str | None = 
 @proves("NMO-7", "NMO-11", "NMO-16", "KNM-3")
 @every_group
 def test_the_node_is_held_and_counted(functions: Functions, work: Workload, group: Group) -> None:
-    """NMO-11, NMO-16, NMO-20, KNM-3, X-7: finalizer, owner, lease and counts are in place when it has begun."""
+    """NMO-11, NMO-16, NMO-20, KNM-3, X-7: `begin` sets finalizer, owner, lease and pod counts."""
     node = work.node()
     work.pods(node, "bare", "second")
     work.pods(node, "static", annotations={"kubernetes.io/config.mirror": "x"})
@@ -70,7 +70,7 @@ def test_the_node_is_held_and_counted(functions: Functions, work: Workload, grou
 
 @proves("X-1")
 def test_only_the_object_and_the_lease_are_written(functions: Functions, work: Workload, audit: Audit) -> None:
-    """X-1, NMO-11: one patch of the object and one new lease; the node and its pods are not touched."""
+    """X-1, NMO-11: `begin` creates one lease and patches the maintenance once; it writes neither node nor pods."""
     node = work.node()
     item = work.maintenance(node)
 
@@ -82,9 +82,9 @@ def test_only_the_object_and_the_lease_are_written(functions: Functions, work: W
 
 @proves("X-2", "NMO-11")
 def test_a_duplicate_writes_nothing_and_says_the_same(functions: Functions, work: Workload, audit: Audit) -> None:
-    """X-2: begun twice, the second time nothing is written, the counts stay and the answer is the same event.
+    """X-2: a duplicate event writes nothing, and its reply is the same event without the snapshot.
 
-    But for what it has seen: it does not look at the pods again, and so `status` does.
+    The second pass does not read the pods, so `status` reads them.
     """
     node = work.node()
     work.pods(node, "bare")
@@ -107,7 +107,7 @@ def test_a_duplicate_writes_nothing_and_says_the_same(functions: Functions, work
 
 
 def test_what_is_read_is_read_once(functions: Functions, work: Workload) -> None:
-    """Five requests, while it is known which install acts; a duplicate counts no pods and writes nothing."""
+    """Check that `begin` sends five requests for a new maintenance, and three reads for a duplicate event."""
     CLAIMS.confirm(functions.clusters["begin"])
     node = work.node()
     item = work.maintenance(node)
@@ -126,7 +126,7 @@ def test_what_is_read_is_read_once(functions: Functions, work: Workload) -> None
 
 @pytest.mark.parametrize("mode", ["binary", "structured"])
 def test_both_modes_are_understood(functions: Functions, work: Workload, mode: str) -> None:
-    """X-1: an event begins a maintenance in binary mode and in structured mode."""
+    """X-1: `begin` accepts an event in binary and in structured mode."""
     item = work.maintenance(work.node())
 
     response = functions.post("begin", added(item), mode=mode)
@@ -138,7 +138,7 @@ def test_both_modes_are_understood(functions: Functions, work: Workload, mode: s
 
 @proves("NMO-19")
 def test_an_unknown_node_is_a_failure(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-19: for a node that is not there the answer is maintenance.failed, and nothing is written."""
+    """NMO-19: for an unknown node, `begin` emits `maintenance.failed` and writes nothing."""
     item = work.maintenance("nowhere")
 
     reply = functions.answer("begin", added(item))
@@ -151,7 +151,7 @@ def test_an_unknown_node_is_a_failure(functions: Functions, work: Workload, audi
 
 @pytest.mark.parametrize("suffix", ["/status", "/", "/..", "?x=1", "#x", ",x", "=x", " ", "\n"])
 def test_an_odd_node_name_is_an_unknown_node(functions: Functions, work: Workload, audit: Audit, suffix: str) -> None:
-    """NMO-19: a name that only resembles a node's, in a path or a selector, names no node, and the status says so."""
+    """NMO-19: a node name with characters of a path or a selector is an unknown node, and the status reports that."""
     name = f"{work.node()}{suffix}"
     item = work.maintenance(name)
 
@@ -166,7 +166,7 @@ def test_an_odd_node_name_is_an_unknown_node(functions: Functions, work: Workloa
 
 
 def test_one_that_has_succeeded_is_not_begun_again(functions: Functions, work: Workload) -> None:
-    """X-2: its first event comes twice: nobody drains a node that is drained."""
+    """X-2: `begin` ignores a duplicate of the first event after the drain has succeeded."""
     item = drain(functions, work, work.maintenance(work.node()))
     assert m.phase(item) == m.SUCCEEDED
 
@@ -178,7 +178,7 @@ def test_one_that_has_succeeded_is_not_begun_again(functions: Functions, work: W
 def test_a_second_maintenance_of_the_node_is_refused(
     functions: Functions, work: Workload, audit: Audit, second_group: Group
 ) -> None:
-    """NMO-22, X-7: the second one, of whichever group, fails naming the first, and nothing is written."""
+    """NMO-22, X-7: a second maintenance of the node, of any group, fails with the first one's name."""
     node = work.node()
     first, second = work.maintenance(node), work.maintenance(node, second_group)
     functions.begin(first)
@@ -192,7 +192,7 @@ def test_a_second_maintenance_of_the_node_is_refused(
     assert said_why.startswith(f"invalid nodeName, a NodeMaintenance for node {node} already exists: ")
     assert first["metadata"]["name"] in said_why
     refused = [(entry["verb"], entry["responseStatus"]["code"]) for entry in audit.writes_by()[writes:]]
-    assert refused == [("create", 409)]  # the lease is there
+    assert refused == [("create", 409)]  # the lease exists already
 
 
 @proves("NMO-22")
@@ -200,7 +200,7 @@ def test_a_second_maintenance_of_the_node_is_refused(
 def test_a_second_maintenance_is_refused_also_where_the_lease_was_deleted(
     functions: Functions, work: Workload, audit: Audit, second_group: Group
 ) -> None:
-    """NMO-22: the node is another one's until that gives it back, whatever somebody did to its lease."""
+    """NMO-22: a second maintenance of the node fails even if the first one's lease was deleted."""
     node = work.node()
     first = drain(functions, work, work.maintenance(node))
     work.delete(leases.lease_path(node))
@@ -223,7 +223,7 @@ def test_a_second_maintenance_is_refused_also_where_the_lease_was_deleted(
     ids=["held", "expired"],
 )
 def test_a_lease_of_another_tool(functions: Functions, work: Workload, renewed: str, begins: bool) -> None:
-    """NMO-27a: a lease that somebody else holds stops the maintenance; one they let expire is taken over."""
+    """NMO-27a: another tool's valid lease blocks the maintenance; `begin` takes over an expired one."""
     node = work.node()
     foreign_lease(work, node, renewed)
     item = work.maintenance(node)
@@ -245,7 +245,7 @@ def test_a_lease_of_another_tool(functions: Functions, work: Workload, renewed: 
 
 @pytest.mark.parametrize("holder", ["", None], ids=["empty", "null"])
 def test_a_lease_that_was_released_holds_nobody_up(functions: Functions, work: Workload, holder: str | None) -> None:
-    """NMO-27a: some release a lease by taking their name off: its time is not over, and it is nobody's."""
+    """NMO-27a: a lease without a holder does not block the maintenance, even before it expires."""
     node = work.node()
     foreign_lease(work, node, HELD, holder)
     item = work.maintenance(node)
@@ -256,7 +256,7 @@ def test_a_lease_that_was_released_holds_nobody_up(functions: Functions, work: W
 
 
 def test_a_lease_that_is_released_while_it_is_acquired_is_no_failure(functions: Functions, work: Workload) -> None:
-    """X-6: its holder deletes it between its reading and the write: the broker tries again, and nothing is told."""
+    """X-6: `begin` answers 503 if the lease is deleted between its read and its write, and succeeds when retried."""
     node = work.node()
     path = leases.lease_path(node)
     foreign_lease(work, node, EXPIRED)
@@ -271,7 +271,7 @@ def test_a_lease_that_is_released_while_it_is_acquired_is_no_failure(functions: 
 
 
 def test_a_lease_that_goes_before_it_is_read_is_no_failure(functions: Functions, work: Workload) -> None:
-    """X-6: it was there when ours was to be created, and is gone when its holder is asked for: tried again."""
+    """X-6: `begin` answers 503 if the lease is deleted between the failed create and the read of the holder."""
     node = work.node()
     path = leases.lease_path(node)
     foreign_lease(work, node, HELD)
@@ -286,7 +286,7 @@ def test_a_lease_that_goes_before_it_is_read_is_no_failure(functions: Functions,
 
 
 def test_a_lease_that_is_renewed_while_it_is_acquired_is_its_holder_s(functions: Functions, work: Workload) -> None:
-    """NMO-27a, X-6: its holder comes back between reading and write: not taken over, and told at the next try."""
+    """NMO-27a, X-6: `begin` does not take over an expired lease that its holder renews between read and write."""
     node = work.node()
     path = leases.lease_path(node)
     foreign_lease(work, node, EXPIRED)
@@ -305,7 +305,7 @@ def test_a_lease_that_is_renewed_while_it_is_acquired_is_its_holder_s(functions:
 
 @proves("NMO-27a")
 def test_one_whose_lease_another_maintenance_has_says_whose(functions: Functions, work: Workload) -> None:
-    """NMO-27a: it has begun, so it counts the renewal that failed, and names the holder by group and name."""
+    """NMO-27a: for a maintenance in progress, `begin` counts the failed renewal and names the lease's new holder."""
     node = work.node()
     item, other = work.maintenance(node), work.maintenance(node, KUBEVIRT)
     functions.begin(item)
@@ -322,14 +322,14 @@ def test_one_whose_lease_another_maintenance_has_says_whose(functions: Functions
 
 @proves("NMO-7", "NMO-11")
 def test_a_daemon_without_its_daemonset_counts_among_those_that_leave(functions: Functions, work: Workload) -> None:
-    """NMO-7, NMO-11: it will be evicted like any bare pod, so the drain is at 0 % as long as it is there."""
+    """NMO-7, NMO-11: a DaemonSet pod whose DaemonSet is gone counts as a pod to evict."""
     node = work.node()
     metadata = work.daemonset("agent", node)["metadata"]
     daemonset = f"/apis/apps/v1/namespaces/{work.namespace}/daemonsets/agent"
     work.admin.run(work.admin.api.request("DELETE", daemonset, body={"propagationPolicy": "Orphan"}))
     work.wait_for(daemonset, lambda found: found is None)
     pod = f"/api/v1/namespaces/{work.namespace}/pods/{metadata['name']}"
-    # the garbage collector deletes nothing whose owner's kind it cannot find
+    # the garbage collector does not delete a pod whose owner's kind it cannot find
     owner = {**metadata["ownerReferences"][0], "apiVersion": "gone.example.com/v1"}
     work.admin.patch(pod, {"metadata": {"ownerReferences": [owner]}})
 
@@ -340,7 +340,7 @@ def test_a_daemon_without_its_daemonset_counts_among_those_that_leave(functions:
 
 @proves("DRN-1a")
 def test_a_pod_that_has_time_left_to_end_counts_among_those_that_leave(functions: Functions, work: Workload) -> None:
-    """DRN-1a: a drain that waits for nobody's end for longer than an hour waits for this one."""
+    """DRN-1a: a terminating pod counts as a pod to evict until `skipWaitForDeleteTimeoutSeconds` have passed."""
     node = work.node()
     (pod,) = work.pods(node, "slow", finalizers=("example.com/hold",))
     work.delete(pod_path(pod))
@@ -354,7 +354,7 @@ def test_a_pod_that_has_time_left_to_end_counts_among_those_that_leave(functions
 
 @pytest.mark.parametrize("name", ["x/status", "..", "x?watch=1"])
 def test_a_lease_that_names_no_object_holds_nobody_up(functions: Functions, work: Workload, name: str) -> None:
-    """X-2: the namespace is shared: what somebody wrote there leads to no other resource, and to no refusal."""
+    """X-2: a lease whose holder annotation has an invalid object name does not block the maintenance."""
     node = work.node()
     lease = leases.lease_of(node, work.maintenance("nowhere"), datetime.now(timezone.utc))
     lease["metadata"]["annotations"] = {leases.HOLDER_ANNOTATION: f"{MEDIK8S.api_version} {name} some-uid"}
@@ -366,7 +366,7 @@ def test_a_lease_that_names_no_object_holds_nobody_up(functions: Functions, work
 
 
 def test_the_lease_of_a_maintenance_that_is_gone_is_taken_over(functions: Functions, work: Workload) -> None:
-    """NMO-22: a lease that was left by an object that does not exist any more holds nobody up."""
+    """NMO-22: `begin` takes over the lease of a maintenance that no longer exists."""
     node = work.node()
     first, second = work.maintenance(node), work.maintenance(node, KUBEVIRT)
     functions.begin(first)
@@ -378,7 +378,7 @@ def test_the_lease_of_a_maintenance_that_is_gone_is_taken_over(functions: Functi
 
 
 def test_the_lease_of_a_maintenance_that_is_over_is_taken_over(functions: Functions, work: Workload) -> None:
-    """NMO-22, rule 12: its node was given back, another finalizer is left on it, and a late write of its lease came."""
+    """NMO-22, rule 12: `begin` takes over a lease that a late write created for a released maintenance."""
     node = work.node()
     first = work.maintenance(node, finalizers=["example.com/hold"])
     functions.prepare(first)
@@ -394,7 +394,7 @@ def test_the_lease_of_a_maintenance_that_is_over_is_taken_over(functions: Functi
 
 
 def test_a_lease_that_is_half_over_is_renewed(functions: Functions, work: Workload) -> None:
-    """NMO-27: as long as the maintenance lasts its lease does not expire."""
+    """NMO-27: `begin` renews the lease of a maintenance in progress when the renewal is due."""
     node = work.node()
     item = work.maintenance(node)
     functions.begin(item)
@@ -406,7 +406,7 @@ def test_a_lease_that_is_half_over_is_renewed(functions: Functions, work: Worklo
 
 
 def test_a_failed_one_begins_when_its_turn_comes(functions: Functions, work: Workload) -> None:
-    """NMO-19: a node that is created later is maintained as soon as the maintenance is found again."""
+    """NMO-19: a maintenance that failed because its node was unknown begins after the node is created."""
     item = work.maintenance(late := f"late-{work.namespace}")
     failed = functions.answer("begin", added(item))
     assert failed is not None
@@ -422,8 +422,9 @@ def test_a_failed_one_begins_when_its_turn_comes(functions: Functions, work: Wor
 @proves("NMO-11", "X-3")
 @pytest.mark.parametrize("lost", ["finalizers", "annotations", "ownerReferences", ""], ids=lambda name: name or "all")
 def test_what_somebody_took_off_is_put_back(functions: Functions, work: Workload, audit: Audit, lost: str) -> None:
-    """NMO-11, X-3: part of the metadata is gone, or all of it by `kubectl replace` with the user's file: it comes back,
-    with the counts of the begin, which the status has kept.
+    """NMO-11, X-3: `begin` restores metadata that another writer removed, with the pod counts from the status.
+
+    `kubectl replace` with the user's file removes all of it.
     """
     node = work.node()
     work.pods(node, "goes", "stays")
@@ -448,7 +449,7 @@ def test_what_somebody_took_off_is_put_back(functions: Functions, work: Workload
 
 
 def test_one_that_is_being_deleted_does_not_begin(functions: Functions, work: Workload, audit: Audit) -> None:
-    """X-2: the event comes late, the object is on its way out: nothing happens."""
+    """X-2: `begin` ignores a maintenance that is being deleted."""
     item = work.maintenance(work.node(), finalizers=["example.com/hold"])
     work.delete(m.path(item))
 
@@ -457,7 +458,7 @@ def test_one_that_is_being_deleted_does_not_begin(functions: Functions, work: Wo
 
 
 def test_the_finalizers_and_owners_of_others_stay(functions: Functions, work: Workload) -> None:
-    """NMO-16: what others put on the object is kept."""
+    """NMO-16: `begin` keeps the finalizers and owners that others set on the maintenance."""
     node = work.node()
     namespace = work.admin.get(f"/api/v1/namespaces/{work.namespace}")
     owner = {"apiVersion": "v1", "kind": "Namespace", "name": work.namespace, "uid": namespace["metadata"]["uid"]}
@@ -474,7 +475,7 @@ def test_the_finalizers_and_owners_of_others_stay(functions: Functions, work: Wo
 def test_the_operators_lines_are_in_the_log(
     functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """NMO-7, NMO-8, NMO-17, KNM-5: the lines an operator greps for are logged, with node and name."""
+    """NMO-7, NMO-8, NMO-17, KNM-5: `begin` logs the lines that administrators search for."""
     node = work.node()
     work.pods(node, "bare")
     work.daemonset("agent", node)
@@ -501,7 +502,7 @@ def test_the_operators_lines_are_in_the_log(
 def test_a_maintenance_without_a_reason_is_logged_without_one(
     functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """NMO-17: nobody has to give one."""
+    """NMO-17: a maintenance without a reason is logged with an empty reason."""
     node = work.node()
     item = work.maintenance(node, reason="")
 

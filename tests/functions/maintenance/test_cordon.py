@@ -1,4 +1,4 @@
-"""`cordon` on a real API server."""
+"""Tests of `cordon` on a real API server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.workload import Audit, Workload, written
 
 @proves("X-1", "NMO-3")
 def test_the_node_takes_no_new_pods(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-3, X-1, OSV-5: cordon sets spec.unschedulable and our label, and tells it; nothing else changes."""
+    """NMO-3, X-1, OSV-5: `cordon` sets spec.unschedulable and our labels, and emits `node.cordoned`."""
     node = work.node()
     item = work.maintenance(node)
     begun = functions.begin(item)
@@ -43,7 +43,7 @@ def test_the_node_takes_no_new_pods(functions: Functions, work: Workload, audit:
 
 
 def test_told_twice_it_is_done_once(functions: Functions, work: Workload, audit: Audit) -> None:
-    """X-2: the second time nothing is written, and the chain goes on."""
+    """X-2: a redelivered event writes nothing and gets a reply."""
     node = work.node()
     begun = functions.begin(work.maintenance(node))
     functions.answer("cordon", begun)
@@ -56,7 +56,7 @@ def test_told_twice_it_is_done_once(functions: Functions, work: Workload, audit:
 
 
 def test_a_node_that_was_cordoned_before_is_only_labelled(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-3: an earlier cordon serves as well; the label is written once, and the chain goes on."""
+    """NMO-3: on a node that is cordoned already, `cordon` writes only the labels, and only once."""
     node = work.node()
     item = work.maintenance(node)
     begun = functions.begin(item)
@@ -75,7 +75,7 @@ def test_a_node_that_was_cordoned_before_is_only_labelled(functions: Functions, 
 def test_the_cordon_is_in_the_log_where_it_is_ours(
     functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture, by_hand: bool
 ) -> None:
-    """NMO-17: a node that is cordoned already is labelled, and nobody says that it was cordoned then, nor twice."""
+    """NMO-17: `cordon` logs its own cordon once, and logs nothing for a node that was cordoned by hand."""
     node = work.node()
     begun = functions.begin(work.maintenance(node))
     if by_hand:
@@ -90,7 +90,7 @@ def test_the_cordon_is_in_the_log_where_it_is_ours(
 
 
 def test_a_label_that_names_another_is_ours_to_write(functions: Functions, work: Workload) -> None:
-    """Rule 10: the key is ours, whatever somebody else put there."""
+    """Rule 10: `cordon` overwrites a label value that another writer set."""
     node = work.node()
     work.local.kubectl("label", "node", node, f"{LABEL}=by-hand")
     item = work.maintenance(node)
@@ -101,7 +101,7 @@ def test_a_label_that_names_another_is_ours_to_write(functions: Functions, work:
 
 
 def test_the_drain_taint_of_a_group_that_left_goes(functions: Functions, work: Workload) -> None:
-    """NMO-4: a node that a maintenance of another group left closed keeps the taint of this one's group alone."""
+    """NMO-4: `cordon` removes the drain taint that a deleted maintenance of another group left on the node."""
     node = work.node()
     taints = [{"key": group.drain_taint, "effect": "NoSchedule"} for group in (MEDIK8S, KUBEVIRT)]
     labelled = {"metadata": {"labels": {LABEL: "one-that-is-gone"}}, "spec": {"taints": taints, "unschedulable": True}}
@@ -114,7 +114,7 @@ def test_the_drain_taint_of_a_group_that_left_goes(functions: Functions, work: W
 
 
 def test_an_uncordoned_node_is_cordoned_again(functions: Functions, work: Workload) -> None:
-    """NMO-3: node.drifted cordons like maintenance.begun."""
+    """NMO-3: `cordon` cordons the node again on `node.drifted`."""
     node = work.node()
     item = work.maintenance(node)
     functions.chain(item, "begin", "cordon")
@@ -129,12 +129,12 @@ def test_an_uncordoned_node_is_cordoned_again(functions: Functions, work: Worklo
 def test_another_node_of_the_same_name_is_left_alone(
     functions: Functions, work: Workload, audit: Audit, step: str
 ) -> None:
-    """NMO-20, X-2: the node was made anew under its name: the maintenance of the old one fails, without a write."""
+    """NMO-20, X-2: for a new node with the old name, the step emits `maintenance.failed` and writes nothing."""
     node = work.node()
     item = work.maintenance(node)
     event = dict(zip(("cordon", "taint", "evict"), prepared(functions, item), strict=True))[step]
     work.local.kubectl("uncordon", node)
-    # of a version that is not served, so that the garbage collector cannot tell that there is no such owner
+    # this API version is not served, so the garbage collector cannot find out that the owner is gone
     owner = {"apiVersion": "example.com/v1", "kind": "Node", "name": node, "uid": "of-the-old-node"}
     work.admin.patch(m.path(item), {"metadata": {"ownerReferences": [owner]}})
     writes = len(audit.writes_by())
@@ -148,7 +148,7 @@ def test_another_node_of_the_same_name_is_left_alone(
 
 
 def prepared(functions: Functions, item: Object) -> list[BaseCloudEvent]:
-    """What calls cordon, taint and evict, after all of it was done up to there."""
+    """Run `begin`, `cordon` and `taint`, and return the events that trigger `cordon`, `taint` and `evict`."""
     begun = functions.begin(item)
     cordoned = functions.answer("cordon", begun)
     assert cordoned is not None
@@ -158,11 +158,11 @@ def prepared(functions: Functions, item: Object) -> list[BaseCloudEvent]:
 
 
 def test_the_node_is_gone(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-20: cordon of a node that is not there any more fails by name, without a write."""
+    """NMO-20: for a deleted node, `cordon` emits `maintenance.failed` with the node's name and writes nothing."""
     node = work.node()
     item = work.maintenance(node)
     begun = functions.begin(item)
-    work.admin.patch(m.path(item), {"metadata": {"ownerReferences": []}})  # else its deletion would win this race
+    work.admin.patch(m.path(item), {"metadata": {"ownerReferences": []}})  # prevents its garbage collection
     work.delete(f"/api/v1/nodes/{node}")
     writes = len(audit.writes_by())
 
@@ -183,7 +183,7 @@ def test_the_node_is_gone(functions: Functions, work: Workload, audit: Audit) ->
 def test_an_event_that_does_not_fit_the_live_object_does_nothing(
     functions: Functions, work: Workload, audit: Audit, step: str, what: str
 ) -> None:
-    """X-2, NMO-15: the object is gone, made anew, being deleted, not begun, or names another node: no write."""
+    """X-2, NMO-15: a step ignores an event whose object is gone, replaced, deleted, not begun or for another node."""
     node = work.node()
     item = work.maintenance(node)
     if what != "not-begun":

@@ -1,4 +1,4 @@
-"""Writes on a node that come too late: the maintenance they were made for is gone by then, on a real API server."""
+"""Tests of node writes that arrive too late, because the maintenance was deleted after the step had read it."""
 
 from __future__ import annotations
 
@@ -24,17 +24,20 @@ from tests.workload import Audit, Workload, written
 pytestmark = pytest.mark.usefixtures("at_rest")
 
 COMES_TO = {"cordon": ("begin",), "taint": ("begin", "cordon")}
-"""The steps before the one whose write is late."""
+"""Step with the late write → the steps before it."""
 
 
 def is_open(node: Object) -> bool:
-    """Schedulable, without our label and without any drain taint; the controller manager's taint goes by itself."""
+    """Return whether the node is schedulable and has neither our label nor a drain taint.
+
+    The unschedulable taint is ignored, because the controller manager removes it.
+    """
     keys = {taint["key"] for taint in node["spec"].get("taints") or []}
     return not (node["spec"].get("unschedulable") or LABEL in node["metadata"]["labels"] or keys & DRAIN_TAINTS)
 
 
 def given_back(functions: Functions, work: Workload, item: Object) -> Callable[[], None]:
-    """Deletes the maintenance, and has its node given back, while another step is at work."""
+    """Return an action that deletes the maintenance and restores its node, to run during another step."""
 
     def act() -> None:
         work.delete(m.path(item))
@@ -46,7 +49,7 @@ def given_back(functions: Functions, work: Workload, item: Object) -> Callable[[
 
 
 def late(functions: Functions, work: Workload, item: Object, step: str) -> BaseCloudEvent | None:
-    """The answer of a step whose patch of the node arrives after the node was given back."""
+    """Return the reply of a step whose node patch arrives after the node was restored."""
     node = item["spec"]["nodeName"]
     event = functions.chain(item, *COMES_TO[step])
     with before(functions.clusters[step], "PATCH", node_path(node), given_back(functions, work, item)):
@@ -54,7 +57,7 @@ def late(functions: Functions, work: Workload, item: Object, step: str) -> BaseC
 
 
 def test_a_cordon_that_comes_after_the_end_is_undone(functions: Functions, work: Workload, audit: Audit) -> None:
-    """Rule 12: deleted while `cordon` was at work: `taint`, right behind it, has the node given back."""
+    """Rule 12: if the maintenance is deleted during `cordon`, the reply of `taint` makes `restore` undo the cordon."""
     node = work.node()
     item = work.maintenance(node)
 
@@ -78,7 +81,7 @@ def test_a_cordon_that_comes_after_the_end_is_undone(functions: Functions, work:
 
 
 def test_a_cordon_that_timed_out_and_was_done_afterwards_is_undone(functions: Functions, work: Workload) -> None:
-    """Rule 12: the server did it when nobody waited any more: the broker's next try finds it, without a tick."""
+    """Rule 12: a redelivery undoes a cordon that the API server executed after the step's timeout."""
     node = work.node()
     item = work.maintenance(node)
     begun = functions.begin(item)
@@ -96,7 +99,7 @@ def test_a_cordon_that_timed_out_and_was_done_afterwards_is_undone(functions: Fu
 
 
 def test_a_taint_that_comes_after_the_end_is_refused(functions: Functions, work: Workload) -> None:
-    """Rule 12: the label that the taint was decided on is gone: the server refuses it, and nothing is left to undo."""
+    """Rule 12: the API server rejects a late taint, because the label in its precondition is gone."""
     node = work.node()
 
     assert late(functions, work, work.maintenance(node), "taint") is None
@@ -105,7 +108,7 @@ def test_a_taint_that_comes_after_the_end_is_refused(functions: Functions, work:
 
 
 def test_a_label_that_somebody_took_off_comes_back_with_the_taint(functions: Functions, work: Workload) -> None:
-    """Rule 12: the maintenance goes on, as the look behind that write finds: its chain does, too."""
+    """Rule 12: `taint` restores a label that another writer removed, and the maintenance continues."""
     node = work.node()
     item = work.maintenance(node)
     cordoned = functions.chain(item, "begin", "cordon")
@@ -119,7 +122,7 @@ def test_a_label_that_somebody_took_off_comes_back_with_the_taint(functions: Fun
 
 
 def test_a_taint_on_a_labelled_node_needs_no_look_behind_it(functions: Functions, work: Workload) -> None:
-    """Rule 8: the server refuses it when it comes late: the maintenance is read before each write, and not after."""
+    """Rule 8: on a labelled node, `taint` reads the maintenance once before each write and not afterwards."""
     node = work.node()
     item = work.maintenance(node)
     cordoned = functions.chain(item, "begin", "cordon")
@@ -134,7 +137,7 @@ def test_a_taint_on_a_labelled_node_needs_no_look_behind_it(functions: Functions
 def test_a_taint_on_a_node_that_was_given_back_already_is_undone(
     functions: Functions, work: Workload, group: Group
 ) -> None:
-    """Rule 12: the maintenance was read before its end, the node after it: the label comes with the taints."""
+    """Rule 12: if the node is restored after `taint` read the maintenance, the reply of `taint` undoes the taints."""
     node = work.node()
     item = work.maintenance(node, group)
     cordoned = functions.chain(item, "begin", "cordon")
@@ -150,7 +153,7 @@ def test_a_taint_on_a_node_that_was_given_back_already_is_undone(
 
 @pytest.mark.parametrize("drained", [False, True], ids=["before its steps", "after its steps"])
 def test_a_late_cordon_leaves_the_next_maintenance_alone(functions: Functions, work: Workload, drained: bool) -> None:
-    """Rule 12: by then the node is another maintenance's: it stays closed, and labelled for that one."""
+    """Rule 12: a late cordon does not change the taints and the label of the node's next maintenance."""
     node = work.node()
     item = work.maintenance(node)
     begun = functions.begin(item)
@@ -178,7 +181,7 @@ def test_a_late_cordon_leaves_the_next_maintenance_alone(functions: Functions, w
 
 @proves("X-3")
 def test_a_tick_finds_what_the_second_look_missed(functions: Functions, work: Workload, audit: Audit) -> None:
-    """Rule 12: what `cordon` answered was lost: one event of the tick gives the node back, and no further one."""
+    """Rule 12: if the reply of `cordon` is lost, a tick emits one event, and `restore` undoes the late cordon."""
     node = work.node()
     late(functions, work, work.maintenance(node), "cordon")
 
@@ -198,7 +201,7 @@ def test_a_tick_finds_what_the_second_look_missed(functions: Functions, work: Wo
 
 @proves("X-3", "X-5")
 def test_a_maintenance_whose_finalizer_was_taken_off_leaves_nothing(functions: Functions, work: Workload) -> None:
-    """X-3, X-5: gone without a trace amid its drain: the tick gives back the node and the lease."""
+    """X-3, X-5: a tick restores node and lease of a maintenance whose finalizer was removed during the drain."""
     node = work.node()
     item = work.maintenance(node, KUBEVIRT)
     functions.prepare(item)
@@ -215,7 +218,7 @@ def test_a_maintenance_whose_finalizer_was_taken_off_leaves_nothing(functions: F
 
 
 def test_a_lease_without_its_maintenance_is_released(functions: Functions, work: Workload) -> None:
-    """Rule 12: acquired for an object that is gone: the tick sees to it, and the node is not touched."""
+    """Rule 12: a tick releases the lease of a maintenance that no longer exists, without changing the node."""
     node = work.node()
     work.local.kubectl("cordon", node)
     item = work.maintenance(node)
@@ -234,7 +237,7 @@ def test_a_lease_without_its_maintenance_is_released(functions: Functions, work:
 
 
 def test_what_a_duplicate_has_released_is_told_once(functions: Functions, work: Workload) -> None:
-    """X-2: the lease of one that is gone is released by another delivery of the event: that one has told it."""
+    """X-2: `restore` emits nothing if a duplicate event has already released the orphaned lease."""
     node = work.node()
     item = work.maintenance(node)
     functions.begin(item)
@@ -246,7 +249,7 @@ def test_what_a_duplicate_has_released_is_told_once(functions: Functions, work: 
 
 
 def test_a_stray_is_given_back_whatever_is_maintained_elsewhere(functions: Functions, work: Workload) -> None:
-    """Rule 12: the maintenance of another node answers for that one, and for no other."""
+    """Rule 12: `restore` restores an orphaned node although another node has a maintenance."""
     node = work.node()
     item = work.maintenance(node)
     functions.prepare(item)
@@ -260,7 +263,7 @@ def test_a_stray_is_given_back_whatever_is_maintained_elsewhere(functions: Funct
 
 @pytest.mark.parametrize("begun", [True, False], ids=["begun", "waiting"])
 def test_a_stray_that_is_none_is_left_alone(functions: Functions, work: Workload, audit: Audit, begun: bool) -> None:
-    """X-2: old news of a maintenance that is gone, and the node is another one's by now: no write."""
+    """X-2: an outdated event does not restore a node that has a new maintenance."""
     node = work.node()
     item = work.maintenance(node)
     functions.prepare(item)
@@ -276,7 +279,7 @@ def test_a_stray_that_is_none_is_left_alone(functions: Functions, work: Workload
 
 
 def test_that_a_node_was_found_open_goes_with_the_chain(functions: Functions, work: Workload) -> None:
-    """Rule 9: `evict` learns that it was closed for that once already; of a node that was not, nobody says so."""
+    """Rule 9: `cordon` and `taint` copy `again` from event to reply, so that `evict` knows of the earlier drift."""
     item = work.maintenance(work.node())
     first = functions.prepare(item)
 

@@ -1,4 +1,4 @@
-"""`begin` on control-plane nodes, without a webhook: etcd keeps its quorum all the same (NMO-18, NMO-23)."""
+"""Tests that `begin` preserves etcd's quorum on control-plane nodes without a webhook (NMO-18, NMO-23)."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ LOOK = (
     *("get leases", "create leases", "patch leases"),
     *("list nodes", "get poddisruptionbudgets", "list nodemaintenances"),
 )
-"""What `begin` asks on a control-plane node beside the usual; the lease is there or not."""
+"""Additional requests of `begin` on a control-plane node; the quorum lease exists or not."""
 FAULTS = {"500": Fault(500, "as the test wants it"), "503": Fault(503, "so, too"), "reset": RESET, "silence": SILENCE}
 REFUSED = "can not put master/control-plane node into maintenance at this moment"
 
 
 @pytest.fixture
 def plane(work: Workload, admin: Cluster, alone: None) -> Iterator[list[str]]:
-    """Three control-plane nodes; plain ones again after the test."""
+    """Yield the names of three control-plane nodes; after the test they are ordinary nodes again."""
     names = [work.node() for _ in range(3)]
     for name in names:
         admin.patch(node_path(name), {"metadata": {"labels": {quorum.CONTROL_PLANE[0]: ""}}})
@@ -55,7 +55,7 @@ def plane(work: Workload, admin: Cluster, alone: None) -> Iterator[list[str]]:
 
 @pytest.fixture
 def answers_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a function wait for the API server for less than it may."""
+    """Shorten the deadline of a function's API requests."""
     monkeypatch.setattr(handler, "SECONDS_TO_ANSWER", 0.8)
 
 
@@ -73,7 +73,7 @@ def test_a_second_control_plane_node_does_not_begin(
     assert str(data_of(reply)["error"]).startswith(REFUSED)
     assert not m.finalizers(work.again(second))
     mine = [entry for entry in written(audit.writes_by()) if plane[1] in entry[2]]
-    assert mine == []  # neither lease nor node of it is touched
+    assert mine == []  # neither its lease nor its node is written
 
 
 @proves("NMO-23")
@@ -93,7 +93,7 @@ def test_it_begins_when_the_first_one_is_over(
 def test_it_begins_when_the_first_one_has_given_up_and_given_back_its_node(
     functions: Functions, work: Workload, plane: list[str], admin: Cluster
 ) -> None:
-    """The object stays and says why; its node counts for as long as it is closed."""
+    """Nodes of a maintenance that lost its lease count as disrupted until `restore` has restored them."""
     first, second = work.maintenance(plane[0]), work.maintenance(plane[1])
     functions.prepare(first)
     admin.patch(f"{m.path(first)}/status", {"status": {"phase": m.FAILED, "errorOnLeaseCount": 4}})
@@ -109,7 +109,7 @@ def test_it_begins_when_the_first_one_has_given_up_and_given_back_its_node(
 
 @proves("NMO-23")
 def test_one_made_of_anothers_file_has_not_begun(functions: Functions, work: Workload, plane: list[str]) -> None:
-    """With finalizer, counts and owner, as a backup has them, it is judged as any new one; its counts are its own."""
+    """Check that `begin` treats a maintenance with copied finalizer, counts and owner as a new one."""
     work.pods(plane[0], "counted")
     first = work.maintenance(plane[0])
     functions.begin(first)
@@ -128,7 +128,7 @@ def test_one_made_of_anothers_file_has_not_begun(functions: Functions, work: Wor
 
 @proves("NMO-23")
 def test_of_many_at_once_one_begins(functions: Functions, work: Workload, plane: list[str]) -> None:
-    """Side by side all have passed the door; each looks under the lease, and those that found it taken come again."""
+    """Concurrent calls of `begin` start one maintenance; the others wait for the quorum lease and then fail."""
     items = [work.maintenance(name) for name in plane]
 
     def begun(item: m.Maintenance) -> str:
@@ -147,7 +147,7 @@ def test_of_many_at_once_one_begins(functions: Functions, work: Workload, plane:
 def test_while_another_one_begins_it_waits(
     functions: Functions, work: Workload, plane: list[str], admin: Cluster
 ) -> None:
-    """A lease of one that crashed is over after seconds; until then the broker tries again."""
+    """Check that `begin` answers 503 while another maintenance holds the quorum lease, until that lease expires."""
     other = work.maintenance(plane[0])
     admin.create(LEASES, quorum.lease_for(other, datetime.now(timezone.utc)))
     item = work.maintenance(plane[1])
@@ -164,7 +164,7 @@ def test_while_another_one_begins_it_waits(
 def test_a_lease_that_is_taken_meanwhile_is_not_taken_over(
     functions: Functions, work: Workload, plane: list[str], admin: Cluster
 ) -> None:
-    """It was over when it was read, and another one was faster with the write: that one begins, and this one waits."""
+    """Check that `begin` answers 503 if another maintenance takes over the expired quorum lease first."""
     expired_one = quorum.lease_for(work.maintenance(plane[0]), datetime.now(timezone.utc))
     admin.create(LEASES, expired_one)
     expired(admin)
@@ -187,7 +187,7 @@ def test_a_lease_that_is_taken_meanwhile_is_not_taken_over(
 def test_a_lease_that_was_over_is_the_next_ones_until_it_releases_it(
     functions: Functions, work: Workload, plane: list[str], admin: Cluster
 ) -> None:
-    """While it begins the lease has its name, so that others wait; behind that it has nobody's."""
+    """Check that `begin` holds the quorum lease while it patches the maintenance, and releases it afterwards."""
     admin.create(LEASES, quorum.lease_for(work.maintenance(plane[0]), datetime.now(timezone.utc)))
     expired(admin)
     item = work.maintenance(plane[1])
@@ -207,7 +207,7 @@ def test_a_lease_that_was_over_is_the_next_ones_until_it_releases_it(
 def test_whoever_is_late_releases_nobody_elses_lease(
     functions: Functions, work: Workload, plane: list[str], admin: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It began so slowly that its lease was over, and the next one has it by then: that one keeps it."""
+    """Check that `begin` does not release a quorum lease that another maintenance has taken over."""
     item = work.maintenance(plane[0])
     taken = quorum.lease_for(work.maintenance(plane[1]), datetime.now(timezone.utc))["spec"]
 
@@ -225,7 +225,7 @@ def test_whoever_is_late_releases_nobody_elses_lease(
 def test_one_that_has_begun_waits_for_nobody(
     functions: Functions, work: Workload, plane: list[str], admin: Cluster
 ) -> None:
-    """What is under way is no new disruption, also while another one begins."""
+    """Check that `begin` needs no quorum lease for a maintenance in progress."""
     item = work.maintenance(plane[0])
     functions.begin(item)
     taken = quorum.lease_for(work.maintenance(plane[1]), datetime.now(timezone.utc))
@@ -249,7 +249,7 @@ def test_a_look_that_is_spoiled_begins_nothing_that_would_break_the_quorum(
     request_of_it: str,
     kind: str,
 ) -> None:
-    """Half a look is none: a second node does not begin by it, and the first begins when it is cured."""
+    """Check that `begin` starts no second maintenance if a request of the quorum check fails."""
     first, second = work.maintenance(plane[0]), work.maintenance(plane[1], KUBEVIRT)
     functions.begin(first)
     if request_of_it == "create leases":
@@ -272,8 +272,10 @@ def test_a_look_that_is_spoiled_begins_nothing_that_would_break_the_quorum(
 def test_one_that_is_killed_between_two_writes_holds_nobody_up_for_long(
     functions: Functions, work: Workload, plane: list[str], admin: Cluster, quiet: LocalCluster, writes: int
 ) -> None:
-    """After the lease of the control plane, the node's lease, and the object: others wait until the lease is over, it
-    goes on at once when its event comes again, and the quorum stands."""
+    """Check that `begin`, killed between two writes, continues on redelivery, and that etcd keeps its quorum.
+
+    Until the quorum lease expires, other maintenances wait.
+    """
     claimed(admin)
     first, second = work.maintenance(plane[0]), work.maintenance(plane[1])
     kubeconfig = quiet.kubeconfig_for(access.service_account("begin"))
@@ -292,13 +294,13 @@ def test_one_that_is_killed_between_two_writes_holds_nobody_up_for_long(
 
 
 def claimed(admin: Cluster) -> None:
-    """Have the install's claim taken: a process that knows nothing of it would, by a write before all others."""
+    """Create the install Lease if it is missing; otherwise the process under test would write it first."""
     if admin.run(absent_ok(admin.api.get(install_claim.CLAIM_PATH))) is None:
         ours = install_claim.Account(access.NAMESPACE, "begin")
         admin.create(LEASES, install_claim.claim_of(ours, datetime.now(timezone.utc)))
 
 
 def expired(admin: Cluster) -> None:
-    """Let the lease's time be over, whoever held it."""
+    """Make the quorum lease expire, if it exists."""
     if admin.run(absent_ok(admin.api.get(quorum.LEASE_PATH))):
         admin.patch(quorum.LEASE_PATH, {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}})

@@ -1,4 +1,4 @@
-"""`spec.drain` on a real API server: who leaves, who is refused, and that a change of it is obeyed (DRN-1a)."""
+"""Tests of `spec.drain` on a real API server: evicted pods, refused pods and changes of the spec (DRN-1a)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DAEMON = (
 
 @pytest.fixture
 def may_delete(quiet: LocalCluster) -> Iterator[None]:
-    """Add the component's right to the accounts, and take it off again."""
+    """Grant `evict` the right to delete pods through the component `deleting`, and revoke it after the test."""
     rights = ROOT / "manifests" / "components" / "deleting" / "rbac.yaml"
     quiet.kubectl("apply", "-f", rights)
     asked = ("auth", "can-i", "delete", "pods", "-A", "--as", access.service_account("evict"))
@@ -41,7 +41,7 @@ def may_delete(quiet: LocalCluster) -> Iterator[None]:
 
 
 def look(functions: Functions, item: Object, event: BaseCloudEvent | None = None) -> BaseCloudEvent:
-    """One look of `evict`, and the status written of it; returns the answer."""
+    """Run `evict` and then `status` on its reply; return the reply."""
     reply = functions.answer("evict", event or said(events.PODS_GONE, item))
     assert reply is not None
     functions.answer("status", reply)
@@ -53,7 +53,7 @@ def change(work: Workload, item: Object, drain: Object | None) -> None:
 
 
 def blocked(work: Workload, item: Object) -> dict[str, tuple[str, str]]:
-    """Pod → reason and message, as the status has them."""
+    """Return the blocked pods in the status, as pod name → (reason, message)."""
     listed = work.again(item)["status"]["blockedPods"]
     return {pod["name"]: (pod["reason"], pod["message"]) for pod in listed}
 
@@ -78,7 +78,10 @@ def await_gone(work: Workload, *pods: str) -> None:
 def test_what_a_flag_refuses_is_blocked_and_the_others_go(
     functions: Functions, work: Workload, flag: str, name: str, reason: str, message: str
 ) -> None:
-    """DRN-1a, rule 8: named with the flag and the remedy; no tick speaks of it again, but of a changed spec."""
+    """DRN-1a, rule 8: a pod that a flag refuses is blocked with the remedy, and the other pods are evicted.
+
+    Ticks emit an event for it only after the spec has changed.
+    """
     node = work.node()
     work.pods(node, "bare")
     work.pods(node, "scratch", empty_dir=True)
@@ -123,7 +126,7 @@ def test_what_a_flag_refuses_is_blocked_and_the_others_go(
 def test_a_refused_pod_makes_no_write_however_often_it_is_looked_at(
     functions: Functions, work: Workload, audit: Audit
 ) -> None:
-    """Rules 2 and 8: no eviction of it is ever sent, and the status is written once."""
+    """Rules 2 and 8: no eviction is sent for a refused pod, and repeated passes do not write the status again."""
     node = work.node()
     work.pods(node, "bare")
     item = work.maintenance(node, drain={"force": False})
@@ -140,7 +143,7 @@ def test_a_refused_pod_makes_no_write_however_often_it_is_looked_at(
 
 @proves("DRN-1a")
 def test_pods_that_are_not_selected_count_nowhere(functions: Functions, work: Workload) -> None:
-    """DRN-1a, DRN-5: neither pending nor to evict; a wider selector drains on, a narrower one ends the drain."""
+    """DRN-1a, DRN-5: pods outside `podSelector` are neither pending nor evicted; a changed selector takes effect."""
     node = work.node()
     work.pods(node, "launcher", labels={"kubevirt.io": "virt-launcher"})
     work.pods(node, "other", "third")
@@ -172,7 +175,7 @@ def test_pods_that_are_not_selected_count_nowhere(functions: Functions, work: Wo
 
 @proves("DRN-1a")
 def test_pods_have_the_time_that_the_spec_gives_them(functions: Functions, work: Workload, audit: Audit) -> None:
-    """DRN-1a: the eviction carries it; unset and -1 are the pod's own."""
+    """DRN-1a: evictions carry `gracePeriodSeconds`; with -1 they carry none, so the pod's own applies."""
     for drain, options in (({"gracePeriodSeconds": 7}, {"gracePeriodSeconds": 7}), ({"gracePeriodSeconds": -1}, {})):
         node, name = work.node(), f"bare-{len(options)}"
         work.pods(node, name)
@@ -187,7 +190,7 @@ def test_pods_have_the_time_that_the_spec_gives_them(functions: Functions, work:
 
 @proves("DRN-1a")
 def test_a_deletion_without_the_right_is_blocked_with_the_remedy(functions: Functions, work: Workload) -> None:
-    """DRN-1a: the server's words and the component that gives the right; unset, the pod is evicted by the next tick."""
+    """DRN-1a: without the right to delete pods, `disableEviction` blocks the pod with the remedy until it is unset."""
     node = work.node()
     work.pods(node, "bare")
     item = work.maintenance(node, drain={"disableEviction": True})
@@ -214,7 +217,7 @@ def test_a_deletion_without_the_right_is_blocked_with_the_remedy(functions: Func
 def test_with_the_right_pods_are_deleted_whatever_their_budget(
     functions: Functions, work: Workload, audit: Audit
 ) -> None:
-    """DRN-1a: as kubectl's --disable-eviction: a DELETE of that very pod with the grace period, and no eviction."""
+    """DRN-1a: with `disableEviction`, `evict` deletes the pod by uid with its grace period, in spite of its budget."""
     node, labels = work.node(), {"app": "db"}
     (pod,) = work.pods(node, "db", labels=labels)
     work.budget("db", labels, 1, counted=1)
@@ -234,7 +237,7 @@ def test_with_the_right_pods_are_deleted_whatever_their_budget(
 
 @proves("DRN-1a")
 def test_a_pod_that_does_not_end_is_not_waited_for(functions: Functions, work: Workload) -> None:
-    """DRN-1a: as kubectl's --skip-wait-for-delete-timeout: pending while it has time, and then none of the drain's."""
+    """DRN-1a: a terminating pod is pending until `skipWaitForDeleteTimeoutSeconds` have passed, and ignored then."""
     node = work.node()
     work.pods(node, "stuck", finalizers=("example.com/hold",))
     item = work.maintenance(node, drain={"skipWaitForDeleteTimeoutSeconds": 1, "gracePeriodSeconds": 1})
@@ -254,7 +257,7 @@ def test_a_pod_that_does_not_end_is_not_waited_for(functions: Functions, work: W
 
 @proves("DRN-1a")
 def test_a_daemon_without_its_daemonset_needs_force(functions: Functions, work: Workload) -> None:
-    """DRN-1a, NMO-7: pending and blocked while it is refused, and no tick speaks of it again."""
+    """DRN-1a, NMO-7: without `force`, an orphaned DaemonSet pod is pending and blocked, and a tick emits no event."""
     node = work.node()
     metadata = work.daemonset("agent", node)["metadata"]
     agent, kept = metadata["name"], {"finalizers": ["example.com/hold"]}
@@ -262,7 +265,7 @@ def test_a_daemon_without_its_daemonset_needs_force(functions: Functions, work: 
     daemonset = f"/apis/apps/v1/namespaces/{work.namespace}/daemonsets/agent"
     work.admin.run(work.admin.api.request("DELETE", daemonset, body={"propagationPolicy": "Orphan"}))
     work.wait_for(daemonset, lambda found: found is None)
-    # the reference to a DaemonSet that is gone; the garbage collector deletes nothing whose owner's kind it cannot find
+    # the owner's DaemonSet is gone; its unknown API group keeps the garbage collector from deleting the pod
     work.admin.patch(pod, {"metadata": {**kept, "ownerReferences": [{**owner, "apiVersion": "gone.example.com/v1"}]}})
     item = work.maintenance(node, drain={"force": False})
 

@@ -1,4 +1,4 @@
-"""What a maintenance waits for, as a truth table on plain dicts."""
+"""Tests of which event a maintenance waits for, as truth tables on plain dicts."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def known(item: Object, held: Object | None = None, found: Object | None = None)
     ],
 )
 def test_what_the_lists_tell(item: Object, lists: Known, answer: Due) -> None:
-    """X-3: what is known without a look is said at once."""
+    """X-3: `due` returns the event, or the read that must decide, from the lists alone."""
     assert due(item, lists, NOW) == answer
 
 
@@ -104,7 +104,7 @@ def test_what_the_lists_tell(item: Object, lists: Known, answer: Due) -> None:
     ],
 )
 def test_what_the_node_tells(item: Object, found: Object | None, held: Object | None, answer: Due) -> None:
-    """X-3, NMO-19: one that never began waits for its node, one that has for what is missing on it."""
+    """X-3, NMO-19: `due_on` returns the event that the state of the node requires."""
     assert due_on(item, found, held, NOW) == answer
 
 
@@ -126,21 +126,21 @@ LATE = timedelta(minutes=46)
     ],
 )
 def test_what_is_under_way_waits_for_its_lease_alone(item: Object, held: Object | None, answer: Due) -> None:
-    """NMO-27a, rule 11: beside many others a drain is never at rest, and has its lease renewed all the same."""
+    """NMO-27a, rule 11: a maintenance in flight waits only for the renewal of its lease, once that is due."""
     lists = Known([item] * 20, {"node-1": IN_MAINTENANCE}, {"node-1": held} if held else {})
 
     assert due(item, lists, NOW) == answer
 
 
 def test_one_without_its_owner_reference_is_begun_again() -> None:
-    """X-3, NMO-20: somebody took it off: the garbage collector would not know the node's maintenance any more."""
+    """X-3, NMO-20: a maintenance whose owner reference was removed waits for `begin`, which sets it again."""
     stripped = {**BEGUN, "metadata": {**BEGUN["metadata"], "ownerReferences": []}}
 
     assert due(stripped, known(stripped, lease(stripped), IN_MAINTENANCE), NOW) == events.MAINTENANCE_FOUND
 
 
 def seen(seconds: float, *, deleted: float | None = None, written: float | None = None) -> Object:
-    """A begun maintenance created so many seconds ago, deleted and written so many."""
+    """Build a begun maintenance with these ages of creation, deletion and last status write, in seconds."""
     stamps = {"creationTimestamp": seconds, "deletionTimestamp": deleted}
     item = maintenance({"phase": "Running"} if written is None else {"phase": "Running", "lastUpdate": ago(written)})
     item["metadata"] |= {name: ago(value) for name, value in stamps.items() if value is not None}
@@ -170,7 +170,7 @@ def ago(seconds: float) -> str:
     ],
 )
 def test_what_was_written_a_moment_ago_is_under_way(item: Object, queue: float, answer: bool) -> None:
-    """Rule 9: an event that is emitted while the first one is queued makes the queue longer."""
+    """Rule 9: a maintenance is in flight for some time after its last write, and longer if others are queued."""
     assert is_under_way(item, NOW, queue) is answer
 
 
@@ -180,7 +180,7 @@ def test_what_was_written_a_moment_ago_is_under_way(item: Object, queue: float, 
     ids=["to be given back", "over"],
 )
 def test_one_that_is_deleted_waits_for_restore(item: Object, answer: Due) -> None:
-    """X-3: later than its own event; one that only others hold waits for nothing of ours."""
+    """X-3: a deleted maintenance waits for `restore` as long as it has our finalizer."""
     later = NOW + timedelta(seconds=30)
 
     assert due(item, known(item, lease(item), IN_MAINTENANCE), later) == answer
@@ -188,7 +188,10 @@ def test_one_that_is_deleted_waits_for_restore(item: Object, answer: Due) -> Non
 
 @pytest.mark.parametrize(("at_work", "seconds"), [(10, 0.0), (11, 0.3), (20, 3.0), (500, 60.0)])
 def test_the_more_are_at_work_the_longer_each_may_wait(at_work: int, seconds: float) -> None:
-    """Rule 9: those that rest, or have failed, are not in the queue; those being deleted are."""
+    """Rule 9: the queue time grows with the number of maintenances in progress, up to one minute.
+
+    Deleted maintenances count; succeeded and failed ones do not.
+    """
     items = [maintenance({"phase": "Running"})] * (at_work - 1) + [ENDING, BEGUN, FAILED]
 
     assert Known(items, {}, {}).queue_seconds == pytest.approx(seconds)
@@ -234,12 +237,12 @@ LABELLED = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm-uid", "nm-
     ],
 )
 def test_what_nobody_answers_for_is_a_stray(lists: Known, left: list[tuple[events.Reference, str]]) -> None:
-    """Rule 12: closed or leased by a maintenance that is gone; none where it cannot be known."""
+    """Rule 12: a node or lease whose maintenance no longer exists is orphaned, unless a list is incomplete."""
     assert strays(lists) == left
 
 
 def test_another_node_of_the_name_is_none_of_its() -> None:
-    """NMO-20: the uid recorded at the begin decides."""
+    """NMO-20: a node whose uid differs from the recorded one does not belong to the maintenance."""
     owned = maintenance(DRAINED)
     owned["metadata"]["ownerReferences"] = [{"kind": "Node", "uid": "of-the-old-node"}]
 
@@ -274,7 +277,7 @@ def test_another_node_of_the_name_is_none_of_its() -> None:
     ],
 )
 def test_what_the_pods_tell(item: Object, pods: list[Object], answer: str) -> None:
-    """X-3: the next look is due when something may go, or when all is gone and the status does not say so."""
+    """X-3: `due_by` asks for another pass if a pod may leave, or if the status does not report the finished drain."""
     assert due_by(item, pods, NOW) == answer
 
 
@@ -283,7 +286,7 @@ KEPT = {"force": False}
 
 
 def draining(drain: Object, *blocked: Object, phase: str = "Running", seen: int = 1) -> Object:
-    """One with this `spec.drain`, of which the status has seen the generation `seen` of 1."""
+    """Build a maintenance with this `spec.drain`; its status has observed generation `seen`, the spec has 1."""
     conditions = [*CLOSED, {"type": "Drained", "status": "False", "observedGeneration": seen}]
     item = maintenance({"phase": phase, "blockedPods": list(blocked), "conditions": conditions})
     return {**item, "spec": {**item["spec"], "drain": drain}}
@@ -309,12 +312,12 @@ def draining(drain: Object, *blocked: Object, phase: str = "Running", seen: int 
     ],
 )
 def test_what_the_pods_tell_under_flags(item: Object, pods: list[Object], answer: str) -> None:
-    """DRN-1a, rule 8: a refused pod that the status names is left to a person; a changed spec is obeyed by the tick."""
+    """DRN-1a, rule 8: a refused pod that the status reports causes no pass; a changed spec does."""
     assert due_by(item, pods, NOW) == answer
 
 
 def test_a_daemon_without_its_daemonset_that_is_told_is_left_to_a_person() -> None:
-    """DRN-1a, NMO-7: the tick does not know that its DaemonSet is gone, but the status says so."""
+    """DRN-1a, NMO-7: a refused orphaned DaemonSet pod that the status reports causes no pass until it is allowed."""
     told = {**TOLD, "name": "agent"}
 
     assert due_by(draining(KEPT, told), [pod("agent", owner="DaemonSet")], NOW) == ""
@@ -323,7 +326,7 @@ def test_a_daemon_without_its_daemonset_that_is_told_is_left_to_a_person() -> No
 
 @pytest.mark.parametrize("foreign", ["yesterday", "2026-01-02T03:03:00.5+00:00", 7])
 def test_a_time_in_another_form_stops_no_tick(foreign: object) -> None:
-    """X-3: a status that another program wrote: looked after all the same."""
+    """X-3: a `lastUpdate` in another format does not stop the tick."""
     item = maintenance({"phase": "Running", "lastUpdate": foreign})
 
     assert due(item, known(item, lease(item), IN_MAINTENANCE), NOW) is Look.PODS
@@ -331,7 +334,7 @@ def test_a_time_in_another_form_stops_no_tick(foreign: object) -> None:
 
 @pytest.mark.parametrize("field", ["spec", "status"])
 def test_one_whose_spec_or_status_is_no_object_stops_no_other(field: str) -> None:
-    """X-3: somebody else's CRD may let it in, and a tick goes over all of them."""
+    """X-3: a maintenance whose spec or status is not an object does not stop the tick for others."""
     odd = {**OTHER, field: "x"}
     lists = Known([odd, BEGUN], {"node-1": IN_MAINTENANCE}, {"node-1": lease(BEGUN)})
 

@@ -1,4 +1,4 @@
-"""`evict` on a real API server, with real controllers behind the budgets."""
+"""Tests of `evict` on a real API server, with the controller that maintains the budgets' status."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def names(pods: list[Any]) -> set[str]:
 
 
 def evict_again(functions: Functions, item: Object) -> BaseCloudEvent:
-    """Look at the node once more, in the newest state."""
+    """Run `evict` for the latest state of the node and return its reply."""
     reply = functions.answer("evict", said(events.PODS_GONE, item))
     assert reply is not None
     return reply
@@ -51,7 +51,7 @@ def await_gone(work: Workload, *pods: str) -> None:
 
 @proves("X-1", "NMO-6", "NMO-8", "NMO-9")
 def test_pods_leave_through_the_eviction_subresource(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-6, NMO-8, NMO-9, X-1: each pod by one eviction with its uid as precondition; no other write."""
+    """NMO-6, NMO-8, NMO-9, X-1: `evict` sends one eviction per pod with preconditions, and writes nothing else."""
     node = work.node()
     bare, scratch = work.pods(node, "bare")[0], work.pods(node, "scratch", empty_dir=True)[0]
     (owned,) = work.deployment("web", node, 1)
@@ -77,7 +77,7 @@ def test_pods_leave_through_the_eviction_subresource(functions: Functions, work:
 
 
 def test_an_eviction_follows_cordon_and_taint(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-5: in the audit log the last patch of the node precedes the first eviction."""
+    """NMO-5: in the audit log, the last patch of the node precedes the first eviction."""
     node = work.node()
     work.pods(node, "bare")
 
@@ -85,7 +85,7 @@ def test_an_eviction_follows_cordon_and_taint(functions: Functions, work: Worklo
 
     kinds = [kind for _, kind, _ in written(audit.writes_by()) if kind in ("nodes", "pods/eviction")]
     assert kinds[-1] == "pods/eviction"
-    assert len(kinds) >= 3  # one more where the controller manager's own taint came in between
+    assert len(kinds) >= 3  # one more if the controller manager added its taint in between
     assert set(kinds[:-1]) == {"nodes"}
 
 
@@ -94,7 +94,7 @@ def test_an_eviction_follows_cordon_and_taint(functions: Functions, work: Worklo
 def test_a_node_that_is_not_ready_for_it_is_not_drained(
     functions: Functions, work: Workload, audit: Audit, missing: str
 ) -> None:
-    """NMO-5: without the cordon or the taint the answer is node.drifted, and no pod is evicted."""
+    """NMO-5: if the cordon or the taint is missing, `evict` emits `node.drifted` and evicts no pod."""
     node = work.node()
     work.pods(node, "bare")
     item = work.maintenance(node)
@@ -117,7 +117,7 @@ def test_a_node_that_is_not_ready_for_it_is_not_drained(
 def test_a_hint_about_a_node_that_was_opened_is_left_to_guard(
     functions: Functions, work: Workload, audit: Audit, kind: str
 ) -> None:
-    """Rule 9: an open node is given pods, and each would close it at once, however long `guard` rests."""
+    """Rule 9: `evict` ignores a hint about an uncordoned node, since it would bypass the cooldown of `guard`."""
     node = work.node()
     work.pods(node, "bare")
     item = work.maintenance(node)
@@ -129,7 +129,7 @@ def test_a_hint_about_a_node_that_was_opened_is_left_to_guard(
 
 
 def test_a_drained_node_whose_status_has_it_open_is_told_once_more(functions: Functions, work: Workload) -> None:
-    """NMO-13: it was opened behind its drain, and closing it failed at first: the status says so until it is told."""
+    """NMO-13: if the status reports a drained node as uncordoned, `node.drained` is emitted again after the cordon."""
     node = work.node()
     item = work.maintenance(node)
     drained = functions.chain(item, "begin", "cordon", "taint", "evict")
@@ -159,7 +159,7 @@ def test_a_drained_node_whose_status_has_it_open_is_told_once_more(functions: Fu
 def test_a_node_that_is_opened_whenever_it_is_closed_is_a_failure(
     functions: Functions, work: Workload, audit: Audit
 ) -> None:
-    """Rule 9: a webhook takes the cordon off again at once: closed twice, then told, and the chain ends there."""
+    """Rule 9: if the node is uncordoned again after its second cordon, `evict` emits `maintenance.failed`."""
     node = work.node()
     item = work.maintenance(node)
     tainted = functions.prepare(item)
@@ -184,7 +184,7 @@ def test_a_node_that_is_opened_whenever_it_is_closed_is_a_failure(
 
 @proves("NMO-7", "NMO-9")
 def test_daemons_and_static_pods_stay(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-7, NMO-9, DRN-3: with only a DaemonSet's pod and a mirror pod there the node is drained at once."""
+    """NMO-7, NMO-9, DRN-3: a node with only a DaemonSet pod and a mirror pod counts as drained."""
     node = work.node()
     work.daemonset("agent", node)
     work.pods(node, "static", annotations={"kubernetes.io/config.mirror": "x"})
@@ -206,7 +206,7 @@ def test_a_daemon_without_its_daemonset_leaves(functions: Functions, work: Workl
     work.admin.run(work.admin.api.request("DELETE", path, body=orphaning))
     work.wait_for(path, lambda found: found is None)
     pod_path = f"/api/v1/namespaces/{work.namespace}/pods/{pod['metadata']['name']}"
-    # the reference to a DaemonSet that is gone, held against the garbage collector
+    # restore the reference to the deleted DaemonSet; the finalizer keeps the pod from being garbage-collected
     work.admin.patch(pod_path, {"metadata": {"ownerReferences": [owner], "finalizers": ["example.com/hold"]}})
     item = work.maintenance(node)
 
@@ -220,7 +220,7 @@ def test_a_daemon_without_its_daemonset_leaves(functions: Functions, work: Workl
 
 @proves("NMO-9")
 def test_finished_pods_are_removed(functions: Functions, work: Workload) -> None:
-    """NMO-9: a pod that ran to its end leaves too."""
+    """NMO-9: a pod that has run to completion is evicted, too."""
     node = work.node()
     (pod,) = work.pods(node, "done")
     work.admin.patch(f"/api/v1/namespaces/{work.namespace}/pods/done/status", {"status": {"phase": "Succeeded"}})
@@ -238,7 +238,7 @@ def test_finished_pods_are_removed(functions: Functions, work: Workload) -> None
 def test_a_drained_node_is_told_after_another_look(
     functions: Functions, spoiled: Functions, faults: Faults, work: Workload, audit: Audit
 ) -> None:
-    """NMO-10: the server's cache shows no pod yet; the newest state does: the pod goes, and nothing is drained."""
+    """NMO-10: if the cache shows no pod, `evict` lists the latest state before it reports a drained node."""
     node = work.node()
     tainted = functions.prepare(work.maintenance(node))
     work.pods(node, f"late-{node}")
@@ -255,7 +255,7 @@ def test_a_drained_node_is_told_after_another_look(
 
 
 def test_an_empty_node_is_drained_and_the_answer_names_the_state(functions: Functions, work: Workload) -> None:
-    """NMO-10: the version of the list that shows it."""
+    """NMO-10: `node.drained` carries the resourceVersion of the list without pods."""
     reply = functions.chain(work.maintenance(work.node()), "begin", "cordon", "taint", "evict")
 
     assert reply.get_type() == events.NODE_DRAINED
@@ -263,7 +263,7 @@ def test_an_empty_node_is_drained_and_the_answer_names_the_state(functions: Func
 
 
 def test_what_was_not_sent_in_time_may_go_at_once() -> None:
-    """NMO-6, rule 9: a batch that got on asks for the next one; one that did not names its pods as blocked."""
+    """NMO-6, rule 9: deferred pods cause another pass if the batch made progress, and are blocked otherwise."""
     left = samples.pod("left")
     got_on, stood_still = Batch(evicted=[{"uid": "u"}], unsent=[left]), Batch(unsent=[left])
 
@@ -273,7 +273,7 @@ def test_what_was_not_sent_in_time_may_go_at_once() -> None:
 
 
 def test_what_is_on_its_way_is_waited_for_by_events(functions: Functions, work: Workload, audit: Audit) -> None:
-    """X-2, NMO-6: while the evicted pod is still there, a second look sends nothing; drained comes when it is gone."""
+    """X-2, NMO-6: a second pass does not evict a terminating pod again; `node.drained` follows when it is gone."""
     node = work.node()
     work.pods(node, "slow", finalizers=("example.com/hold",))
     item = work.maintenance(node)
@@ -286,7 +286,7 @@ def test_what_is_on_its_way_is_waited_for_by_events(functions: Functions, work: 
     assert data_of(meanwhile)["evicted"] == []
     assert data_of(meanwhile)["blocked"] == []
     assert audit.evictions("slow") == sent
-    # a first one that another write of the pod has overtaken is rightly sent again
+    # an eviction that conflicted with another write of the pod is retried
     assert [entry["responseStatus"]["code"] < 300 for entry in sent if entry["responseStatus"]["code"] != 409] == [True]
     work.admin.patch(f"/api/v1/namespaces/{work.namespace}/pods/slow", {"metadata": {"finalizers": []}})
     await_gone(work, "slow")
@@ -294,7 +294,7 @@ def test_what_is_on_its_way_is_waited_for_by_events(functions: Functions, work: 
 
 
 def test_passes_side_by_side_evict_every_pod_once(functions: Functions, work: Workload, audit: Audit) -> None:
-    """X-2: several events of one node at once: of all evictions that were granted no two are for the same pod."""
+    """X-2: concurrent passes for one node evict each pod exactly once."""
     node = work.node()
     pods = work.pods(node, *(f"pod-{number}" for number in range(10)), finalizers=("example.com/hold",))
     maintenance = work.maintenance(node)
@@ -318,7 +318,7 @@ def test_passes_side_by_side_evict_every_pod_once(functions: Functions, work: Wo
 def test_a_pod_that_changed_since_it_was_seen_is_evicted_all_the_same(
     functions: Functions, work: Workload, audit: Audit
 ) -> None:
-    """X-2: another version of the same pod is looked at again, not taken for another pod."""
+    """X-2: an eviction that conflicts with another write of the same pod is retried."""
     node = work.node()
     (pod,) = work.pods(node, "busy")
     path = pod_path(pod)
@@ -333,7 +333,10 @@ def test_a_pod_that_changed_since_it_was_seen_is_evicted_all_the_same(
 def test_a_conflict_that_is_answered_late_is_left_to_the_next_look(
     functions: Functions, work: Workload, audit: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 12: behind a slow webhook the maintenance may be over, which only a look at it tells."""
+    """Rule 12: a conflict that arrives late is not retried in the same pass.
+
+    After a slow webhook the maintenance may have ended, and only the next pass reads it again.
+    """
     (pod,) = work.pods(work.node(), "slow")
     work.admin.patch(pod_path(pod), {"metadata": {"labels": {"changed": "yes"}}})
     monkeypatch.setattr(inflight_evictions, "STALE_SECONDS", 0.0)
@@ -349,7 +352,10 @@ def test_a_conflict_that_is_answered_late_is_left_to_the_next_look(
 
 @proves("X-6")
 def test_a_budget_lets_go_as_many_as_it_allows(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-6, X-6: of three pods behind a budget of two, one goes; the others are blocked with its name and counts."""
+    """NMO-6, X-6: of three pods with a budget that needs two, one is evicted.
+
+    The others are blocked with the budget's name and counts.
+    """
     node = work.node()
     work.pods(node, "a", "b", "c", labels={"app": "db"})
     work.budget("keep-two", {"app": "db"}, 2, counted=3)
@@ -363,13 +369,13 @@ def test_a_budget_lets_go_as_many_as_it_allows(functions: Functions, work: Workl
     assert len(audit.evictions()) == 1
     for item in blocked.values():
         assert (item["reason"], item["budget"]) == ("DisruptionBudget", "keep-two")
-        assert (item["healthy"], item["needed"]) == (2, 2)  # the one that goes is not counted any more
+        assert (item["healthy"], item["needed"]) == (2, 2)  # the evicted pod no longer counts
     assert "keep-two needs 2 healthy pods and has 2" in data["error"]
 
 
 @proves("X-6")
 def test_nothing_is_sent_to_a_budget_that_allows_none(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-6, X-6: a closed budget is not asked, however often the event comes; the other pods go on."""
+    """NMO-6, X-6: no eviction is sent for a pod whose budget allows none, and the other pods are evicted."""
     node = work.node()
     work.pods(node, "a", labels={"app": "db"})
     work.pods(node, "free")
@@ -392,7 +398,10 @@ def test_nothing_is_sent_to_a_budget_that_allows_none(functions: Functions, work
 def test_a_pod_behind_two_budgets_is_blocked_and_the_others_go_on(
     functions: Functions, work: Workload, audit: Audit
 ) -> None:
-    """NMO-6: the server would answer 500; the pod is blocked, both budgets are named."""
+    """NMO-6: a pod with two budgets is blocked with both names, and the other pods are evicted.
+
+    The API server would answer 500 to its eviction.
+    """
     node = work.node()
     work.pods(node, "twice", labels={"app": "db", "tier": "x"})
     work.pods(node, "free")
@@ -410,7 +419,7 @@ def test_a_pod_behind_two_budgets_is_blocked_and_the_others_go_on(
 def test_a_pod_in_a_terminating_namespace(
     functions: Functions, spoiled: Functions, faults: Faults, work: Workload
 ) -> None:
-    """NMO-6: the list is older than the namespace's end: blocked with that reason, no error of ours, and not gone."""
+    """NMO-6: a pod in a terminating namespace is blocked with the reason NamespaceTerminating."""
     node, namespace = work.node(), work.add_namespace()
     (doomed,) = work.pods(node, "doomed", namespace=namespace, finalizers=("example.com/hold",))
     tainted = functions.prepare(work.maintenance(node))
@@ -431,7 +440,7 @@ def test_a_pod_in_a_terminating_namespace(
 def test_a_pod_that_went_meanwhile_counts_as_gone(
     functions: Functions, spoiled: Functions, faults: Faults, work: Workload, audit: Audit
 ) -> None:
-    """NMO-6: five pods are gone when their evictions come: none is blocked, evicted or an error."""
+    """NMO-6: pods that were deleted before their eviction are neither evicted, blocked nor an error."""
     node = work.node()
     pods = work.pods(node, *(f"pod-{number}-{node}" for number in range(5)))
     tainted = functions.prepare(work.maintenance(node))
@@ -442,7 +451,7 @@ def test_a_pod_that_went_meanwhile_counts_as_gone(
     faults.spoil(lambda request: stale if request.startswith("list pods ") else None)
     names = [pod["metadata"]["name"] for pod in pods]
 
-    while not (sent := audit.evictions(*names)):  # a busy machine sends none in the time of the first batch
+    while not (sent := audit.evictions(*names)):  # on a busy machine the first batch may time out before it sends any
         reply = spoiled.answer("evict", tainted)
         assert reply is not None
         assert reply.get_type() == events.PODS_EVICTED
@@ -457,7 +466,7 @@ def test_a_pod_that_went_meanwhile_counts_as_gone(
 def test_whose_turn_did_not_come_goes_with_the_next_batch(
     functions: Functions, spoiled: Functions, faults: Faults, work: Workload
 ) -> None:
-    """NMO-6, rule 9: the server was too busy for one of two: nothing holds it, and it goes at once."""
+    """NMO-6, rule 9: a pod that a busy API server rejected is evicted by the next batch, without a backoff."""
     node = work.node()
     work.pods(node, f"first-{node}", f"second-{node}")
     item = work.maintenance(node)
@@ -479,7 +488,7 @@ def test_whose_turn_did_not_come_goes_with_the_next_batch(
 def test_what_the_server_keeps_refusing_asks_for_no_batch_at_once(
     functions: Functions, spoiled: Functions, faults: Faults, work: Workload
 ) -> None:
-    """Rule 9: too busy for all of them: they are blocked and the batch is no reason for another one."""
+    """Rule 9: if a busy API server rejects all evictions, the pods are blocked and no further pass follows."""
     node = work.node()
     work.pods(node, f"first-{node}", f"second-{node}")
     tainted = functions.prepare(work.maintenance(node))
@@ -496,7 +505,7 @@ def test_what_the_server_keeps_refusing_asks_for_no_batch_at_once(
 def test_a_list_that_fails_does_not_matter_where_nothing_is_to_be_done(
     functions: Functions, spoiled: Functions, faults: Faults, work: Workload
 ) -> None:
-    """X-2: the maintenance is gone: the event is done with, and is not asked for again for the sake of its pods."""
+    """X-2: a failed list of pods is ignored if the maintenance is being deleted, so the event is not retried."""
     item = work.maintenance(work.node())
     tainted = functions.prepare(item)
     work.delete(m.path(item))
@@ -510,7 +519,7 @@ def test_a_list_that_fails_does_not_matter_where_nothing_is_to_be_done(
 
 
 def test_daemons_are_looked_after_when_all_others_go(functions: Functions, work: Workload) -> None:
-    """Rule 8, NMO-7: whether a daemon is an orphan is asked behind the pods that may go, not at each look."""
+    """Rule 8, NMO-7: `evict` reads DaemonSets only if no other pod may leave."""
     node = work.node()
     work.daemonset("agent", node)
     work.pods(node, "bare")
@@ -525,7 +534,7 @@ def test_daemons_are_looked_after_when_all_others_go(functions: Functions, work:
 
 
 def test_an_eviction_is_in_the_figures_and_a_replay_of_it_is_not(functions: Functions, work: Workload) -> None:
-    """docs/observability.md: a dry run, or an event posted again to see the replies, evicts nobody."""
+    """docs/observability.md: the metrics count an eviction, but not its replay."""
     node = work.node()
     work.pods(node, "bare")
     tainted = functions.prepare(work.maintenance(node))
@@ -539,7 +548,7 @@ def test_an_eviction_is_in_the_figures_and_a_replay_of_it_is_not(functions: Func
 
 
 def evicted_so_far() -> float:
-    """What /metrics shows."""
+    """Return the number of evicted pods in the metrics."""
     return REGISTRY.get_sample_value("nodemaintenance_evictions_total", {"outcome": "evicted"}) or 0.0
 
 
@@ -548,7 +557,7 @@ THIRTY = [f"pod-{number}" for number in range(30)]
 
 @pytest.fixture
 def crowded(functions: Functions, work: Workload) -> BaseCloudEvent:
-    """Give `node.tainted` of a node with thirty pods, which are made beside other tests."""
+    """Return `node.tainted` for a node with thirty pods."""
     node = work.node()
     work.pods(node, *THIRTY)
     return functions.prepare(work.maintenance(node))
@@ -558,7 +567,7 @@ def crowded(functions: Functions, work: Workload) -> BaseCloudEvent:
 def test_thirty_free_pods_go_side_by_side(functions: Functions, crowded: BaseCloudEvent, audit: Audit) -> None:
     """NMO-6: thirty pods without a budget are evicted in under a second, each by one request.
 
-    That is one batch; on a slow machine, which has more than a second, several.
+    A fast machine needs one batch. The time limit is longer on a slow machine, which may need several.
     """
     evicted: set[str] = set()
     started = time.monotonic()
@@ -578,7 +587,7 @@ def test_thirty_free_pods_go_side_by_side(functions: Functions, crowded: BaseClo
 def test_the_operators_lines_are_in_the_log(
     functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture, group: Group, line: str
 ) -> None:
-    """NMO-17, KNM-5: each eviction is logged in the words of the object's group."""
+    """NMO-17, KNM-5: each eviction is logged with the message of the maintenance's API group."""
     node = work.node()
     (pod,) = work.pods(node, "bare")
     tainted = functions.prepare(work.maintenance(node, group))
@@ -592,7 +601,7 @@ def test_the_operators_lines_are_in_the_log(
 
 
 def test_what_is_blocked_is_in_the_log(functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture) -> None:
-    """NMO-17: how many, and as a field of the line who and why."""
+    """NMO-17: `evict` logs the number of blocked pods, and the pods with their reasons as a field."""
     node = work.node()
     work.pods(node, "a", labels={"app": "db"})
     work.budget("keep-all", {"app": "db"}, 1, counted=1)
@@ -609,7 +618,7 @@ def test_what_is_blocked_is_in_the_log(functions: Functions, work: Workload, cap
 
 @pytest.mark.parametrize("name", ["podsVersion", "budgetsVersion"])
 def test_no_older_state_is_looked_at_than_the_hint_speaks_of(functions: Functions, work: Workload, name: str) -> None:
-    """Rule 1: where the server has not come so far, it is asked again later, and nobody is evicted by an old list."""
+    """Rule 1: `evict` answers 503 and evicts no pod if the API server's state is older than the hint's."""
     node = work.node()
     pod = work.pods(node, "stays")[0]
     item = work.maintenance(node)
@@ -623,7 +632,7 @@ def test_no_older_state_is_looked_at_than_the_hint_speaks_of(functions: Function
 
 
 def test_that_the_last_pod_was_seen_gone_spares_a_second_list(functions: Functions, work: Workload) -> None:
-    """Rule 8: PodSource's list shows it; without its version the newest state is asked for."""
+    """Rule 8: `evict` lists pods only once if the hint names the state in which the last pod is gone."""
     node = work.node()
     item = work.maintenance(node)
     functions.prepare(item)

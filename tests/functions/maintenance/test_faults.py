@@ -1,4 +1,4 @@
-"""Each function behind an API server that fails it: each of its requests in turn, in each way that there is."""
+"""Tests that make each request of each maintenance step fail, in each way that an API server can fail."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ FAULTS = {
     "silence": SILENCE,
 }
 LATER = ("500", "503", "429", "429, Retry-After", "409", "reset", "silence")
-"""What may work later."""
+"""Failures that a retry may resolve."""
 ANSWER_SECONDS = 1.5
-"""Each request that is met with silence costs a test so many."""
+"""Deadline for a step's API requests; a request without a response takes this long."""
 TOO_LATE_AT_MOST = 10
-"""Answers that a busy machine may have come too late, with nothing spoiled."""
+"""Maximum number of 503 responses without an injected fault, as a busy machine may cause them."""
 LISTS = "list nodemaintenances"
 INSIDE = ("cordon", "taint")
-"""Steps that hear of nothing but what the chain says."""
+"""Steps that consume only events of other steps."""
 CLAIM = ("create selfsubjectreviews", "get leases")
-"""By which the others learn which install acts, where they do not know it yet."""
+"""Requests by which the other steps determine whether their install is active, unless the answer is cached."""
 SCENES: dict[str, tuple[Scene, str, set[str]]] = {
     "begin": (
         *(begin, events.MAINTENANCE_BEGUN),
@@ -107,22 +107,22 @@ SCENES: dict[str, tuple[Scene, str, set[str]]] = {
     ),
     "resync, at pods": (resync_pods, events.NODE_TAINTED, {LISTS, "list nodes", "list leases", "list pods"}),
 }
-"""Scene, what it is answered with at last, and the requests that it costs."""
+"""Scenario → its preparation, the final reply's event type, and the requests that the step sends."""
 HARMLESS = {"list events", "create events", "patch events"}
-"""An announcement is worth less than what it announces."""
+"""Requests about Kubernetes Events; their failure does not affect the step."""
 SEEN_BY_ITSELF = {"create pods/eviction"}
-"""Its failure is told as what holds the pod."""
+"""Requests whose failure the step reports as the reason of a blocked pod."""
 EVICTION_REASONS = {
     **dict.fromkeys(("401", "403"), "Forbidden"),
     **dict.fromkeys(("500", "503"), "Error"),
     **dict.fromkeys(("429", "429, Retry-After"), "Busy"),
     "reset": "NoAnswer",
 }
-"""Kind of failure → the reason for which a pod is not evicted then. Flow control is never taken for a budget."""
+"""Kind of failure → reason of the blocked pod. Flow control never counts as a disruption budget."""
 LEFT_FOR_THE_NEXT = {("resync", "get nodes"), ("resync", "list pods")}
-"""A look of a tick, which must not stop the others."""
+"""Reads of a tick for one maintenance, whose failure must not stop the other reads."""
 NAMES_NONE = ("status", "guard", "resync")
-"""Their events name no maintenance, or they write the status themselves: tried again, and logged."""
+"""Steps that answer 503 and log: their events name no maintenance, or the step writes the status itself."""
 TAKEN_FOR_A_PART = {
     ("restore", LISTS),
     ("resync", LISTS),
@@ -130,22 +130,22 @@ TAKEN_FOR_A_PART = {
     ("resync", "list nodes"),
     ("resync", "list leases"),
 }
-"""What one list is refused is logged; the others are there."""
+"""Lists whose refusal is logged, while the step uses the other lists."""
 
 
 FAILING = {begin: "get nodes", taint: "patch nodes", evict: "list pods", restore: "patch nodes"}
-"""A request of each that may fail for long."""
+"""Scenario → a request that may fail for a long time."""
 
 
 @pytest.fixture
 def answers_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a function wait for the API server for less than it may."""
+    """Shorten the deadline of a function's API requests."""
     monkeypatch.setattr(handler, "SECONDS_TO_ANSWER", ANSWER_SECONDS)
 
 
 @pytest.fixture(autouse=True)
 def mended(faults: Faults) -> Iterator[None]:
-    """End with an API server that answers."""
+    """Stop the fault injection after the test."""
     yield
     faults.speak_again()
 
@@ -153,11 +153,10 @@ def mended(faults: Faults) -> Iterator[None]:
 def each_request_once(
     faults: Faults, fault: Fault, anew: Callable[[], BaseCloudEvent], post: Callable[[BaseCloudEvent], TestResponse]
 ) -> Iterator[tuple[str, TestResponse]]:
-    """Post again and again, each time with the first request spoiled that was not yet; at last with none.
+    """Post an event repeatedly; each time another request fails, and finally none.
 
-    Where the function gets its work done all the same, the next time it has another one's to do. A read on a broken
-    connection is sent again by the client, and so all of its kind break. An answer of 503 to none spoiled says that
-    a busy machine took the time: a broker would deliver that again, too.
+    After a success, the scenario is prepared again. The client retries a read whose connection broke, so a reset breaks
+    all requests of that kind. A busy machine may cause a 503 without a fault; a broker would deliver that event again.
     """
     spoiled: list[str] = []
     event, patience = anew(), TOO_LATE_AT_MOST
@@ -189,7 +188,7 @@ def reply_of(response: TestResponse) -> BaseCloudEvent | None:
 
 
 BY_THEMSELVES = ("resync, at a node", "resync, at pods")
-"""A tick looks at what all others do."""
+"""Scenarios of ticks, which read the objects of all other scenarios."""
 ONE_BY_ONE = threading.Lock()
 
 
@@ -199,13 +198,13 @@ ONE_BY_ONE = threading.Lock()
 def test_whatever_request_fails_is_tried_again_or_told(
     functions: Functions, spoiled: Functions, work: Workload, faults: Faults, case: str, kind: str
 ) -> None:
-    """X-6: never a 500, never taken for a budget; what may work later is asked for again, what may not is told."""
+    """X-6: a step answers 503 to a failure that a retry may resolve, reports others, and never answers 500."""
     judge(functions, spoiled, work, faults, case, kind)
 
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, Functions]]:
-    """Give a cluster for what cannot be beside others, and all functions there."""
+    """Yield a second cluster and its functions for the scenarios that cannot run next to others."""
     with unattended(tmp_path_factory.mktemp("elsewhere")) as running, closing(Functions(running)) as functions:
         yield running, functions
 
@@ -217,7 +216,10 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalC
 def test_whatever_request_gets_no_answer_is_tried_again(
     functions: Functions, quiet: LocalCluster, elsewhere: tuple[LocalCluster, Functions], case: str
 ) -> None:
-    """X-6: as above, for a server that is silent; what looks at all there is goes elsewhere, one after the other."""
+    """X-6: a step answers 503 if a request gets no response.
+
+    Scenarios of ticks run in the second cluster, one at a time.
+    """
     alone = case in BY_THEMSELVES
     local, called = elsewhere if alone else (quiet, functions)
     with (
@@ -229,7 +231,7 @@ def test_whatever_request_gets_no_answer_is_tried_again(
 
 
 def judge(functions: Functions, spoiled: Functions, work: Workload, faults: Faults, case: str, kind: str) -> None:
-    """Spoil each request of a case in this way, and check what the function makes of it."""
+    """Make each request of a scenario fail in this way, and check the step's responses."""
     scene, wanted, costs = SCENES[case]
     step = case.partition(",")[0]
     asked, response = set(), None
@@ -250,10 +252,10 @@ def judge(functions: Functions, spoiled: Functions, work: Workload, faults: Faul
 
 
 def check(step: str, request: str, kind: str, response: TestResponse) -> None:
-    """What a step may answer when this request of it fails in this way."""
+    """Assert that the step may respond like this when the request fails in this way."""
     assert "DisruptionBudget" not in response.text
     if not request or request in HARMLESS or (step, request) in LEFT_FOR_THE_NEXT:
-        late = kind == "silence"  # it took the time of what comes behind it
+        late = kind == "silence"  # the request without a response leaves no time for later ones
         assert response.status_code in ((200, 204, 503) if late else (200, 204))
     elif request in SEEN_BY_ITSELF:
         assert response.headers["ce-type"] == events.PODS_EVICTED
@@ -292,7 +294,7 @@ def test_what_fails_for_long_is_told_and_ends_when_it_is_cured(
     request_of_it: str,
     kind: str,
 ) -> None:
-    """X-6, NMO-13: 503 at first, so that the broker tries again; later the status says why; cured, it goes on."""
+    """X-6, NMO-13: a lasting failure gets 503, is later reported in the status, and the step succeeds once cured."""
     step = scene.__name__
     event = scene(functions, work)
     faults.spoil(lambda request: FAULTS[kind] if request.rpartition(" ")[0] == request_of_it else None)
@@ -317,7 +319,7 @@ def test_what_fails_for_long_is_told_and_ends_when_it_is_cured(
 
 
 def maintenance_of(event: BaseCloudEvent) -> Object:
-    """Enough of the event's maintenance to read it again."""
+    """Return those fields of the event's maintenance that are needed to read it again."""
     data = data_of(event)
     if data.get("kind") == "NodeMaintenance":
         return dict(data)
@@ -329,7 +331,7 @@ def maintenance_of(event: BaseCloudEvent) -> Object:
 def test_a_busy_server_is_left_in_peace_for_as_long_as_it_asks(
     functions: Functions, spoiled: Functions, work: Workload, faults: Faults
 ) -> None:
-    """X-6: a 429 of flow control is no budget: Busy, its words in lastError, with the time of the next attempt."""
+    """X-6: a 429 of flow control blocks the pod as Busy with the server's message, until its backoff has passed."""
     node = work.node()
     work.pods(node, f"bare-{node}")
     item = work.maintenance(node)
@@ -347,7 +349,7 @@ def test_a_busy_server_is_left_in_peace_for_as_long_as_it_asks(
     assert blocked["retryAfter"] > first["lastUpdate"]
     assert WORDS in first["lastError"]
     assert again is not None
-    assert faults.seen["create pods/eviction"] == 1  # its pause is not over
+    assert faults.seen["create pods/eviction"] == 1  # its backoff has not passed
 
 
 @proves("X-6")
@@ -355,7 +357,7 @@ def test_a_busy_server_is_left_in_peace_for_as_long_as_it_asks(
 def test_what_a_webhook_refuses_is_told_whatever_its_status(
     functions: Functions, spoiled: Functions, work: Workload, faults: Faults, status: int
 ) -> None:
-    """X-6: a 404 of a webhook is no pod that is gone, and a 409 none that changed: blocked, in the webhook's words."""
+    """X-6: a webhook's refusal blocks the pod with the webhook's message, whatever its HTTP status."""
     node = work.node()
     work.pods(node, f"bare-{node}")
     tainted = functions.prepare(work.maintenance(node))
@@ -374,7 +376,7 @@ def test_what_a_webhook_refuses_is_told_whatever_its_status(
 def test_a_node_that_a_webhook_leaves_no_patch_is_told_and_not_asked_again(
     functions: Functions, spoiled: Functions, work: Workload, faults: Faults, status: int
 ) -> None:
-    """X-6: that is no node that changed meanwhile, and none that is gone; the reason is in the webhook's words."""
+    """X-6: a webhook's refusal of a node patch is reported with the webhook's message and not retried."""
     begun = functions.begin(work.maintenance(work.node()))
     words = f'admission webhook "w.example.com" denied the request: {WORDS}'
     faults.spoil(lambda request: Fault(status, words) if request.startswith("patch nodes") else None)
@@ -390,7 +392,7 @@ def test_a_node_that_a_webhook_leaves_no_patch_is_told_and_not_asked_again(
 def test_why_the_next_one_takes_no_finalizer_is_told(
     functions: Functions, spoiled: Functions, work: Workload, faults: Faults
 ) -> None:
-    """X-6, X-7: a policy refuses every write of the next maintenance: the end of the first one waits, and says why."""
+    """X-6, X-7: `restore` answers 503 with the reason if a policy rejects the finalizer of the next maintenance."""
     node = work.node()
     first = work.maintenance(node)
     functions.prepare(first)

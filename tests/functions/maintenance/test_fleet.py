@@ -1,4 +1,4 @@
-"""Figures: what a status write and a tick tell, and that a replay is in none."""
+"""Tests of the metrics that status writes and ticks update; a replay updates none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Value = Callable[[], float]
 
 
 def value(name: str, **labels: str) -> float:
-    """A figure as /metrics shows it, 0 when it does not yet."""
+    """Return a metric's value, 0 if it has no sample yet."""
     return REGISTRY.get_sample_value(name, labels) or 0.0
 
 
@@ -42,7 +42,7 @@ def with_status(**status: object) -> Object:
 
 
 def shown(fleet: Fleet) -> dict[tuple[str, ...], float]:
-    """(metric, label values...) → value."""
+    """Return the samples of a collector as (metric, label values...) → value."""
     return {
         (sample.name.removeprefix("nodemaintenance_"), *sample.labels.values()): sample.value
         for metric in fleet.collect()
@@ -51,7 +51,7 @@ def shown(fleet: Fleet) -> dict[tuple[str, ...], float]:
 
 
 def test_a_drain_is_measured_from_its_first_status_and_a_late_pod_is_another_one() -> None:
-    """The time since the condition Drained became False; before any status, since the object was created."""
+    """Drain time is measured from the first Drained=False condition, or from the creation if the status is empty."""
     under_way = with_status(conditions=[{"type": "Drained", "status": "False", "lastTransitionTime": ago(90)}])
     before = value("nodemaintenance_drain_seconds_sum", phase="Succeeded")
 
@@ -64,7 +64,7 @@ def test_a_drain_is_measured_from_its_first_status_and_a_late_pod_is_another_one
 
 
 def test_the_time_that_a_pod_was_blocked_is_told_when_it_no_longer_is() -> None:
-    """By reason; a pod that is still blocked by the same budget is not told yet."""
+    """Blocked time is observed by reason as soon as a pod is unblocked, and not earlier."""
     still = {**WEB, "name": "web-2", "since": ago(500)}
     before = value("nodemaintenance_blocked_seconds_sum", reason="DisruptionBudget")
 
@@ -74,7 +74,7 @@ def test_the_time_that_a_pod_was_blocked_is_told_when_it_no_longer_is() -> None:
 
 
 def test_what_a_clock_that_is_ahead_wrote_lasts_no_time() -> None:
-    """Times are of several machines: what seems to begin in the future is in the figures, and takes nothing off."""
+    """Durations with a start time in the future, from a clock that is ahead, are observed as zero."""
     blocked = "nodemaintenance_blocked_seconds"
     drains = "nodemaintenance_drain_seconds"
     figures = [(drains, {"phase": "Succeeded"}), (blocked, {"reason": "DisruptionBudget"})]
@@ -89,7 +89,7 @@ def test_what_a_clock_that_is_ahead_wrote_lasts_no_time() -> None:
 
 
 def test_a_pod_that_no_budget_blocks_is_shown_without_one() -> None:
-    """docs/observability.md: the label is empty, and the reason says what blocks it."""
+    """docs/observability.md: the budget label is empty for a pod that no budget blocks."""
     fleet = Fleet()
     refused = {"namespace": "shop", "name": "web-1", "reason": "Forbidden", "since": ago(30)}
 
@@ -99,7 +99,10 @@ def test_a_pod_that_no_budget_blocks_is_shown_without_one() -> None:
 
 
 def test_a_tick_shows_phases_and_what_is_blocked_and_nothing_of_before() -> None:
-    """What is not blocked any more is not shown at all, so that labels do not pile up; so it is where one gave up."""
+    """Metrics of a tick show phases and blocked pods, without those of earlier ticks.
+
+    Pods of a maintenance that lost its lease are not shown either.
+    """
     fleet = Fleet()
     assert shown(fleet) == {}
 
@@ -122,7 +125,7 @@ def test_a_tick_shows_phases_and_what_is_blocked_and_nothing_of_before() -> None
 
 
 def test_an_old_picture_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another pod hears the ticks by now: of this one only the time of its last tick is left."""
+    """Snapshots that are too old show only the time of the last tick, since another replica may receive the ticks."""
     fleet = Fleet()
     fleet.update([maintenance()])
     monkeypatch.setattr(metrics, "FRESH_SECONDS", -1.0)
@@ -132,7 +135,7 @@ def test_an_old_picture_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_real_drain_is_in_the_figures_and_a_replay_of_it_is_not(functions: Functions, work: Workload) -> None:
-    """status measures the drain, resync counts what it says, record what comes twice and what is dead."""
+    """Drains, resync events, redelivered events and dead letters are counted; replays are not."""
 
     def figures() -> list[float]:
         return [
@@ -163,7 +166,7 @@ def test_a_real_drain_is_in_the_figures_and_a_replay_of_it_is_not(functions: Fun
 
 
 def test_one_that_is_deleted_is_ending_whatever_its_phase() -> None:
-    """docs/observability.md: its node is not given back yet, so it is counted, and once."""
+    """docs/observability.md: a deleted maintenance counts as Ending, and not under its phase."""
     item = with_status(phase="Succeeded")
     ending = {**item, "metadata": {**item["metadata"], "deletionTimestamp": ago(1)}}
     fleet = Fleet()
@@ -175,7 +178,7 @@ def test_one_that_is_deleted_is_ending_whatever_its_phase() -> None:
 
 
 def test_evictions_are_counted_by_what_came_of_them() -> None:
-    """docs/observability.md: evicted, gone already, blocked."""
+    """docs/observability.md: evictions are counted by outcome: evicted, gone or blocked."""
     outcomes = ("evicted", "gone", "blocked")
     before = [value("nodemaintenance_evictions_total", outcome=outcome) for outcome in outcomes]
     pod, blocked = {"uid": "a"}, Blocked({"namespace": "ns", "name": "a", "uid": "a"}, "Forbidden", "why")
@@ -187,7 +190,7 @@ def test_evictions_are_counted_by_what_came_of_them() -> None:
 
 
 def test_the_gauges_have_the_labels_that_alerts_ask_for() -> None:
-    """docs/observability.md: which phase; of whom is blocked, where, by which budget and why."""
+    """docs/observability.md: the gauges have the labels that alerts use."""
     fleet = Fleet()
     fleet.update([with_status(phase="Running", blockedPods=[{**WEB, "since": ago(60)}])])
 

@@ -1,4 +1,4 @@
-"""What somebody may post who is none of our programs: it changes no status and no history."""
+"""Tests of forged events: an event without the product's signature changes neither a status nor the journal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FORGED: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the programs share."""
+    """Set the signing key of the product."""
     monkeypatch.setenv(KEY, "secret")
 
 
@@ -42,7 +42,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_forged_event_changes_no_status(
     functions: Functions, work: Workload, audit: Audit, kind: str, data: dict[str, Any]
 ) -> None:
-    """X-2: whoever may post names a real maintenance; nothing is written, and the answer is not retried."""
+    """X-2: `status` answers 403 to an unsigned event and writes nothing."""
     node = work.node()
     work.pods(node, "web", finalizers=("example.com/hold",))
     item = work.maintenance(node)
@@ -58,7 +58,7 @@ def test_a_forged_event_changes_no_status(
 
 @pytest.mark.parametrize("kind", [events.PODS_GONE, events.PODS_CAME, events.NODE_TAINTED, events.PODS_EVICTED])
 def test_a_forged_hint_begins_no_look(functions: Functions, work: Workload, audit: Audit, kind: str) -> None:
-    """Rule 8: who posts it would have the answer to the hints that its look absorbs, and the status would not."""
+    """Rule 8: `evict` answers 403 to an unsigned hint and evicts no pod."""
     node = work.node()
     work.pods(node, "web", finalizers=("example.com/hold",))
     item = work.maintenance(node)
@@ -71,13 +71,13 @@ def test_a_forged_hint_begins_no_look(functions: Functions, work: Workload, audi
 
 
 def replayed(functions: Functions, step: str, event: BaseCloudEvent) -> TestResponse:
-    """What is answered to whoever asks for the answers to a replay."""
+    """Post the event and ask for the replies of its replay."""
     message = binary(event)
     return functions.clients[step].post(f"/{step}", data=message.body, headers={**message.headers, "accept": BATCH})
 
 
 def without_marks(response: TestResponse) -> BaseCloudEvent:
-    """The one event that was answered, made to look like news."""
+    """Return the only reply of a replay without its replay extensions, so that it resembles a new event."""
     (answer,) = json.loads(response.data)
     stripped = {name: value for name, value in answer.items() if name not in (marks.REPLAY, marks.DRY_RUN)}
     return received({"content-type": STRUCTURED}, json.dumps(stripped).encode())
@@ -88,7 +88,7 @@ HINTS = {"cordon": events.NODE_DRIFTED, "taint": events.NODE_CORDONED, "evict": 
 
 @pytest.mark.parametrize("step", HINTS)
 def test_what_would_be_done_is_no_news_under_our_signature(functions: Functions, work: Workload, step: str) -> None:
-    """X-2: a dry run is anybody's to ask for; what it answers did not happen, and is believed of nobody."""
+    """X-2: the replies of a dry run are not signed, so no function accepts them as new events."""
     node = work.node()
     work.pods(node, "web", finalizers=("example.com/hold",))
     item = work.maintenance(node)
@@ -104,7 +104,7 @@ def test_what_would_be_done_is_no_news_under_our_signature(functions: Functions,
 
 
 def test_what_a_replay_has_done_is_signed_and_asked_for_by_what_is(functions: Functions, work: Workload) -> None:
-    """X-2: without `dryrun` it is done, so it is true; a replay of an event that is not ours evicts nobody."""
+    """X-2: a replay without `dryrun` requires a signed event, and its replies are signed."""
     node = work.node()
     work.pods(node, "web", finalizers=("example.com/hold",))
     item = work.maintenance(node)
@@ -120,7 +120,7 @@ def test_what_a_replay_has_done_is_signed_and_asked_for_by_what_is(functions: Fu
 
 
 def test_an_error_is_of_one_that_has_begun_where_our_own_tick_says_so(functions: Functions, work: Workload) -> None:
-    """X-2: of a hint that is not ours the words are not signed: told late, they would spoil the status of a drain."""
+    """X-2: `begin` copies the field `begun` to its failure event only if the hint is signed."""
     node = work.node()
     functions.begin(work.maintenance(node))
     hint = said(events.MAINTENANCE_FOUND, work.maintenance(node), data={"begun": True})
@@ -133,7 +133,7 @@ def test_an_error_is_of_one_that_has_begun_where_our_own_tick_says_so(functions:
 
 
 def test_an_error_is_taken_from_the_function_that_met_it(functions: Functions, work: Workload) -> None:
-    """NMO-13: a step's own event of failure is signed, and its words are in the status."""
+    """NMO-13: `status` accepts a step's signed failure event and writes its error."""
     item = work.maintenance("nowhere")
     failed = functions.answer("begin", added(item))
     assert failed is not None
@@ -145,7 +145,7 @@ def test_an_error_is_taken_from_the_function_that_met_it(functions: Functions, w
 
 @pytest.mark.parametrize("node", ["a,b=c", "call this number", "..", "x" * 300])
 def test_no_function_signs_a_stranger_s_words(functions: Functions, work: Workload, node: str) -> None:
-    """X-2: what the API server would quote in its refusal is refused before it is asked, whoever has emitted it."""
+    """X-2: a step answers 400 to an invalid node name, so that no signed error message quotes it."""
     item = work.maintenance(work.node())
     functions.begin(item)
     hint = said(events.NODE_TAINTED, {**item, "spec": {"nodeName": node}})
@@ -157,9 +157,7 @@ def test_no_function_signs_a_stranger_s_words(functions: Functions, work: Worklo
 
 
 def test_a_version_of_next_year_keeps_nobody_waiting(functions: Functions, work: Workload, audit: Audit) -> None:
-    """X-6: the API server would wait for it and answer 504, ten times. It is refused; in a dry replay, where events may
-    be of another installation, it is ignored.
-    """
+    """X-6: an unsigned hint with a future resourceVersion gets 403; a dry run ignores the resourceVersion."""
     node = work.node()
     work.pods(node, "web", finalizers=("example.com/hold",))
     item = work.maintenance(node)
@@ -173,7 +171,7 @@ def test_a_version_of_next_year_keeps_nobody_waiting(functions: Functions, work:
 
 
 def test_history_shows_nothing_that_nobody_did(functions: Functions, work: Workload) -> None:
-    """X-6: an event under our name, and an attempt, are recorded when they are ours; what others emit, as before."""
+    """X-6: `record` rejects unsigned attempts, and unsigned events whose source is the product."""
     item = work.maintenance("nowhere")
     forged, honest = said(events.NODE_DRAINED, item), updated(item)
     made = Attempt(honest.get_source(), honest.get_id(), "restore", moment("2026-01-01T00:00:00Z"), 0.1, 204)

@@ -1,4 +1,4 @@
-"""`guard` on a real API server."""
+"""Tests of `guard` on a real API server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.workload import Audit, Workload, written
 
 
 def maintained(functions: Functions, work: Workload, node: str, group: Group = MEDIK8S) -> Object:
-    """A maintenance whose node is cordoned and tainted, and whose status says so."""
+    """Create a maintenance whose node is cordoned and tainted, and whose status reports that."""
     item = work.maintenance(node, group)
     functions.prepare(item)
     functions.answer("status", said(events.PODS_EVICTED, item))
@@ -37,7 +37,7 @@ def maintained(functions: Functions, work: Workload, node: str, group: Group = M
 
 
 def test_an_uncordoned_node_is_told_and_warned_of(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-3, NMO-5: uncordoned by hand during its maintenance: node.drifted, and kubectl describe shows a Warning."""
+    """NMO-3, NMO-5: for a node uncordoned by hand, `guard` emits `node.drifted` and records a Warning."""
     node = work.node()
     item = maintained(functions, work, node)
     work.local.kubectl("uncordon", node)
@@ -57,7 +57,10 @@ def test_an_uncordoned_node_is_told_and_warned_of(functions: Functions, work: Wo
 
 @proves("X-2")
 def test_a_hint_that_comes_during_the_look_loses_no_drift(functions: Functions, work: Workload) -> None:
-    """The second look finds it announced a moment ago, and says nothing more: what the first one found is told."""
+    """Drift that the first pass found is emitted even if a hint causes a second pass.
+
+    The second pass finds that it is recorded already, and emits nothing itself.
+    """
     node = work.node()
     item = maintained(functions, work, node)
     work.local.kubectl("uncordon", node)
@@ -73,7 +76,7 @@ def test_a_hint_that_comes_during_the_look_loses_no_drift(functions: Functions, 
 
 @pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 def test_a_missing_taint_is_told(functions: Functions, work: Workload, group: Group) -> None:
-    """NMO-4, X-7: the drain taint taken off by hand is a drift as well, of whichever group the maintenance is."""
+    """NMO-4, X-7: `guard` emits `node.drifted` if the drain taint was removed by hand, for every API group."""
     node = work.node()
     item = maintained(functions, work, node, group)
     work.local.kubectl("taint", "node", node, f"{group.drain_taint}:NoSchedule-")
@@ -87,7 +90,7 @@ def test_a_missing_taint_is_told(functions: Functions, work: Workload, group: Gr
 
 @pytest.mark.parametrize("label", ["of-an-earlier-one", ""])
 def test_a_drift_is_told_whomever_the_label_names(functions: Functions, work: Workload, label: str) -> None:
-    """Rule 10: the label says where to look first, and decides nothing."""
+    """Rule 10: `guard` finds the node's maintenance even if the label has another value or none."""
     node = work.node()
     item = maintained(functions, work, node)
     work.local.kubectl("uncordon", node)
@@ -100,9 +103,10 @@ def test_a_drift_is_told_whomever_the_label_names(functions: Functions, work: Wo
 
 
 def test_between_cordon_and_taint_one_list_suffices(functions: Functions, work: Workload) -> None:
-    """Rule 10: in each drain the update comes by here that adds the cluster's own taint to the cordon.
+    """Rule 10: between cordon and taint, `guard` sends only one list request.
 
-    It is known which install acts: that is asked once a minute.
+    In each drain an update arrives then, because the controller manager adds its own taint. The test caches that this
+    install is active, which is otherwise read once a minute.
     """
     CLAIMS.confirm(functions.clusters["guard"])
     node = work.node()
@@ -116,7 +120,7 @@ def test_between_cordon_and_taint_one_list_suffices(functions: Functions, work: 
 
 
 def test_a_label_taken_off_comes_back(functions: Functions, work: Workload) -> None:
-    """Rule 10: the selector makes a deletion of it; the node lives, so nothing ends, and it is labelled again."""
+    """Rule 10: `guard` treats a removed label, which arrives as a deletion of the node, as drift."""
     node = work.node()
     item = maintained(functions, work, node)
     before = work.read_node(node)
@@ -136,8 +140,9 @@ def test_a_label_taken_off_comes_back(functions: Functions, work: Workload) -> N
 
 
 def test_what_is_undone_again_and_again_is_left_to_the_tick(functions: Functions, work: Workload, audit: Audit) -> None:
-    """Rule 9: a controller takes the label off whenever it comes back: answered once, and then for a pause not at all;
-    after that once more, and the next pause is as long as it has been so already.
+    """Rule 9: `guard` answers repeated drift once and then backs off for as long as the drift has lasted.
+
+    Another controller may remove the label each time. During the backoff the drift is left to the tick.
     """
     node = work.node()
     item = maintained(functions, work, node)
@@ -154,7 +159,7 @@ def test_what_is_undone_again_and_again_is_left_to_the_tick(functions: Functions
     assert first is not None
     assert again == [None] * 5
     assert quiet == 1
-    assert later is None  # undone since 69 seconds: it rests for 60
+    assert later is None  # drift has lasted for 69 seconds, so the backoff is 60 seconds
     aged(work, node, first=21, last=11)
     assert functions.answer("guard", node_deleted(labelled)) is not None
     assert not m.is_deleting(work.again(item))
@@ -165,7 +170,7 @@ def test_what_is_undone_again_and_again_is_left_to_the_tick(functions: Functions
 def test_what_cannot_be_counted_is_left_to_the_tick(
     spoiled: Functions, faults: Faults, functions: Functions, work: Workload
 ) -> None:
-    """Rule 9: a quota refuses the Event by which it knows how often the node was closed again."""
+    """Rule 9: `guard` emits nothing if it cannot write the Event that counts the repeated drift."""
     node = work.node()
     maintained(functions, work, node)
     work.local.kubectl("uncordon", node)
@@ -179,12 +184,12 @@ def test_what_cannot_be_counted_is_left_to_the_tick(
 
 
 def two_of(work: Workload, node: str) -> list[Object]:
-    """Two maintenances of a node, in the order in which they are listed: by age, which is told in seconds, and uid."""
+    """Create two maintenances of a node and return them in list order: by age in seconds, then by uid."""
     return list(by_age([work.maintenance(node), work.maintenance(node)]))
 
 
 def begun_besides(work: Workload, item: Object, *, cordoned: bool) -> None:
-    """As if it had begun beside another one, as two do between whom a lease was lost; its status may say cordoned."""
+    """Mark a maintenance as begun although another one has the node; report it as cordoned if `cordoned` is set."""
     node = work.read_node(item["spec"]["nodeName"])
     work.admin.patch(m.path(item), m.begin_patch(work.again(item), node, {"totalpods": 0, "evictionPods": 0}))
     if cordoned:
@@ -192,12 +197,15 @@ def begun_besides(work: Workload, item: Object, *, cordoned: bool) -> None:
         shown = {"type": "Cordoned", "status": "True", "reason": "Cordoned", "message": "m", "lastTransitionTime": now}
         work.admin.patch(f"{m.path(item)}/status", {"status": {"conditions": [shown]}})
     version = work.again(item)["metadata"]["resourceVersion"]
-    work.admin.run(work.admin.api.list(m.group(item).path, version=version))  # the server's cache has it from now on
+    work.admin.run(work.admin.api.list(m.group(item).path, version=version))  # waits until the cache has it
 
 
 @pytest.mark.parametrize("why", ["not cordoned yet", "told a moment ago"])
 def test_one_that_needs_no_answer_keeps_none_from_the_next(functions: Functions, work: Workload, why: str) -> None:
-    """X-7: two maintenances of a node: the first one is between its steps, or was answered; the second one is told."""
+    """X-7: if `guard` emits nothing for one maintenance of a node, it still checks the other one.
+
+    The first one is not cordoned yet, or its drift was emitted a moment ago.
+    """
     node = work.node()
     first, second = two_of(work, node)
     begun_besides(work, first, cordoned=why == "told a moment ago")
@@ -214,12 +222,12 @@ def test_one_that_needs_no_answer_keeps_none_from_the_next(functions: Functions,
 
 
 def test_the_end_of_one_whose_node_is_gone_does_not_hold_up_the_next(functions: Functions, work: Workload) -> None:
-    """NMO-20: the garbage collector was faster with the first one; the second one is ended all the same."""
+    """NMO-20: `guard` deletes the second maintenance of a deleted node even if the first one is already gone."""
     node = work.node()
     first, second = two_of(work, node)
     for item in (first, second):
         begun_besides(work, item, cordoned=True)
-        # of a version that is not served: the garbage collector leaves it
+        # this API version is not served, so the garbage collector keeps the maintenance
         owner = {**work.again(item)["metadata"]["ownerReferences"][0], "apiVersion": "example.com/v1"}
         work.admin.patch(m.path(item), {"metadata": {"ownerReferences": [owner]}})
     hint = node_deleted(work.read_node(node))
@@ -238,7 +246,10 @@ def test_the_end_of_one_whose_node_is_gone_does_not_hold_up_the_next(functions: 
 def test_what_a_label_was_taken_off_for_is_asked_of_the_newest_state(
     functions: Functions, work: Workload, deleted: bool
 ) -> None:
-    """Rule 1: a list from the cache may still show the maintenance that gave the node back; others it suffices for."""
+    """Rule 1: `guard` lists the latest state after a deletion, and the cached state after an update.
+
+    The cache may still have the maintenance whose restored node has just lost its label.
+    """
     node = work.node()
     item = maintained(functions, work, node)
     work.local.kubectl("uncordon", node)
@@ -252,7 +263,7 @@ def test_what_a_label_was_taken_off_for_is_asked_of_the_newest_state(
 
 
 def aged(work: Workload, node: str, *, first: int, last: int) -> None:
-    """The Event that counts what was undone on the node looks as written so many seconds ago, first and last."""
+    """Set the ages, in seconds, of the first and last timestamp of the Event that counts the node's drift."""
     (event,) = work.admin.list(EVENTS, fields=f"involvedObject.name={node},reason={AGAIN}")["items"]
     now = datetime.now(timezone.utc)
     times = {"firstTimestamp": first, "lastTimestamp": last}
@@ -261,7 +272,7 @@ def aged(work: Workload, node: str, *, first: int, last: int) -> None:
 
 
 def test_a_node_that_was_given_back_is_nobodys(functions: Functions, work: Workload, audit: Audit) -> None:
-    """Rule 10: `restore` takes the label off, which comes as a deletion: nothing is told, nothing is written."""
+    """Rule 10: `guard` ignores the deletion event that `restore` causes by removing the label."""
     node = work.node()
     item = maintained(functions, work, node)
     before = work.read_node(node)
@@ -275,7 +286,7 @@ def test_a_node_that_was_given_back_is_nobodys(functions: Functions, work: Workl
 
 @proves("NMO-20")
 def test_a_node_replaced_under_its_name_ends_the_maintenance(functions: Functions, work: Workload) -> None:
-    """NMO-20: the node was deleted, and another of its name is there already: the maintenance was not of that one."""
+    """NMO-20: `guard` deletes the maintenance of a deleted node even if a new node has its name."""
     node = work.node()
     item = maintained(functions, work, node)
     before = work.read_node(node)
@@ -289,7 +300,7 @@ def test_a_node_replaced_under_its_name_ends_the_maintenance(functions: Function
 
 
 def test_a_maintenance_without_owner_reference_lives_with_its_node(functions: Functions, work: Workload) -> None:
-    """NMO-20: nothing says which node it began on: it is the one of that name, as long as there is one."""
+    """NMO-20: `guard` deletes a maintenance without owner reference only if no node has the name."""
     node = work.node()
     item = maintained(functions, work, node)
     work.admin.patch(m.path(item), {"metadata": {"ownerReferences": []}})
@@ -304,7 +315,7 @@ def test_a_maintenance_without_owner_reference_lives_with_its_node(functions: Fu
 
 
 def test_a_node_in_good_order_costs_nothing(functions: Functions, work: Workload, audit: Audit) -> None:
-    """X-2: heartbeats of a node as it should be, and old news of one that is right again, do nothing."""
+    """X-2: `guard` ignores an update of a node without drift, and an outdated event about it."""
     node = work.node()
     before = work.read_node(node)
     maintained(functions, work, node)
@@ -316,7 +327,7 @@ def test_a_node_in_good_order_costs_nothing(functions: Functions, work: Workload
 
 
 def test_the_start_is_no_drift(functions: Functions, work: Workload, audit: Audit) -> None:
-    """X-2: a node whose maintenance has begun and whose cordon is still to come has not drifted."""
+    """X-2: a node whose maintenance has begun but not yet cordoned it has not drifted."""
     node = work.node()
     item = work.maintenance(node)
     functions.answer("status", functions.begin(item))
@@ -328,7 +339,7 @@ def test_the_start_is_no_drift(functions: Functions, work: Workload, audit: Audi
 
 @proves("DRN-6")
 def test_a_cordon_by_hand_is_left_alone(functions: Functions, work: Workload, audit: Audit) -> None:
-    """DRN-6: cordoned and uncordoned by hand, no maintenance asked for it: nothing is written."""
+    """DRN-6: `guard` does not react to a cordon by hand on a node without a maintenance."""
     node = work.node()
     for command in ("cordon", "uncordon"):
         work.local.kubectl(command, node)
@@ -338,7 +349,7 @@ def test_a_cordon_by_hand_is_left_alone(functions: Functions, work: Workload, au
 
 
 def test_a_deleted_node_ends_its_maintenances(functions: Functions, work: Workload) -> None:
-    """NMO-20: the node is deleted: its maintenance is deleted, restore releases it, the name is free."""
+    """NMO-20: `guard` deletes the maintenance of a deleted node, and `restore` releases it."""
     node = work.node()
     item = maintained(functions, work, node)
     before = work.read_node(node)
@@ -355,7 +366,7 @@ def test_a_deleted_node_ends_its_maintenances(functions: Functions, work: Worklo
 def test_old_news_of_a_deleted_node_do_not_end_the_maintenance_of_the_new_one(
     functions: Functions, work: Workload, audit: Audit
 ) -> None:
-    """X-2: a node of the same name is there again and in maintenance: the deletion of the old one is none of its."""
+    """X-2: an outdated deletion of an earlier node of that name does not end the new node's maintenance."""
     node = work.node()
     old = {**work.read_node(node)}
     item = maintained(functions, work, node)
@@ -368,7 +379,7 @@ def test_old_news_of_a_deleted_node_do_not_end_the_maintenance_of_the_new_one(
 
 
 def test_a_maintenance_that_never_began_outlives_the_node(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-22: a refused second maintenance is not ended: it was never at work."""
+    """NMO-22: `guard` does not delete a maintenance that never began when its node is deleted."""
     node = work.node()
     before = work.read_node(node)
     item = work.maintenance(node, KUBEVIRT)
@@ -389,7 +400,7 @@ def test_a_maintenance_that_never_began_outlives_the_node(functions: Functions, 
     ],
 )
 def test_a_node_that_is_none_is_refused_by_name(functions: Functions, change: Object, named: str) -> None:
-    """X-6: what is wrong about the Node in the event is told to whoever sent it."""
+    """X-6: `guard` answers 400 to an event with a malformed Node and names the field."""
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": {LABEL: "some-uid"}}, "spec": {}}
     event = CloudEvent(dict(node_updated(node).get_attributes()), {**node, **change})
 

@@ -1,4 +1,4 @@
-"""Evictions that are granted behind the look that sent them: each is in the journal, whoever looks next."""
+"""Tests of evictions that are granted after their pass has ended: each is recorded in the journal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateEvictions]:
-    """Give what `evict` has of them from now on; its looks wait for no answer."""
+    """Yield the `LateEvictions` of `evict`, whose passes do not wait for responses."""
     made = LateEvictions()
     monkeypatch.setattr(evict, "LATE", made)
     monkeypatch.setitem(FUNCTIONS, "evict", replace(FUNCTIONS["evict"], late=made))
@@ -43,7 +43,10 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateEvictions]:
 def client(
     functions: Functions, recorder: Receiver, late: LateEvictions, monkeypatch: pytest.MonkeyPatch
 ) -> FlaskClient:
-    """Give `evict`, which publishes its attempts; what prepares its node is made before, and publishes none."""
+    """Return a test client of `evict`, which publishes its attempts to `recorder`.
+
+    The functions that prepare the node are created before, so they publish no attempts.
+    """
     for step in ("begin", "cordon", "taint"):
         functions.clients[step]
     monkeypatch.setenv("RECORD", f"{recorder.url}/record")
@@ -51,7 +54,7 @@ def client(
 
 
 def evicted(recorder: Receiver) -> list[list[str]]:
-    """The pods that each published answer names."""
+    """Return the names of the evicted pods in each published attempt."""
     return [named(one) for one in told(recorder)]
 
 
@@ -66,7 +69,7 @@ def counted() -> float:
 def test_what_no_look_has_told_is_published_when_the_process_ends(
     functions: Functions, client: FlaskClient, recorder: Receiver, late: LateEvictions, work: Workload
 ) -> None:
-    """As an answer to the same event; what the API server is about to answer is awaited."""
+    """Late evictions are published as a reply to their own event when the process ends."""
     node = work.node()
     work.pods(node, "a", "b")
     tainted, so_far = functions.prepare(work.maintenance(node)), counted()
@@ -86,7 +89,7 @@ def test_what_no_look_has_told_is_published_when_the_process_ends(
 def test_what_no_look_asks_for_is_published_after_some_time(
     functions: Functions, client: FlaskClient, recorder: Receiver, work: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next looks are another process's; pods of one node are told together."""
+    """Late evictions of a node are published together after some time if no pass of this process follows."""
     monkeypatch.setattr(inflight_evictions, "ANSWERED_SECONDS", 1.0)
     monkeypatch.setattr(inflight_evictions, "KEPT_SECONDS", 0.5)
     node = work.node()
@@ -102,7 +105,7 @@ def test_what_no_look_asks_for_is_published_after_some_time(
 def test_of_a_dry_run_nothing_comes_late(
     functions: Functions, client: FlaskClient, recorder: Receiver, late: LateEvictions, work: Workload
 ) -> None:
-    """What it would evict is there still."""
+    """Dry runs publish no late evictions."""
     message = replayed(functions, work, dry_run=True)
 
     client.post("/evict", data=message.body, headers=message.headers)
@@ -115,7 +118,7 @@ def test_of_a_dry_run_nothing_comes_late(
 def test_a_replay_beside_a_drain_takes_no_look_s_place(
     functions: Functions, client: FlaskClient, recorder: Receiver, late: LateEvictions, work: Workload
 ) -> None:
-    """What the look has sent is told as an answer to its own event, and counted."""
+    """Replays during a drain do not report its evictions, which are published for their own event and counted."""
     node, go = work.node(), threading.Event()
     (pod,) = work.pods(node, "a")
     tainted, so_far = functions.prepare(work.maintenance(node)), counted()
@@ -140,7 +143,7 @@ def test_a_replay_takes_nothing_that_was_granted_late(
     work: Workload,
     finalizers: tuple[str, ...],
 ) -> None:
-    """It is the drain's to tell, by its next look or by none; also where the replay finds nobody left."""
+    """Replays do not report the drain's late evictions, even if the replay finds no pod."""
     node = work.node()
     (pod,) = work.pods(node, "a", finalizers=finalizers)
     tainted, so_far = functions.prepare(work.maintenance(node)), counted()
@@ -158,7 +161,7 @@ def test_a_replay_takes_nothing_that_was_granted_late(
 def test_what_a_replay_alone_has_sent_is_told_as_its_own(
     functions: Functions, client: FlaskClient, recorder: Receiver, late: LateEvictions, work: Workload
 ) -> None:
-    """No look of a drain knows of it; it is in no figure."""
+    """Replays publish the late evictions that they sent themselves; the metrics do not count them."""
     message = replayed(functions, work, dry_run=False)
     so_far = counted()
 
@@ -171,13 +174,13 @@ def test_what_a_replay_alone_has_sent_is_told_as_its_own(
 
 
 def replayed(functions: Functions, work: Workload, *, dry_run: bool) -> HTTPMessage:
-    """What `evict` gets of a replay for a node with one pod."""
+    """Build the HTTP message that replays `node.tainted` for a node with one pod."""
     node = work.node()
     work.pods(node, "a")
     return binary(marks.marked(functions.prepare(work.maintenance(node)), "again", dry_run=dry_run))
 
 
 def assert_told_once(recorder: Receiver) -> None:
-    """Three attempts are published, and the one with the pod is no replay's."""
+    """Assert that three attempts are published, and that only one, which is not a replay's, names the pod."""
     recorder.wait(lambda: len(told(recorder)) == 3)
     assert sorted((one.replay, named(one)) for one in told(recorder)) == [("", []), ("", ["a"]), ("again", [])]

@@ -1,4 +1,4 @@
-"""A maintenance whose lease another tool has taken: it counts, gives up, and gives its node back (NMO-27a)."""
+"""Tests of a maintenance whose lease another tool took: it counts failed renewals and restores its node (NMO-27a)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FOREIGN = {
 
 
 def robbed(functions: Functions, work: Workload, ticks: int) -> Object:
-    """A drained maintenance whose lease another tool took so many ticks ago."""
+    """Create a drained maintenance, give its lease to another tool, and run `ticks` ticks; return the maintenance."""
     node = work.node()
     item = drain(functions, work.maintenance(node))
     work.admin.patch(leases.lease_path(node), FOREIGN)
@@ -41,14 +41,17 @@ def robbed(functions: Functions, work: Workload, ticks: int) -> Object:
 
 
 def is_given_back(node: Object) -> bool:
-    """Open, without a label or taint of ours."""
+    """Return whether the node is schedulable, has none of our labels, and lacks a maintenance taint."""
     labels = node["metadata"]["labels"]
     return not is_cordoned(node) and not {LABEL, EXCLUDED} & labels.keys() and len(missing_taints(node, KEY)) >= 1
 
 
 @proves("NMO-27a")
 def test_more_than_three_failed_renewals_give_the_node_back(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-27a: three are borne, at the fourth the phase is Failed, in the words of [SRC]; then it rests."""
+    """NMO-27a: three failed renewals are tolerated; after the fourth the phase is Failed and the node is restored.
+
+    The error has the wording of [SRC]. Later events change nothing.
+    """
     item = robbed(functions, work, 3)
     node = item["spec"]["nodeName"]
     borne = work.again(item)["status"]
@@ -80,7 +83,7 @@ def test_more_than_three_failed_renewals_give_the_node_back(functions: Functions
 
 @pytest.mark.parametrize("lost", ["status", "restore"])
 def test_a_tick_finishes_what_was_lost(functions: Functions, work: Workload, lost: str) -> None:
-    """X-3, NMO-27a: the event that `status` or `restore` should have had never came."""
+    """X-3, NMO-27a: a tick makes up for a lost event to `status` or `restore`."""
     item = robbed(functions, work, 3)
     found = functions.answer("resync", tick())
     assert found is not None
@@ -99,7 +102,7 @@ def test_a_tick_finishes_what_was_lost(functions: Functions, work: Workload, los
 
 
 def test_a_lease_that_comes_back_ends_the_count(functions: Functions, work: Workload) -> None:
-    """NMO-27a: renewed again, it is maintained as before, and nothing is left of the errors."""
+    """NMO-27a: a renewal that succeeds clears the count and the error."""
     item = robbed(functions, work, 2)
     node = item["spec"]["nodeName"]
     assert work.again(item)["status"]["errorOnLeaseCount"] == 2
@@ -120,7 +123,7 @@ def test_a_lease_that_comes_back_ends_the_count(functions: Functions, work: Work
 def test_a_lease_that_may_not_be_renewed_is_told_of_a_drained_node(
     functions: Functions, spoiled: Functions, work: Workload, faults: Faults
 ) -> None:
-    """NMO-13: after an hour anybody may take the node; once the right is there, nothing is left of the error."""
+    """NMO-13: a forbidden renewal is reported for a drained node too, and cleared once the right is granted."""
     item = drain(functions, work.maintenance(work.node()))
     work.admin.run(work.admin.api.request("DELETE", leases.lease_path(item["spec"]["nodeName"])))
     found = functions.answer("resync", tick())
@@ -141,7 +144,7 @@ def test_a_lease_that_may_not_be_renewed_is_told_of_a_drained_node(
 
 @proves("NMO-22")
 def test_a_lease_that_somebody_deletes_goes_to_nobody_else(functions: Functions, work: Workload) -> None:
-    """Rule 11: the maintenance that waits for the node is not asked whether it may begin: it would rob the other."""
+    """Rule 11: a deleted lease goes back to the maintenance that has the node, not to the one that waits for it."""
     node = work.node()
     first, second = (drain(functions, work.maintenance(node, group)) for group in (MEDIK8S, KUBEVIRT))
     refused = work.again(second)
@@ -158,7 +161,7 @@ def test_a_lease_that_somebody_deletes_goes_to_nobody_else(functions: Functions,
 
 
 def test_an_event_delivered_again_counts_once(functions: Functions, work: Workload) -> None:
-    """X-2: the count is of renewals that failed, not of events."""
+    """X-2: a redelivered event does not increase the count of failed renewals."""
     item = robbed(functions, work, 0)
     found = functions.answer("resync", tick())
     assert found is not None
@@ -172,7 +175,7 @@ def test_an_event_delivered_again_counts_once(functions: Functions, work: Worklo
 
 
 def test_a_failure_that_is_told_late_ends_nothing(functions: Functions, work: Workload) -> None:
-    """X-2: the fourth failure in a row comes to `status` when the lease is ours again: it is old news."""
+    """X-2: a fourth failure that reaches `status` after a successful renewal changes nothing."""
     item = robbed(functions, work, 3)
     found = functions.answer("resync", tick())
     assert found is not None
@@ -193,7 +196,10 @@ def test_a_failure_that_is_told_late_ends_nothing(functions: Functions, work: Wo
 def test_an_error_of_a_lease_that_is_ours_again_ends_with_the_next_tick(
     functions: Functions, work: Workload, ticks: int
 ) -> None:
-    """X-3, NMO-27a: no renewal is due for half an hour, and one more that failed would have given the node back."""
+    """X-3, NMO-27a: the next tick clears an outdated renewal error while the maintenance holds its lease.
+
+    The next renewal is due only half an hour later, and another failure would restore the node.
+    """
     item = robbed(functions, work, ticks)
     found = functions.answer("resync", tick())
     assert found is not None
@@ -201,7 +207,7 @@ def test_an_error_of_a_lease_that_is_ours_again_ends_with_the_next_tick(
     assert late is not None
     work.delete(leases.lease_path(item["spec"]["nodeName"]))
     if ticks:
-        functions.answer("begin", found)  # and nobody hears what it answers
+        functions.answer("begin", found)  # the reply is lost
     else:
         settle(functions, found)
         functions.answer("status", late)
@@ -217,7 +223,7 @@ def test_an_error_of_a_lease_that_is_ours_again_ends_with_the_next_tick(
 
 @pytest.mark.slow
 def test_what_is_given_back_is_not_touched_again_at_the_end(functions: Functions, work: Workload) -> None:
-    """NMO-27a: by then the node is the other tool's: its cordon stays, the object goes."""
+    """NMO-27a: deleting a maintenance that lost its lease does not change the restored node."""
     item = robbed(functions, work, 4)
     node = item["spec"]["nodeName"]
     settle(functions, updated(work.again(item)))
@@ -234,7 +240,7 @@ def test_what_is_given_back_is_not_touched_again_at_the_end(functions: Functions
 
 
 def test_what_was_not_given_back_for_want_of_a_label_is_at_the_end(functions: Functions, work: Workload) -> None:
-    """Rule 11: somebody took our label off before `restore` looked: the taint tells that the node is still closed."""
+    """Rule 11: a node that `restore` skipped because its label was missing is restored at the deletion."""
     item = robbed(functions, work, 4)
     node = item["spec"]["nodeName"]
     work.local.kubectl("label", "node", node, f"{LABEL}-")
@@ -249,8 +255,10 @@ def test_what_was_not_given_back_for_want_of_a_label_is_at_the_end(functions: Fu
 
 @proves("X-5")
 def test_what_gave_up_and_is_kept_by_others_leaves_no_node_closed(functions: Functions, work: Workload) -> None:
-    """Rule 11: it was not given back, and then somebody took our finalizer off: another one keeps the object, and the
-    tick finds the node."""
+    """Rule 11: a tick restores the node of a maintenance that lost its lease and then our finalizer.
+
+    Another finalizer keeps the object.
+    """
     item = robbed(functions, work, 4)
     node = item["spec"]["nodeName"]
     work.admin.patch(m.path(item), {"metadata": {"finalizers": ["example.com/hold"]}})
@@ -266,7 +274,7 @@ def test_what_gave_up_and_is_kept_by_others_leaves_no_node_closed(functions: Fun
 
 
 def test_an_evicting_step_stops_when_the_lease_is_lost(functions: Functions, work: Workload) -> None:
-    """NMO-27a: after it gave up no step changes the node, and what `cordon` would close is given back."""
+    """NMO-27a: after the lease is lost, `cordon`, `taint` and `evict` do nothing."""
     item = robbed(functions, work, 4)
     node = item["spec"]["nodeName"]
     settle(functions, updated(work.again(item)))
@@ -282,7 +290,7 @@ def test_an_evicting_step_stops_when_the_lease_is_lost(functions: Functions, wor
 @pytest.mark.slow
 @pytest.mark.parametrize("ends", ["deleted", "gone without a trace"])
 def test_who_gave_up_is_no_heir(functions: Functions, work: Workload, ends: str) -> None:
-    """X-7: the next maintenance got the lease, drained and ended: the node is nobody's then, and open."""
+    """X-7: a maintenance that lost its lease is not a successor: the node is restored after the next one."""
     first = robbed(functions, work, 4)
     node = first["spec"]["nodeName"]
     settle(functions, updated(work.again(first)))

@@ -1,4 +1,4 @@
-"""The blocked pods that an event names: as the status may have them, or refused with the field that is wrong."""
+"""Tests of parsing the blocked pods in an event: valid fields are kept, a malformed field is named."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ def blocked(value: Any) -> list[Object] | None:
 
 
 def test_what_the_status_has_a_place_for_is_taken() -> None:
-    """NMO-9: every field as it came, and none that the status does not know."""
+    """NMO-9: fields that the status has are kept unchanged, and other fields are dropped."""
     assert blocked([BARE, {**WHOLE, "other": 1}]) == [BARE, WHOLE]
 
 
 def test_none_named_is_not_the_same_as_none_blocked() -> None:
-    """NMO-9: an event that does not speak of blocked pods leaves those of the status."""
+    """NMO-9: a missing list gives None, which keeps the status's list; an empty list clears it."""
     assert blocked(None) is None
     assert blocked([]) == []
 
 
 @pytest.mark.parametrize("value", [{}, "web-1", 1])
 def test_it_must_be_a_list(value: object) -> None:
-    """X-6: the field is named."""
+    """X-6: a value that is not a list is rejected with the field's name."""
     with pytest.raises(BadEvent, match=r"^data\.blocked is no list"):
         blocked(value)
 
 
 def test_each_must_be_an_object() -> None:
-    """X-6: the field is named."""
+    """X-6: an entry that is not an object is rejected with the field's name."""
     with pytest.raises(BadEvent, match=r"^data\.blocked has what is no object"):
         blocked([BARE, "web-1"])
 
@@ -61,7 +61,7 @@ def test_each_must_be_an_object() -> None:
     ],
 )
 def test_a_field_that_is_malformed_is_named(field: str, value: object) -> None:
-    """X-6, NMO-9: the API server would refuse the whole status, or a reader trip over it."""
+    """X-6, NMO-9: a malformed field is rejected with its name, since the API server would reject the status."""
     with pytest.raises(BadEvent) as error:
         blocked([{**WHOLE, field: value}])
 
@@ -70,7 +70,7 @@ def test_a_field_that_is_malformed_is_named(field: str, value: object) -> None:
 
 @pytest.mark.parametrize("field", BARE)
 def test_a_field_that_no_refusal_is_without_is_named(field: str) -> None:
-    """NMO-9: who is blocked, and why, is the least."""
+    """NMO-9: a missing required field is rejected with its name."""
     with pytest.raises(BadEvent) as error:
         blocked([{name: value for name, value in BARE.items() if name != field}])
 

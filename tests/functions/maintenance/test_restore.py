@@ -1,4 +1,4 @@
-"""`restore` on a real API server."""
+"""Tests of `restore` on a real API server."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group
 
 
 def in_maintenance(functions: Functions, work: Workload, node: str, group: Group = MEDIK8S) -> Object:
-    """A maintenance whose node is cordoned and tainted."""
+    """Create a maintenance whose node is cordoned and tainted."""
     item = work.maintenance(node, group)
     functions.prepare(item)
     return work.again(item)
 
 
 def deleting(work: Workload, item: Object) -> Object:
-    """The maintenance after its deletion was requested."""
+    """Request the deletion of the maintenance and return it."""
     work.delete(m.path(item))
     return work.again(item)
 
@@ -47,7 +47,10 @@ def is_gone(work: Workload, item: Object) -> bool:
 
 
 def is_given_back(node: Object | None) -> bool:
-    """No cordon, and no taint but those of others; the controller manager takes its own off a moment later."""
+    """Return whether the node is schedulable and has no taint.
+
+    The unschedulable taint is ignored, because the controller manager removes it a moment later.
+    """
     spec = (node or {}).get("spec", {})
     ours = [taint for taint in spec.get("taints") or [] if taint["key"] != "node.kubernetes.io/unschedulable"]
     return not spec.get("unschedulable") and not ours
@@ -59,7 +62,10 @@ def is_given_back(node: Object | None) -> bool:
 def test_the_node_is_given_back(
     functions: Functions, work: Workload, group: Group, told: Callable[[Object], CloudEvent]
 ) -> None:
-    """NMO-14, NMO-15, X-5, OSV-5: schedulable, both taints off, lease gone, object gone, told as node.restored."""
+    """NMO-14, NMO-15, X-5, OSV-5: `restore` makes the node schedulable and removes taints, labels and lease.
+
+    It releases the maintenance and emits `node.restored`.
+    """
     node = work.node()
     item = deleting(work, in_maintenance(functions, work, node, group))
 
@@ -75,7 +81,7 @@ def test_the_node_is_given_back(
 
 @proves("NMO-14")
 def test_what_belongs_to_others_stays(functions: Functions, work: Workload) -> None:
-    """NMO-14, KNM-4: foreign taints and labels are as before; ours go whatever their value."""
+    """NMO-14, KNM-4: `restore` keeps foreign taints and labels, and removes ours whatever their value."""
     node = work.node()
     work.local.kubectl("taint", "node", node, "medik8s.io/drain=by-hand:NoSchedule", "example.com/theirs=1:NoSchedule")
     work.local.kubectl("taint", "node", node, "medik8s.io/drain=other:PreferNoSchedule")
@@ -96,7 +102,7 @@ def test_what_belongs_to_others_stays(functions: Functions, work: Workload) -> N
 
 @proves("KNM-4", "C4")
 def test_a_drain_taint_that_had_a_value_goes_at_the_end(functions: Functions, work: Workload) -> None:
-    """It was there before the maintenance, and was kept: with the maintenance it is taken off all the same."""
+    """Drain taints that existed with a value before the maintenance are removed at its end, too."""
     node = work.node()
     work.local.kubectl("taint", "node", node, "kubevirt.io/drain=draining:NoSchedule")
     item = deleting(work, in_maintenance(functions, work, node, KUBEVIRT))
@@ -108,7 +114,7 @@ def test_a_drain_taint_that_had_a_value_goes_at_the_end(functions: Functions, wo
 
 @proves("NMO-27b")
 def test_a_node_whose_label_was_taken_off_is_excluded_no_more(functions: Functions, work: Workload) -> None:
-    """NMO-27b: our label alone was taken off by hand, and the object deleted before it came back: nothing stays."""
+    """NMO-27b: `restore` removes the other labels even if the maintenance label was removed by hand."""
     node = work.node()
     item = in_maintenance(functions, work, node)
     work.local.kubectl("label", "node", node, f"{LABEL}-")
@@ -120,7 +126,7 @@ def test_a_node_whose_label_was_taken_off_is_excluded_no_more(functions: Functio
 
 
 def vanish(work: Workload, item: Object) -> None:
-    """Somebody replaces it by a file without our finalizer, and deletes it: no `restore` hears of it."""
+    """Remove the finalizer of the maintenance and delete it, so that `restore` does not run."""
     work.vanish(item)
 
 
@@ -129,7 +135,7 @@ def vanish(work: Workload, item: Object) -> None:
 def test_the_taint_of_one_that_vanished_goes_with_the_next_one(
     functions: Functions, work: Workload, steps: tuple[str, ...]
 ) -> None:
-    """NMO-14: the next one is of another group; the label still names the first one until `cordon` writes it."""
+    """NMO-14: `restore` also removes the drain taint of an earlier maintenance that vanished."""
     node = work.node()
     vanish(work, in_maintenance(functions, work, node, KUBEVIRT))
     item = work.maintenance(node)
@@ -142,7 +148,7 @@ def test_the_taint_of_one_that_vanished_goes_with_the_next_one(
 
 @proves("X-7")
 def test_the_taint_of_one_that_only_waits_is_not_kept_for_it(functions: Functions, work: Workload) -> None:
-    """NMO-14: it may never begin; whose turn it is sets its own."""
+    """NMO-14: `restore` does not keep a drain taint for a maintenance that only waits for the node."""
     node = work.node()
     first = in_maintenance(functions, work, node, KUBEVIRT)
     second, third = work.maintenance(node), work.maintenance(node, KUBEVIRT)
@@ -157,7 +163,7 @@ def test_the_taint_of_one_that_only_waits_is_not_kept_for_it(functions: Function
 
 @proves("X-1")
 def test_the_pods_of_others_nodes_stay_where_they_are(functions: Functions, work: Workload, audit: Audit) -> None:
-    """OSV-6, X-1: restore writes the node, the object, the lease and Events, and no pod."""
+    """OSV-6, X-1: `restore` writes the node, the maintenance, the lease and Events, and no pod."""
     node = work.node()
     work.pods(node, "stays")
     item = deleting(work, in_maintenance(functions, work, node))
@@ -178,7 +184,7 @@ def test_the_pods_of_others_nodes_stay_where_they_are(functions: Functions, work
 
 
 def test_what_one_writes_meanwhile_keeps_the_finalizer_for_the_next_try(functions: Functions, work: Workload) -> None:
-    """X-6: somebody edits the object between its reading and the release: 503 that says so, and then it is gone."""
+    """X-6: `restore` answers 503 if the maintenance was edited since it was read, and succeeds when retried."""
     item = deleting(work, in_maintenance(functions, work, work.node()))
 
     def act() -> None:
@@ -194,7 +200,7 @@ def test_what_one_writes_meanwhile_keeps_the_finalizer_for_the_next_try(function
 
 @proves("OSV-12")
 def test_the_announcement_is_no_warning(functions: Functions, work: Workload) -> None:
-    """OSV-12: a node that is given back is nothing to worry about."""
+    """OSV-12: the Event for a restored node has the type Normal."""
     node = work.node()
     functions.answer("restore", updated(deleting(work, in_maintenance(functions, work, node))))
 
@@ -202,14 +208,14 @@ def test_the_announcement_is_no_warning(functions: Functions, work: Workload) ->
 
 
 def uncordoned(work: Workload, node: str) -> list[str]:
-    """The types of the Events that say that the node was given back."""
+    """Return the types of the node's UncordonNode Events."""
     found = work.admin.list(EVENTS, fields=f"involvedObject.name={node},reason={UNCORDON}")["items"]
     return [item["type"] for item in found]
 
 
 @proves("X-7", "OSV-12")
 def test_a_node_that_is_handed_over_is_not_announced_as_open(functions: Functions, work: Workload) -> None:
-    """X-7, OSV-12: the taint of the first one's group goes, and the node stays closed for the next one."""
+    """X-7, OSV-12: no UncordonNode is recorded if the node stays cordoned for its next maintenance."""
     node = work.node()
     first = in_maintenance(functions, work, node, KUBEVIRT)
     work.maintenance(node)
@@ -222,7 +228,7 @@ def test_a_node_that_is_handed_over_is_not_announced_as_open(functions: Function
 
 @proves("NMO-14")
 def test_the_drain_taint_of_another_group_that_others_set_stays(functions: Functions, work: Workload) -> None:
-    """NMO-14: by hand, or for virtual machines: it was none of this maintenance's, whose own one goes."""
+    """NMO-14: `restore` keeps another group's drain taint that the maintenance did not set."""
     node = work.node()
     work.local.kubectl("taint", "node", node, "kubevirt.io/drain=by-hand:NoSchedule")
     item = deleting(work, in_maintenance(functions, work, node))
@@ -236,7 +242,7 @@ def test_the_drain_taint_of_another_group_that_others_set_stays(functions: Funct
 
 @proves("X-7")
 def test_the_maintenance_of_another_node_is_no_heir(functions: Functions, work: Workload) -> None:
-    """X-7: one waits elsewhere: this node is given back, and that one does not get the finalizer by it."""
+    """X-7: a maintenance of another node is not a successor and gets no finalizer."""
     node = work.node()
     item = in_maintenance(functions, work, node)
     elsewhere = work.maintenance(work.node())
@@ -251,12 +257,12 @@ def test_the_maintenance_of_another_node_is_no_heir(functions: Functions, work: 
 
 @proves("X-7")
 def test_the_taint_that_only_the_second_in_turn_would_need_goes(functions: Functions, work: Workload) -> None:
-    """X-7, NMO-14: two wait, the next one of another group: the taint of the first one's group is nobody's now."""
+    """X-7, NMO-14: `restore` keeps only the drain taint of the next maintenance, not of those after it."""
     node = work.node()
     first = in_maintenance(functions, work, node, KUBEVIRT)
     heir = work.maintenance(node)
     last = work.maintenance(node, KUBEVIRT)
-    while by_age([heir, last])[0] is not heir:  # of one second: their uids decide
+    while by_age([heir, last])[0] is not heir:  # their ages are equal within a second, so the uids decide
         work.delete(m.path(last))
         last = work.maintenance(node, KUBEVIRT)
 
@@ -268,7 +274,7 @@ def test_the_taint_that_only_the_second_in_turn_would_need_goes(functions: Funct
 
 
 def test_an_update_that_is_no_deletion_costs_nothing(functions: Functions, work: Workload, audit: Audit) -> None:
-    """X-2: every status write comes by; without a deletionTimestamp nothing happens."""
+    """X-2: `restore` ignores events about a maintenance that is not being deleted, such as status updates."""
     item = in_maintenance(functions, work, work.node())
     writes = len(audit.writes_by())
 
@@ -280,7 +286,10 @@ def test_an_update_that_is_no_deletion_costs_nothing(functions: Functions, work:
 def test_the_status_that_tells_why_the_node_is_not_given_back_is_no_hint(
     functions: Functions, work: Workload, audit: Audit
 ) -> None:
-    """Rule 9: where a webhook never says the same twice, each telling would be one more try at once; the tick tries."""
+    """Rule 9: a status update that reports a failed restore does not trigger another one; only a tick does.
+
+    Otherwise a webhook whose message changes each time would cause an endless loop.
+    """
     item = deleting(work, in_maintenance(functions, work, work.node()))
     told = {**item, "status": {**item.get("status", {}), "lastError": f"{KEPT}refused at 12:00:01"}}
     writes = len(audit.writes_by())
@@ -294,7 +303,7 @@ def test_the_status_that_tells_why_the_node_is_not_given_back_is_no_hint(
 
 
 def test_a_duplicate_does_nothing(functions: Functions, work: Workload, audit: Audit) -> None:
-    """X-2: restored, and then maintained by another object of the same name: the old event leaves that alone."""
+    """X-2: a duplicate event does nothing, even if a new maintenance has the same name."""
     node = work.node()
     item = deleting(work, in_maintenance(functions, work, node))
     event = updated(item)
@@ -312,7 +321,7 @@ def test_a_duplicate_does_nothing(functions: Functions, work: Workload, audit: A
 
 @proves("NMO-15")
 def test_the_name_can_be_used_again_at_once(functions: Functions, work: Workload) -> None:
-    """NMO-15: right after the restore an object of the same name begins a maintenance of its own."""
+    """NMO-15: a new maintenance with the same name can begin right after the restore."""
     node = work.node()
     item = deleting(work, in_maintenance(functions, work, node))
     functions.answer("restore", updated(item))
@@ -327,7 +336,7 @@ def test_the_name_can_be_used_again_at_once(functions: Functions, work: Workload
 
 @proves("NMO-14", "C22")
 def test_an_earlier_cordon_by_hand_is_taken_off_too(functions: Functions, work: Workload) -> None:
-    """NMO-14, C22: deleting the maintenance makes the node schedulable, whoever cordoned it first."""
+    """NMO-14, C22: `restore` also removes a cordon that was set by hand before the maintenance."""
     node = work.node()
     work.local.kubectl("cordon", node)
     item = deleting(work, in_maintenance(functions, work, node))
@@ -339,7 +348,7 @@ def test_an_earlier_cordon_by_hand_is_taken_off_too(functions: Functions, work: 
 
 @proves("NMO-16")
 def test_the_old_operators_finalizer_goes_too(functions: Functions, work: Workload) -> None:
-    """NMO-16: an object that the old operator left can be deleted; the finalizers of others stay."""
+    """NMO-16: `restore` removes the replaced operator's finalizer and keeps those of others."""
     node = work.node()
     item = work.maintenance(node, finalizers=["foregroundDeleteNodeMaintenance", "example.com/hold"])
     work.local.kubectl("cordon", node)
@@ -354,7 +363,7 @@ def test_the_old_operators_finalizer_goes_too(functions: Functions, work: Worklo
 
 @proves("NMO-14")
 def test_a_node_that_is_gone_holds_nobody(functions: Functions, work: Workload) -> None:
-    """NMO-14, NMO-20: without its node the object is released all the same."""
+    """NMO-14, NMO-20: `restore` releases a maintenance whose node is deleted."""
     node = work.node()
     item = in_maintenance(functions, work, node)
     work.delete(f"/api/v1/nodes/{node}")
@@ -371,7 +380,10 @@ def test_a_node_that_is_gone_holds_nobody(functions: Functions, work: Workload) 
 def test_the_node_stays_in_maintenance_until_both_are_gone(
     functions: Functions, work: Workload, second_group: Group
 ) -> None:
-    """X-7, NMO-22: the first one goes: the node stays cordoned and is handed over; the second one gives it back."""
+    """X-7, NMO-22: after the first maintenance ends, the node stays cordoned and goes to the second one.
+
+    The end of the second one restores it.
+    """
     node = work.node()
     first = in_maintenance(functions, work, node)
     second = work.maintenance(node, second_group)
@@ -403,7 +415,7 @@ def test_the_node_stays_in_maintenance_until_both_are_gone(
 def test_two_that_are_deleted_together_give_the_node_back(
     functions: Functions, work: Workload, audit: Audit, second_group: Group
 ) -> None:
-    """X-7: the second was chosen as heir and never began: deleted before it could, it gives the node back."""
+    """X-7: a successor that is deleted before it begins restores the node."""
     node = work.node()
     first = in_maintenance(functions, work, node)
     second = work.maintenance(node, second_group)
@@ -425,7 +437,10 @@ def test_two_that_are_deleted_together_give_the_node_back(
 @proves("X-7")
 @pytest.mark.parametrize("when", ["told", "beginning"])
 def test_an_heir_that_is_gone_with_its_node_gives_it_back(functions: Functions, work: Workload, when: str) -> None:
-    """X-7: the API server overlooks a finalizer that is written as it deletes: the heir goes, no tick is awaited."""
+    """X-7: if the successor vanished, `begin` emits `maintenance.ended`, and the node is restored without a tick.
+
+    The API server may ignore a finalizer that is written during a deletion.
+    """
     node = work.node()
     first = in_maintenance(functions, work, node)
     second = work.maintenance(node)
@@ -449,7 +464,7 @@ def test_an_heir_that_is_gone_with_its_node_gives_it_back(functions: Functions, 
 
 @pytest.mark.parametrize("when", ["chosen", "kept by others"])
 def test_an_heir_that_goes_before_it_is_told_is_none(functions: Functions, work: Workload, when: str) -> None:
-    """X-7: deleted after it was listed: it takes no finalizer, and the node is given back at once."""
+    """X-7: a maintenance that is deleted before it gets our finalizer is not a successor; the node is restored."""
     node = work.node()
     first = in_maintenance(functions, work, node)
     second = work.maintenance(node, finalizers=["example.com/hold"] if when == "kept by others" else [])
@@ -466,7 +481,7 @@ def test_an_heir_that_goes_before_it_is_told_is_none(functions: Functions, work:
 
 
 def test_an_heir_that_is_written_meanwhile_takes_over_all_the_same(functions: Functions, work: Workload) -> None:
-    """X-7: somebody edits it between its choice and its finalizer: it is looked up again, and takes it."""
+    """X-7: a successor that is edited before it gets our finalizer is read again and takes over."""
     node = work.node()
     event = updated(deleting(work, in_maintenance(functions, work, node)))
     second = work.maintenance(node)
@@ -485,7 +500,7 @@ def test_an_heir_that_is_written_meanwhile_takes_over_all_the_same(functions: Fu
 
 @proves("X-2")
 def test_a_duplicate_that_runs_late_strips_no_successor(functions: Functions, work: Workload) -> None:
-    """X-2: two deliveries of one event: while one is at work the other ends, and the next maintenance begins."""
+    """X-2: a late duplicate does not change the node of a maintenance that began meanwhile."""
     node = work.node()
     event = updated(deleting(work, in_maintenance(functions, work, node)))
     successors: list[Object] = []
@@ -505,7 +520,7 @@ def test_a_duplicate_that_runs_late_strips_no_successor(functions: Functions, wo
 
 @proves("X-2")
 def test_a_late_duplicate_leaves_the_successors_lease(functions: Functions, work: Workload) -> None:
-    """X-2: the lease was taken over between its reading and its deletion: the new holder keeps it."""
+    """X-2: a lease that another holder takes over between read and deletion is not deleted."""
     node = work.node()
     item = in_maintenance(functions, work, node)
     event, path = updated(deleting(work, item)), leases.lease_path(node)
@@ -517,13 +532,13 @@ def test_a_late_duplicate_leaves_the_successors_lease(functions: Functions, work
 
 
 def renewed(work: Workload, path: str) -> None:
-    """Somebody else becomes the holder of the lease at this path."""
+    """Make another holder take over the lease at this path."""
     work.admin.patch(path, {"spec": {"holderIdentity": "the next one"}})
 
 
 @proves("NMO-20")
 def test_the_cordon_of_a_node_made_anew_is_not_lifted(functions: Functions, work: Workload) -> None:
-    """NMO-20: the node was replaced between the reading and the write: the new one stays as its maker wants it."""
+    """NMO-20: `restore` does not uncordon a node that replaced the original one between read and write."""
     node = work.node()
     event = updated(deleting(work, in_maintenance(functions, work, node)))
 
@@ -538,7 +553,7 @@ def test_the_cordon_of_a_node_made_anew_is_not_lifted(functions: Functions, work
 
 
 def test_a_refused_second_one_takes_nothing_with_it(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-22: deleting the one that never began does not touch the node."""
+    """NMO-22: the deletion of a maintenance that never began does not change the node."""
     node = work.node()
     in_maintenance(functions, work, node)
     second = work.maintenance(node, KUBEVIRT)
@@ -556,7 +571,7 @@ def test_a_refused_second_one_takes_nothing_with_it(functions: Functions, work: 
 
 
 def test_an_interrupted_restore_is_finished(functions: Functions, work: Workload) -> None:
-    """X-5: the node was given back, but the finalizer is still on: the next event takes it off."""
+    """X-5: `restore` removes the finalizer if an earlier attempt restored only the node."""
     node = work.node()
     item = deleting(work, in_maintenance(functions, work, node))
     work.local.kubectl("uncordon", node)
@@ -570,7 +585,7 @@ def test_an_interrupted_restore_is_finished(functions: Functions, work: Workload
 def test_the_operators_lines_are_in_the_log(
     functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """NMO-17, NMO-17a, KNM-5: what is undone is logged in both documents' words."""
+    """NMO-17, NMO-17a, KNM-5: `restore` logs each change with the messages of both documents."""
     node = work.node()
     item = deleting(work, in_maintenance(functions, work, node))
     caplog.clear()

@@ -1,4 +1,4 @@
-"""`resync` on a real API server."""
+"""Tests of `resync` on a real API server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("at_rest")
 
 @pytest.fixture
 def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    """Give the broker that K_SINK names."""
+    """Yield an HTTP server that receives events in place of the broker at K_SINK."""
     running = Receiver()
     monkeypatch.setenv("K_SINK", running.url)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -42,12 +42,12 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 
 def sent_to(sink: Receiver) -> list[BaseCloudEvent]:
-    """What was sent to it."""
+    """Return the events that were posted to the sink."""
     return [received(request.headers, request.body) for request in sink.requests]
 
 
 def told(functions: Functions, item: Object) -> list[str]:
-    """The types of what a tick says, which may speak of this maintenance only."""
+    """Run a tick and return the type of its reply, which may refer only to this maintenance."""
     reply = functions.answer("resync", tick())
     if reply is None:
         return []
@@ -60,8 +60,10 @@ def told(functions: Functions, item: Object) -> list[str]:
 def test_each_state_is_told_what_it_waits_for_and_nothing_else(
     functions: Functions, work: Workload, audit: Audit
 ) -> None:
-    """X-3, X-5: found, drifted, tainted, nothing, ended: one event for each state, and no write by resync that has the
-    claim already."""
+    """X-3, X-5: for each state of a maintenance, a tick emits exactly the event that the maintenance waits for.
+
+    A `resync` whose install already holds the install Lease writes nothing.
+    """
     CLAIMS.confirm(functions.clusters["resync"])
     node = work.node()
     work.pods(node, "a")
@@ -106,7 +108,7 @@ def test_each_state_is_told_what_it_waits_for_and_nothing_else(
 def test_what_is_on_its_way_is_left_alone(
     functions: Functions, work: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-3: no event for a maintenance whose status moved a moment ago; one at once for a new one, however young."""
+    """X-3: a tick emits nothing for a maintenance in flight, and emits at once for a new one."""
     node = work.node()
     work.pods(node, "pod")
     item = work.maintenance(node)
@@ -127,7 +129,7 @@ def test_what_is_on_its_way_is_left_alone(
 def test_a_lease_is_renewed_however_busy_its_drain_is(
     functions: Functions, work: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 11: beside many others a drain counts as under way for minutes, and its lease must not expire meanwhile."""
+    """Rule 11: a tick asks for the renewal of a due lease even if the maintenance is in flight."""
     node = work.node()
     work.pods(node, "pod")
     item = work.maintenance(node)
@@ -143,7 +145,7 @@ def test_a_lease_is_renewed_however_busy_its_drain_is(
 
 @pytest.mark.usefixtures("alone")
 def test_pods_that_are_ending_are_waited_for(functions: Functions, work: Workload) -> None:
-    """X-3: no event while all pods have time left to end; one as soon as a pod is there that nobody evicted."""
+    """X-3: a tick emits nothing while all pods are terminating, and emits an event when a new pod appears."""
     node = work.node()
     work.pods(node, "slow", finalizers=("example.com/hold",))
     item = work.maintenance(node)
@@ -160,7 +162,7 @@ def test_pods_that_are_ending_are_waited_for(functions: Functions, work: Workloa
 @proves("X-3")
 @pytest.mark.usefixtures("alone")
 def test_a_node_that_is_closed_is_told_while_its_pods_end(functions: Functions, work: Workload) -> None:
-    """X-3: `pods.evicted` was lost, and the last status speaks of the open node: nobody waits for the last pod."""
+    """X-3: if `pods.evicted` was lost, a tick updates the reported cordon before the last pod has ended."""
     node = work.node()
     work.pods(node, "slow", finalizers=("example.com/hold",))
     item = work.maintenance(node)
@@ -181,7 +183,7 @@ def test_a_node_that_is_closed_is_told_while_its_pods_end(functions: Functions, 
 
 @pytest.mark.usefixtures("alone")
 def test_a_healthy_success_stays_quiet(functions: Functions, work: Workload, audit: Audit) -> None:
-    """X-3: two ticks with a finished maintenance: no event, no write; its renewal is asked for when it is due."""
+    """X-3: a tick emits nothing for a succeeded maintenance until the renewal of its lease is due."""
     node = work.node()
     item = work.maintenance(node)
     drained = functions.chain(item, "begin", "cordon", "taint", "evict")
@@ -197,7 +199,7 @@ def test_a_healthy_success_stays_quiet(functions: Functions, work: Workload, aud
 
 @pytest.mark.usefixtures("alone")
 def test_a_missing_label_is_a_drift(functions: Functions, work: Workload) -> None:
-    """Rule 10: the label is gone and nobody heard: node.drifted, until the chain has put it back."""
+    """Rule 10: a tick emits `node.drifted` for a node that lost its label, until the label is restored."""
     node = work.node()
     item = work.maintenance(node)
     drained = functions.chain(item, "begin", "cordon", "taint", "evict")
@@ -218,11 +220,11 @@ def test_a_missing_label_is_a_drift(functions: Functions, work: Workload) -> Non
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("replaced", [False, True], ids=["gone", "replaced"])
 def test_a_node_that_is_gone_is_left_to_the_collector(functions: Functions, work: Workload, replaced: bool) -> None:
-    """NMO-20: no event for a node that is not there, nor for another one under its name: that one is not drained."""
+    """NMO-20: a tick emits nothing for a maintenance whose node is deleted or replaced."""
     node = work.node()
     item = work.maintenance(node)
     functions.prepare(item)
-    # of a version that is not served, so that the garbage collector does not end the maintenance meanwhile
+    # this API version is not served, so the garbage collector keeps the maintenance
     owner = {
         "apiVersion": "example.com/v1",
         "kind": "Node",
@@ -239,7 +241,7 @@ def test_a_node_that_is_gone_is_left_to_the_collector(functions: Functions, work
 
 @pytest.mark.usefixtures("alone")
 def test_a_failed_one_is_found_when_its_node_comes(functions: Functions, work: Workload) -> None:
-    """NMO-19: unknown node: quiet once it is told; found again as soon as the node is there."""
+    """NMO-19: a tick emits `maintenance.found` for a failed maintenance once its unknown node is created."""
     item = work.maintenance(late := f"late-{work.namespace}")
     failed = functions.answer("begin", added(item))
     assert failed is not None
@@ -254,7 +256,7 @@ def test_a_failed_one_is_found_when_its_node_comes(functions: Functions, work: W
 @proves("X-3")
 @pytest.mark.usefixtures("alone")
 def test_one_that_failed_after_it_took_its_lease_is_found(functions: Functions, work: Workload) -> None:
-    """X-3, X-6: it is the holder itself: what was missing then may be there now."""
+    """X-3, X-6: a tick emits `maintenance.found` for a failed maintenance that holds its lease already."""
     node = work.node()
     item = work.maintenance(node)
     work.admin.create(leases.LEASES, leases.lease_of(node, item, datetime.now(timezone.utc)))
@@ -272,7 +274,7 @@ def test_one_that_failed_after_it_took_its_lease_is_found(functions: Functions, 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("lost", ["finalizers", "annotations", "ownerReferences"])
 def test_one_whose_metadata_was_replaced_is_found(functions: Functions, work: Workload, lost: str) -> None:
-    """X-3: whatever somebody took off the object amid its drain: one event, and none when it is whole again."""
+    """X-3: a tick emits `maintenance.found` for a maintenance with removed metadata, until `begin` restores it."""
     item = work.maintenance(work.node())
     drained = functions.chain(item, "begin", "cordon", "taint", "evict")
     functions.answer("status", drained)
@@ -289,7 +291,7 @@ def test_one_whose_metadata_was_replaced_is_found(functions: Functions, work: Wo
 @proves("X-3", "NMO-19")
 @pytest.mark.usefixtures("alone")
 def test_one_whose_metadata_was_replaced_says_that_its_node_is_gone(functions: Functions, work: Workload) -> None:
-    """X-3, NMO-19: without its owner reference the garbage collector leaves it: it fails, which is told once."""
+    """X-3, NMO-19: a maintenance without metadata whose node is deleted fails, and ticks emit nothing more for it."""
     node = work.node()
     item = work.maintenance(node)
     functions.answer("status", functions.begin(item))
@@ -308,7 +310,7 @@ def test_one_whose_metadata_was_replaced_says_that_its_node_is_gone(functions: F
 
 @pytest.mark.usefixtures("alone")
 def test_a_refused_second_one_is_found_when_its_turn_comes(functions: Functions, work: Workload) -> None:
-    """NMO-22, X-7: quiet while the first one holds the node; found when that one is gone."""
+    """NMO-22, X-7: a tick emits nothing for a second maintenance until the first one is gone."""
     node = work.node()
     first, second = work.maintenance(node), work.maintenance(node, KUBEVIRT)
     drained = functions.chain(first, "begin", "cordon", "taint", "evict")
@@ -328,7 +330,10 @@ def test_a_refused_second_one_is_found_when_its_turn_comes(functions: Functions,
 def test_a_group_that_is_refused_stops_no_other_and_has_no_strays(
     functions: Functions, spoiled: Functions, faults: Faults, work: Workload
 ) -> None:
-    """X-6, rule 12: nodes are labelled for maintenances that nobody could list: these are not taken for gone."""
+    """X-6, rule 12: a tick emits events for the other groups if one group cannot be listed.
+
+    The nodes of that group are not treated as orphaned.
+    """
     for group in GROUPS.values():
         functions.prepare(work.maintenance(work.node(), group))
     faults.spoil(lambda request: Fault(403, "may not") if request == "list nodemaintenances 1" else None)
@@ -345,7 +350,7 @@ def test_a_group_that_is_refused_stops_no_other_and_has_no_strays(
 def test_a_list_that_gets_no_answer_fails_the_whole_tick(
     spoiled: Functions, faults: Faults, work: Workload, request_of_it: str
 ) -> None:
-    """X-6: the tick comes again; nobody takes a part of the lists for all, not even for those that are new."""
+    """X-6: if a list gets no response, the function answers 503 and emits nothing."""
     work.maintenance(work.node())
     faults.spoil(lambda request: Fault(500, "no answer") if request.startswith(request_of_it) else None)
 
@@ -357,7 +362,7 @@ def test_a_list_that_gets_no_answer_fails_the_whole_tick(
 
 @pytest.mark.usefixtures("alone")
 def test_a_replay_takes_nobodys_turn(functions: Functions, work: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule 10: of two that rest the ticks look at each in turn, at what the server has at hand, replays or not."""
+    """Rule 10: ticks read the cached pods of succeeded maintenances in rotation, which a replay does not advance."""
     nodes = {work.node(), work.node()}
     for node in nodes:
         functions.answer("status", functions.chain(work.maintenance(node), "begin", "cordon", "taint", "evict"))
@@ -383,7 +388,7 @@ def test_a_replay_takes_nobodys_turn(functions: Functions, work: Workload, monke
 def test_drains_are_looked_at_first_and_some_of_what_rests_always(
     draining: int, resting: int, looked: tuple[int, int]
 ) -> None:
-    """Rule 10: twenty looks a tick, five of them at least for what rests, and what drains leaves."""
+    """Rule 10: a tick reads the pods of twenty nodes, drains first; up to five reads are for succeeded ones."""
     phases = ["Running"] * draining + ["Succeeded"] * resting
     items = [
         {**maintenance({"phase": phase}), "metadata": {**maintenance()["metadata"], "uid": f"uid-{number}"}}
@@ -396,7 +401,7 @@ def test_drains_are_looked_at_first_and_some_of_what_rests_always(
 
 
 def test_what_is_malformed_is_in_the_log_and_waits_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """X-3: what no schema of ours lets in, and what a look finds so: the others go on, and an operator reads why."""
+    """X-3: a malformed maintenance is logged and gets no event, and does not stop the tick for others."""
     spoiled, now = maintenance({"phase": "Running"}), datetime.now(timezone.utc)
     lease = leases.lease_of("node-1", spoiled, now)
     lease["spec"]["renewTime"] = "soon"
@@ -416,7 +421,7 @@ def test_what_is_malformed_is_in_the_log_and_waits_for_nothing(caplog: pytest.Lo
 
 @pytest.mark.usefixtures("alone")
 def test_several_events_go_to_the_broker(functions: Functions, work: Workload, sink: Receiver) -> None:
-    """X-3: two maintenances wait: an answer can carry one event only, so both are posted to K_SINK."""
+    """X-3: several events are posted to K_SINK, because an HTTP response can carry only one."""
     items = [work.maintenance(work.node()), work.maintenance(work.node(), KUBEVIRT)]
 
     response = functions.post("resync", tick())
@@ -433,7 +438,7 @@ def test_several_events_go_to_the_broker(functions: Functions, work: Workload, s
 def test_a_broker_that_is_away_is_tried_again(
     functions: Functions, work: Workload, sink: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-6: several events and nobody to take them, or no address at all: 503, so that the tick comes again."""
+    """X-6: a tick with several events answers 503 if K_SINK is unreachable or unset."""
     for _ in range(2):
         work.maintenance(work.node())
     sink.close()
@@ -452,7 +457,7 @@ def test_a_broker_that_is_away_is_tried_again(
 def test_an_odd_node_name_does_not_stop_the_others(
     functions: Functions, work: Workload, sink: Receiver, name: str
 ) -> None:
-    """X-3: an object whose nodeName is no name at all keeps resync from nobody."""
+    """X-3: a maintenance with an invalid node name does not stop the tick for others."""
     odd, good = work.maintenance(name), work.maintenance(work.node())
 
     assert functions.post("resync", tick()).status_code == 204

@@ -1,4 +1,4 @@
-"""`resync` with many maintenances, with spoiled ones, and with too little time, on a real API server."""
+"""Tests of `resync` with many maintenances, with malformed ones, and with too little time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ DRAINED = {"phase": m.SUCCEEDED, "lastUpdate": "2026-01-01T00:00:00Z", "conditio
 
 @pytest.fixture
 def rests(work: Workload) -> Iterator[Any]:
-    """Give a way to add that many maintenances that rest, their nodes and leases; the latter end with the test."""
+    """Yield a function that creates the given number of succeeded maintenances with nodes and leases.
+
+    The nodes and leases are deleted after the test.
+    """
     names: list[str] = []
 
     def add(count: int) -> list[str]:
@@ -60,12 +63,12 @@ def rests(work: Workload) -> Iterator[Any]:
 
 
 def _parts(names: list[str], size: int = 50) -> list[list[str]]:
-    """A busy server does not get to hundreds at once in the time that one request has."""
+    """Split the names into chunks, since a busy server cannot answer hundreds of requests within one deadline."""
     return [names[start : start + size] for start in range(0, len(names), size)]
 
 
 async def _rest(api: Api, name: str) -> None:
-    """A node under maintenance that is drained since long, its maintenance and its lease."""
+    """Create a node under maintenance, its lease, and its maintenance, which succeeded long ago."""
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "spec": {"nodeName": name}}
     item = await api.create(MEDIK8S.path, {**body, "metadata": {"name": name}})
     metadata = {"name": name, "labels": {LABEL: item["metadata"]["uid"]}}
@@ -78,13 +81,16 @@ async def _rest(api: Api, name: str) -> None:
 
 
 def test_what_a_tick_costs_does_not_grow_with_what_rests(functions: Functions, rests: Any) -> None:
-    """Rule 10: 50 or 300 that rest: five lists and the looks at pods, and not one event."""
+    """Rule 10: a tick sends as many requests for 300 succeeded maintenances as for 50, and emits nothing.
+
+    These are five lists and the reads of pods.
+    """
     api = functions.clusters["resync"].api
     costs = []
-    CLAIMS.own(functions.clusters["resync"])  # who it is itself is asked once
+    CLAIMS.own(functions.clusters["resync"])  # caches this install's account
     for more in (50, 250):
         rests(more)
-        CLAIMS.confirm(functions.clusters["resync"])  # which install acts is asked once a minute
+        CLAIMS.confirm(functions.clusters["resync"])  # caches that this install is active
         with requests_of(api) as counted:
             assert functions.answer("resync", tick()) is None
         costs.append(counted)
@@ -96,7 +102,7 @@ def test_what_a_tick_costs_does_not_grow_with_what_rests(functions: Functions, r
 
 @proves("X-3")
 def test_everybodys_turn_comes(functions: Functions, rests: Any, work: Workload) -> None:
-    """X-3: a pod that came late to one of 50 resting nodes is found within three ticks."""
+    """X-3: a late pod on one of 50 nodes with succeeded maintenances is found within three ticks."""
     names = rests(50)
     pod = pod_on(names[33], "late")
     work.admin.create(f"/api/v1/namespaces/{work.namespace}/pods", pod)
@@ -105,7 +111,7 @@ def test_everybodys_turn_comes(functions: Functions, rests: Any, work: Workload)
     work.delete(f"/api/v1/namespaces/{work.namespace}/pods/late?gracePeriodSeconds=0")
 
     found = [(reply.get_type(), reply.get_extension("node")) for reply in replies if reply]
-    assert set(found) == {(events.NODE_TAINTED, names[33])}  # once or, as sixty looks are more than fifty, twice
+    assert set(found) == {(events.NODE_TAINTED, names[33])}  # once or twice: three ticks read sixty nodes
 
 
 @pytest.mark.parametrize(
@@ -117,7 +123,7 @@ def test_everybodys_turn_comes(functions: Functions, rests: Any, work: Workload)
     ids=["a time that is not ours", "a blocked pod without time"],
 )
 def test_a_spoiled_status_stops_no_other(functions: Functions, work: Workload, status: Object) -> None:
-    """X-3: what the schema lets pass and our own status never has: the others are looked after as ever."""
+    """X-3: a status with unexpected values does not stop the tick for other maintenances."""
     spoiled, good = work.maintenance(work.node()), work.maintenance(work.node())
     functions.prepare(spoiled)
     functions.prepare(good)
@@ -134,10 +140,10 @@ def test_a_spoiled_status_stops_no_other(functions: Functions, work: Workload, s
 def test_a_list_that_is_refused_stops_no_other(
     functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """X-6: under an account that may list neither nodes nor leases, new ones are found all the same."""
+    """X-6: without the right to list nodes and leases, a tick emits events for new maintenances."""
     begun, new = work.maintenance(work.node()), work.maintenance(work.node())
     functions.prepare(begun)
-    CLAIMS.confirm(functions.clusters["guard"])  # which install acts is another question
+    CLAIMS.confirm(functions.clusters["guard"])  # other installs are not under test
 
     (found,) = resync(tick(), functions.clusters["guard"])
 
@@ -149,7 +155,7 @@ def test_a_list_that_is_refused_stops_no_other(
 def test_a_tick_that_runs_out_of_time_emits_what_it_has(
     functions: Functions, work: Workload, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rule 10: the pods could not be listed in time: the others get their events, and one is left for the next tick."""
+    """Rule 10: a tick that cannot list pods in time emits the other events and leaves the rest to the next tick."""
     cluster = functions.clusters["resync"]
     new, draining = work.maintenance(work.node()), work.maintenance(work.node())
     functions.prepare(draining)
@@ -166,7 +172,7 @@ def test_a_tick_that_runs_out_of_time_emits_what_it_has(
 
 @contextmanager
 def slow_pods(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A door behind which lists of pods take as long as the caller has time."""
+    """Delay this client's lists of pods until the caller's deadline."""
     real = cluster.api.request
 
     async def request(method: str, path: str, **more: Any) -> Object:
@@ -180,6 +186,6 @@ def slow_pods(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 
 def test_when_nothing_could_be_listed_the_tick_is_tried_again(functions: Functions) -> None:
-    """X-6: no time at all: there is nothing to emit, and that is an error."""
+    """X-6: a tick without time for any list raises `Unavailable`."""
     with within(0.0), pytest.raises(Unavailable):
         resync(tick(), functions.clusters["resync"])

@@ -1,6 +1,6 @@
-"""Every state that a maintenance can be in, with the event lost that would move it on: the tick does (rule 11).
+"""Tests that a tick continues a maintenance from every state in which its next event was lost (rule 11).
 
-The rows are those of docs/architecture.md, "What moves it on".
+The cases are the rows of docs/architecture.md, "What moves it on".
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tests.workload import Audit, Workload, written
 pytestmark = pytest.mark.usefixtures("at_rest")
 
 LISTS = 5
-"""Of three groups, nodes and leases: what every tick reads."""
+"""Number of lists that each tick reads: three API groups, nodes and leases."""
 VALID, EXPIRED = "2999-01-01T00:00:00.000000Z", "2020-01-01T00:00:00.000000Z"
 
 
 def settle(functions: Functions, event: BaseCloudEvent) -> Counter[str]:
-    """Deliver the event, and all that answers it, as the Triggers say; how many there were of each type."""
+    """Deliver the event and all replies as the Triggers route them; return the number of events per type."""
     delivered: Counter[str] = Counter()
     waiting = [event]
     while waiting:
@@ -46,7 +46,7 @@ def settle(functions: Functions, event: BaseCloudEvent) -> Counter[str]:
 
 
 def drain(functions: Functions, item: Object) -> Object:
-    """The maintenance after all its steps, none lost."""
+    """Run all steps of the maintenance without losing an event, and return the maintenance."""
     settle(functions, added(item))
     return item
 
@@ -74,7 +74,7 @@ def closed(functions: Functions, work: Workload) -> Object:
 
 
 def emptied(functions: Functions, work: Workload) -> Object:
-    """The last pod went, and PodSource was down."""
+    """Create a maintenance whose last pod left while PodSource was down."""
     node = work.node()
     work.pods(node, "pod")
     item = work.maintenance(node)
@@ -84,7 +84,7 @@ def emptied(functions: Functions, work: Workload) -> Object:
 
 
 def drained(functions: Functions, work: Workload) -> Object:
-    """`node.drained` did not come to `status`."""
+    """Create a maintenance whose `node.drained` did not reach `status`."""
     item = work.maintenance(work.node())
     assert functions.chain(item, "begin", "cordon", "taint", "evict").get_type() == events.NODE_DRAINED
     return item
@@ -125,7 +125,7 @@ def leaseless(functions: Functions, work: Workload) -> Object:
 
 
 def heir(functions: Functions, work: Workload) -> Object:
-    """Its turn came when the first one was deleted, and it did not hear of it."""
+    """Create a maintenance that became the successor of a deleted one, without receiving the event for it."""
     node = work.node()
     first = drain(functions, work.maintenance(node))
     item = drain(functions, work.maintenance(node, KUBEVIRT))
@@ -136,7 +136,7 @@ def heir(functions: Functions, work: Workload) -> Object:
 
 
 def refused(functions: Functions, work: Workload) -> Object:
-    """Another tool was the holder of the lease, and let it expire."""
+    """Create a maintenance that another tool's lease blocked; the lease has expired since."""
     node = work.node()
     spec = {"holderIdentity": "another-tool", "leaseDurationSeconds": 60, "renewTime": VALID}
     work.admin.create(leases.LEASES, {"metadata": {"name": leases.lease_name(node)}, "spec": spec})
@@ -147,7 +147,7 @@ def refused(functions: Functions, work: Workload) -> Object:
 
 
 def troubled(functions: Functions, work: Workload) -> Object:
-    """A renewal of its lease failed, which came to `status` behind the one that did not."""
+    """Create a drained maintenance whose status has an outdated error of a lease renewal."""
     item = drain(functions, work.maintenance(work.node()))
     late = {"step": "begin", "error": "leases is forbidden", "begun": True}
     functions.answer("status", said(events.MAINTENANCE_FAILED, item, data=late))
@@ -156,7 +156,7 @@ def troubled(functions: Functions, work: Workload) -> Object:
 
 
 def unknown(functions: Functions, work: Workload) -> Object:
-    """Its node comes after it."""
+    """Create a maintenance that failed because its node was created only afterwards."""
     item = drain(functions, work.maintenance(late := f"late-{work.namespace}"))
     assert work.again(item)["status"]["phase"] == m.FAILED
     work.local.add_named(late)
@@ -188,9 +188,9 @@ def unknown(functions: Functions, work: Workload) -> Object:
 def test_a_tick_moves_it_on_to_its_end(
     functions: Functions, work: Workload, arrange: Callable[[Functions, Workload], Object], says: str, most: int
 ) -> None:
-    """Rule 11, X-3: one event of the tick, few more until it is drained, and from then on none.
+    """Rule 11, X-3: one event of a tick completes the maintenance, and later ticks emit nothing for it.
 
-    It is known which install acts, which is asked once a minute, and under which account, which is asked once.
+    The test caches the account of `resync` and that its install is active, so that a tick reads neither.
     """
     CLAIMS.own(functions.clusters["resync"])
     CLAIMS.confirm(functions.clusters["resync"])
@@ -214,7 +214,7 @@ def test_a_tick_moves_it_on_to_its_end(
 def test_an_error_of_a_renewal_is_looked_at_by_each_tick_and_told_once(
     functions: Functions, spoiled: Functions, faults: Faults, work: Workload, audit: Audit
 ) -> None:
-    """Rule 9: while it is true a tick is one look of `begin`, and no write; cured, the next tick is the last."""
+    """Rule 9: a failing renewal causes one pass of `begin` per tick and no write; a success clears the error."""
     item = drain(functions, work.maintenance(work.node()))
     faults.spoil(lambda request: Fault(403, "may not") if request.startswith("get leases") else None)
     functions.answer("status", begun_in_vain(spoiled, said(events.MAINTENANCE_FOUND, item, data={"begun": True})))
@@ -237,7 +237,7 @@ def test_an_error_of_a_renewal_is_looked_at_by_each_tick_and_told_once(
 
 
 def begun_in_vain(spoiled: Functions, found: BaseCloudEvent) -> BaseCloudEvent:
-    """What `begin` answers where something fails."""
+    """Run `begin`, which fails, and return its failure event."""
     failed = spoiled.answer("begin", found)
     assert failed is not None
     assert failed.get_type() == events.MAINTENANCE_FAILED
@@ -257,14 +257,14 @@ def deleted_before_its_steps(functions: Functions, work: Workload) -> Object:
 
 
 def lost(functions: Functions, work: Workload) -> Object:
-    """Somebody took the finalizer off, and it is gone."""
+    """Create a drained maintenance, remove its finalizer and delete it."""
     item = drain(functions, work.maintenance(work.node(), KUBEVIRT))
     work.vanish(item)
     return item
 
 
 def both(functions: Functions, work: Workload) -> Object:
-    """The first one and its heir, deleted together: both events were lost."""
+    """Create a maintenance and its successor, delete both and lose both events; return the successor."""
     node = work.node()
     first = drain(functions, work.maintenance(node))
     item = drain(functions, work.maintenance(node, KUBEVIRT))
@@ -275,7 +275,7 @@ def both(functions: Functions, work: Workload) -> Object:
 
 
 def nodeless(functions: Functions, work: Workload) -> Object:
-    """Its node is gone, and the garbage collector has just deleted it."""
+    """Create a maintenance, and delete it and its node."""
     node = work.node()
     item = drain(functions, work.maintenance(node))
     work.delete(f"/api/v1/nodes/{node}")
@@ -288,7 +288,7 @@ def nodeless(functions: Functions, work: Workload) -> Object:
 def test_a_tick_gives_its_node_back(
     functions: Functions, work: Workload, arrange: Callable[[Functions, Workload], Object]
 ) -> None:
-    """Rule 11, X-5: one event of the tick, and nothing is left, on the node and beside it; then no further one."""
+    """Rule 11, X-5: one event of a tick restores the node and releases lease and maintenance; later ticks emit none."""
     item = arrange(functions, work)
     name = m.node_name(item)
     with requests_of(functions.clusters["resync"].api) as requests:
@@ -311,7 +311,7 @@ def test_a_tick_gives_its_node_back(
 @proves("X-3")
 @pytest.mark.parametrize("value", ["", "Foo_Bar"])
 def test_a_label_that_no_maintenance_set_is_taken_off(functions: Functions, work: Workload, value: str) -> None:
-    """Rule 12: no object has such a uid, nor such a name: the node is given back all the same, and once."""
+    """Rule 12: a node whose label contains no valid uid is restored, and only once."""
     node = work.node()
     work.local.kubectl("cordon", node)
     work.local.kubectl("label", "node", node, f"{LABEL}={value}")
@@ -327,7 +327,7 @@ def test_a_label_that_no_maintenance_set_is_taken_off(functions: Functions, work
 
 
 def test_a_lease_that_names_no_object_is_released(functions: Functions, work: Workload) -> None:
-    """Rule 12: somebody wrote into our lease what no object can be called: it is a stray like others."""
+    """Rule 12: a lease whose annotation has an invalid object name is released as orphaned."""
     node = work.node()
     item = drain(functions, work.maintenance(node))
     annotation = {leases.HOLDER_ANNOTATION: f"{MEDIK8S.api_version} x/status some-uid"}
@@ -344,7 +344,7 @@ def test_a_lease_that_names_no_object_is_released(functions: Functions, work: Wo
 
 @proves("X-3")
 def test_a_budget_that_opened_unheard_is_no_end(functions: Functions, work: Workload) -> None:
-    """Rule 11: `budget.opened` was lost: the tick says that there is something left, and the pod goes."""
+    """Rule 11: if `budget.opened` was lost, the event of a tick makes `evict` evict the pod."""
     node = work.node()
     work.pods(node, "pod", labels={"app": "x"})
     work.budget("keep", {"app": "x"}, 1, counted=1)
@@ -362,7 +362,10 @@ def test_a_budget_that_opened_unheard_is_no_end(functions: Functions, work: Work
 @proves("X-3")
 @pytest.mark.parametrize("left", [["kept"], []], ids=["while it waits", "after its end"])
 def test_a_pod_that_came_unheard_goes(functions: Functions, work: Workload, left: list[str]) -> None:
-    """Rule 11: `pods.came` was lost, behind the last look of a drain that waits for a budget, or of one that ended."""
+    """Rule 11: if `pods.came` was lost, the event of a tick makes `evict` evict the new pod.
+
+    The drain waits for a budget, or has succeeded already.
+    """
     node = work.node()
     work.pods(node, *left, labels={"app": "kept"})
     work.budget("keep", {"app": "kept"}, 1, counted=len(left))
@@ -379,7 +382,7 @@ def test_a_pod_that_came_unheard_goes(functions: Functions, work: Workload, left
 
 @proves("X-3")
 def test_what_waits_for_somebody_else_says_for_whom(functions: Functions, work: Workload) -> None:
-    """Rule 11: nothing of ours moves it on: the tick is silent, and lastError names who must act."""
+    """Rule 11: a maintenance that waits for an administrator gets no event, and `lastError` names the cause."""
     node = work.node()
     first = drain(functions, work.maintenance(node))
     second = drain(functions, work.maintenance(node, KUBEVIRT))

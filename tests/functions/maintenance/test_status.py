@@ -1,4 +1,4 @@
-"""`status` on a real API server."""
+"""Tests of `status` on a real API server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FOREIGN = {"holderIdentity": "another", "leaseDurationSeconds": 60, "renewTime":
 
 
 def drain(functions: Functions, work: Workload, item: Object) -> Object:
-    """Take the maintenance through one pass, status after each step; returns the object then."""
+    """Run each step once with `status` after it, and return the maintenance."""
     event: BaseCloudEvent = added(item)
     for step in ("begin", "cordon", "taint", "evict"):
         reply = functions.answer(step, event)
@@ -43,7 +43,7 @@ def drain(functions: Functions, work: Workload, item: Object) -> Object:
 
 
 def conditions(item: Object) -> dict[str, tuple[str, str]]:
-    """Type → (status, reason)."""
+    """Return the conditions in the status, as type → (status, reason)."""
     return {it["type"]: (it["status"], it["reason"]) for it in item["status"]["conditions"]}
 
 
@@ -52,7 +52,10 @@ def conditions(item: Object) -> dict[str, tuple[str, str]]:
 def test_the_first_status_says_what_is_to_be_done(
     functions: Functions, work: Workload, audit: Audit, group: Group
 ) -> None:
-    """NMO-10, NMO-11, KNM-2, KNM-3, OSV-13, X-1: Running, both spellings of the total, pods by name; told once."""
+    """NMO-10, NMO-11, KNM-2, KNM-3, OSV-13, X-1: the first status reports Running, the counts and pending pods.
+
+    It has both spellings of the total and is written once, with two Events.
+    """
     node = work.node()
     work.pods(node, "a", "b")
     work.pods(node, "static", annotations={"kubernetes.io/config.mirror": "x"})
@@ -78,7 +81,7 @@ def test_the_first_status_says_what_is_to_be_done(
 
 @proves("NMO-10", "NMO-11")
 def test_a_drained_node_succeeds(functions: Functions, work: Workload) -> None:
-    """NMO-10, NMO-11: when nothing is left it is Succeeded at 100 with nothing pending, the counts as at first."""
+    """NMO-10, NMO-11: a drained node has phase Succeeded, progress 100 and no pending pods; the counts stay."""
     node = work.node()
     work.pods(node, "a", "b")
     item = drain(functions, work, work.maintenance(node))
@@ -103,7 +106,7 @@ def _name(item: Object) -> str:
 
 
 def test_a_node_with_nothing_to_evict_succeeds_at_once(functions: Functions, work: Workload) -> None:
-    """NMO-10: an empty node goes to Succeeded with no pod to evict."""
+    """NMO-10: a node without pods to evict succeeds at once."""
     item = drain(functions, work, work.maintenance(work.node()))
 
     status = item["status"]
@@ -112,7 +115,7 @@ def test_a_node_with_nothing_to_evict_succeeds_at_once(functions: Functions, wor
 
 @proves("NMO-12")
 def test_nothing_is_written_when_nothing_changes(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-12, X-2: the same report twice is one write; the object keeps its version and its time."""
+    """NMO-12, X-2: a redelivered event writes nothing."""
     node = work.node()
     work.pods(node, "a", finalizers=("example.com/hold",))
     item = work.maintenance(node)
@@ -127,7 +130,7 @@ def test_nothing_is_written_when_nothing_changes(functions: Functions, work: Wor
 
 
 def test_a_blocked_drain_is_quiet_between_its_events(functions: Functions, work: Workload, audit: Audit) -> None:
-    """X-3, NMO-12: while a budget blocks, resync ticks look again and write nothing."""
+    """X-3, NMO-12: repeated passes of a blocked drain write nothing."""
     node = work.node()
     work.pods(node, "a", labels={"app": "db"})
     work.budget("keep-all", {"app": "db"}, 1, counted=1)
@@ -146,7 +149,7 @@ def test_a_blocked_drain_is_quiet_between_its_events(functions: Functions, work:
 
 @proves("NMO-13", "C20")
 def test_a_blocked_pod_is_named_and_forgotten(functions: Functions, work: Workload) -> None:
-    """NMO-13, C20: what blocks stands in lastError and blockedPods; with the budget gone both are clear at the end."""
+    """NMO-13, C20: `lastError` and `blockedPods` name a blocked pod, and are cleared after the drain."""
     node = work.node()
     work.pods(node, "a", labels={"app": "db"})
     work.budget("keep-all", {"app": "db"}, 1, counted=1)
@@ -171,7 +174,7 @@ def test_a_blocked_pod_is_named_and_forgotten(functions: Functions, work: Worklo
 
 
 def test_progress_never_goes_back(functions: Functions, work: Workload) -> None:
-    """NMO-10, NMO-12: pods go one by one and a new one comes: several states are seen, progress never decreases."""
+    """NMO-10, NMO-12: `drainProgress` never decreases, even if new pods appear."""
     node = work.node()
     names = [f"pod-{number}" for number in range(4)]
     work.pods(node, *names)
@@ -199,7 +202,7 @@ def drain_to_begun(functions: Functions, work: Workload, node: str) -> Object:
 
 @proves("NMO-22", "C6")
 def test_what_never_began_has_failed(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-19, NMO-22, C6: phase Failed with the reason; told twice it is written once."""
+    """NMO-19, NMO-22, C6: a maintenance that cannot begin has phase Failed with the reason, written only once."""
     item = work.maintenance("nowhere")
     failed = functions.answer("begin", added(item))
     assert failed is not None
@@ -214,7 +217,7 @@ def test_what_never_began_has_failed(functions: Functions, work: Workload, audit
 
 @pytest.mark.parametrize("way", ["refused", "waits"])
 def test_why_one_could_not_begin_is_no_error_of_it_once_it_has(functions: Functions, work: Workload, way: str) -> None:
-    """X-2: the event comes late, when the node is its own and drained, and before: nothing is written."""
+    """X-2: a late failure event of `begin` changes nothing after the maintenance has begun."""
     node = work.node()
     first, second = work.maintenance(node), work.maintenance(node)
     if way == "refused":
@@ -244,7 +247,7 @@ def test_why_one_could_not_begin_is_no_error_of_it_once_it_has(functions: Functi
 
 @proves("NMO-13", "C20")
 def test_a_failed_step_of_a_begun_one_leaves_it_running(functions: Functions, work: Workload) -> None:
-    """NMO-5, NMO-13: a refused cordon stands in lastError, phase stays Running; the next clean step clears it."""
+    """NMO-5, NMO-13: an error of `cordon` is in `lastError`, the phase stays Running, and a later success clears it."""
     node = work.node()
     work.pods(node, "a")
     item = drain_to_begun(functions, work, node)
@@ -258,7 +261,7 @@ def test_a_failed_step_of_a_begun_one_leaves_it_running(functions: Functions, wo
 
 
 def test_an_old_report_of_a_drained_node_does_not_succeed(functions: Functions, work: Workload) -> None:
-    """X-2: node.drained comes late, a pod is there: the pod is pending and the phase is Running."""
+    """X-2: a late `node.drained` does not set Succeeded while a pod remains."""
     node = work.node()
     item = drain_to_begun(functions, work, node)
     work.pods(node, "late")
@@ -270,7 +273,7 @@ def test_an_old_report_of_a_drained_node_does_not_succeed(functions: Functions, 
 
 
 def test_one_that_is_being_deleted_gets_no_status(functions: Functions, work: Workload, audit: Audit) -> None:
-    """X-2: nobody reads the status of an object on its way out; nothing is written."""
+    """X-2: `status` writes nothing for a maintenance that is being deleted."""
     node = work.node()
     item = drain_to_begun(functions, work, node)
     work.pods(node, "a")
@@ -283,7 +286,7 @@ def test_one_that_is_being_deleted_gets_no_status(functions: Functions, work: Wo
 
 
 def test_why_a_node_is_not_given_back_is_said_while_the_object_ends(functions: Functions, work: Workload) -> None:
-    """NMO-13: whoever deleted it and waits reads the reason."""
+    """NMO-13: for a maintenance that is being deleted, `status` writes only errors of `restore`."""
     item = drain_to_begun(functions, work, work.node())
     work.delete(m.path(item))
 
@@ -297,7 +300,7 @@ def test_why_a_node_is_not_given_back_is_said_while_the_object_ends(functions: F
 
 @proves("X-6")
 def test_what_comes_at_once_is_written_without_conflict(functions: Functions, work: Workload, audit: Audit) -> None:
-    """X-6, design rule 8: twelve events about one status at the same time are few writes, and none is refused."""
+    """X-6, design rule 8: concurrent events about one status are written together, without a conflict."""
     node = work.node()
     item = drain_to_begun(functions, work, node)
     writes, answers = len(audit.writes_by()), []
@@ -320,7 +323,7 @@ def test_what_comes_at_once_is_written_without_conflict(functions: Functions, wo
 
 
 def test_a_phase_is_logged(functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture) -> None:
-    """NMO-17: a new phase is in the log with the node."""
+    """NMO-17: `status` logs a new phase."""
     node = work.node()
     begun = functions.begin(work.maintenance(node))
     caplog.clear()
@@ -334,7 +337,7 @@ def test_a_phase_is_logged(functions: Functions, work: Workload, caplog: pytest.
 def test_a_success_is_not_taken_back_by_a_list_from_the_cache(
     functions: Functions, spoiled: Functions, faults: Faults, work: Workload, audit: Audit
 ) -> None:
-    """X-2, NMO-10: the cache still shows the last pod; the newest state does not, and nothing is written."""
+    """X-2, NMO-10: before `status` revokes a success, it lists the latest state and so ignores a stale cache."""
     node = work.node()
     (gone,) = work.pods(node, f"gone-{node}")
     work.delete(pod_path(gone))
@@ -357,7 +360,7 @@ def test_a_success_is_not_taken_back_by_a_list_from_the_cache(
 def test_the_pods_are_no_older_than_the_state_that_the_event_speaks_of(
     functions: Functions, work: Workload, seen: str
 ) -> None:
-    """Rule 1: what the event tells was seen in some state; a list from before would show what is gone by then."""
+    """Rule 1: `status` lists pods that are at least as new as the state named in the event."""
     item = drain_to_begun(functions, work, work.node())
     told = said(events.PODS_EVICTED, item, data={"podsVersion": seen} if seen else {})
 
@@ -368,7 +371,10 @@ def test_the_pods_are_no_older_than_the_state_that_the_event_speaks_of(
 
 
 def test_what_a_step_has_just_seen_is_not_read_again(functions: Functions, work: Workload) -> None:
-    """Two requests for a status behind `begin` or `evict`; that no pod is left is looked at again, the node is not."""
+    """Check that `status` sends two requests after `begin` and `evict`, because it uses the event's snapshot.
+
+    After `node.drained` it also lists the pods, but does not read the node.
+    """
     CLAIMS.confirm(functions.clusters["status"])
     node = work.node()
     work.pods(node, "a", "b")
@@ -398,7 +404,7 @@ def test_what_a_step_has_just_seen_is_not_read_again(functions: Functions, work:
 def test_what_a_step_saw_before_another_status_was_written_is_not_believed(
     functions: Functions, work: Workload
 ) -> None:
-    """X-2, rule 1: it comes late, when a pod has gone and the node was opened; the status says what there is now."""
+    """X-2, rule 1: `status` ignores an event's snapshot that precedes another write, and reads pods and node again."""
     node = work.node()
     work.pods(node, "a", "b", finalizers=("example.com/hold",))
     item = work.maintenance(node)
@@ -424,7 +430,10 @@ def test_what_a_step_saw_before_another_status_was_written_is_not_believed(
 def test_what_a_step_saw_before_our_own_write_is_not_read_again(
     functions: Functions, work: Workload, foreign: bool
 ) -> None:
-    """`evict` looks while `status` writes what it saw before: two requests. Not so where anybody else wrote (X-2)."""
+    """Check that `status` uses a snapshot after which only this process has written the status.
+
+    It then needs two requests. A change by another writer makes the snapshot outdated (X-2).
+    """
     CLAIMS.confirm(functions.clusters["status"])
     node, api = work.node(), functions.clusters["status"].api
     work.pods(node, "a", "b", finalizers=("example.com/hold",))
@@ -447,7 +456,7 @@ def test_what_a_step_saw_before_our_own_write_is_not_read_again(
 
 
 def test_of_pods_that_have_gone_nobody_looks_at_the_node(functions: Functions, work: Workload) -> None:
-    """It is known to be closed, and guarded: three requests."""
+    """Check that `status` sends three requests for `pods.gone`: it does not read the node, whose cordon is guarded."""
     CLAIMS.confirm(functions.clusters["status"])
     node = work.node()
     work.pods(node, "a", "b", finalizers=("example.com/hold",))
@@ -468,7 +477,7 @@ def test_of_pods_that_have_gone_nobody_looks_at_the_node(functions: Functions, w
 
 @proves("OSV-12")
 def test_that_a_node_is_cordoned_is_announced_once(functions: Functions, work: Workload) -> None:
-    """OSV-12: by the first status that shows it, and by no later one, whatever that writes."""
+    """OSV-12: CordonNode is recorded with the first status that reports the cordon, and not again."""
     node = work.node()
     work.pods(node, "a", "b", finalizers=("example.com/hold",))
     item = drain_to_begun(functions, work, node)
@@ -488,7 +497,7 @@ def test_that_a_node_is_cordoned_is_announced_once(functions: Functions, work: W
 
 
 def announced(work: Workload, node: str) -> dict[str, Object]:
-    """Reason → the Event of that reason about a node."""
+    """Return the Events about a node by reason."""
     found = work.admin.list(EVENTS, fields=f"involvedObject.kind=Node,involvedObject.name={node}")["items"]
     return {item["reason"]: item for item in found}
 
@@ -496,11 +505,11 @@ def announced(work: Workload, node: str) -> dict[str, Object]:
 @pytest.mark.slow
 @proves("NMO-12")
 def test_the_status_of_a_crowd_is_written(functions: Functions, work: Workload) -> None:
-    """NMO-12, NMO-13: 250 pods with names as long as may be, each refused in a thousand words: stored, and counted."""
+    """NMO-12, NMO-13: a status with 250 blocked pods, long names and long messages is truncated and stored."""
     node = work.node()
     names = [f"{number:03}-{'x' * 249}" for number in range(250)]
     item = work.maintenance(node, name="m" * 253)
-    functions.answer("status", functions.begin(item))  # announced before the crowd comes: a slow write is not, or twice
+    functions.answer("status", functions.begin(item))  # records BeginMaintenance before the slow writes
     functions.prepare(item)
     work.pods(node, *names, ready=False)
     words = "a webhook that likes to talk " * 1000
@@ -509,7 +518,7 @@ def test_the_status_of_a_crowd_is_written(functions: Functions, work: Workload) 
     ]
 
     told = said(events.PODS_EVICTED, item, data={"blocked": refusals, "error": words})
-    codes = [functions.post("status", told).status_code for _ in range(5)]  # a busy server may take its time
+    codes = [functions.post("status", told).status_code for _ in range(5)]  # a busy server may cause a 503
 
     assert set(codes) <= {204, 503}
     assert 204 in codes
@@ -525,7 +534,7 @@ def test_the_status_of_a_crowd_is_written(functions: Functions, work: Workload) 
 
 @pytest.mark.parametrize("foreign", ["2026-01-02T03:04:05.678+02:00", "2026-01-02t03:04:05z"])
 def test_a_status_with_other_times_is_gone_on_with(functions: Functions, work: Workload, foreign: str) -> None:
-    """NMO-12: the schema takes every form of RFC 3339; each function goes on, and so does the tick."""
+    """NMO-12: `evict`, `status` and `guard` accept a status with times in any format of RFC 3339."""
     node = work.node()
     (held,) = work.pods(node, f"held-{node}", finalizers=("example.com/hold",))
     item = work.maintenance(node)

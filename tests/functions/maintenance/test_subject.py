@@ -1,4 +1,4 @@
-"""What an event of ours must say of its NodeMaintenance and node; what is wrong is named to whoever sent it."""
+"""Tests of how an event names its NodeMaintenance and node, and of the errors for malformed data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def event(data: Mapping[str, Any]) -> CloudEvent:
 
 
 def test_the_maintenance_is_named_by_a_reference_or_is_the_data_itself() -> None:
-    """X-4: our own events refer to it; those of ApiServerSource carry it whole."""
+    """X-4: our own events refer to the maintenance; those of ApiServerSource contain the whole object."""
     whole = maintenance()
     uid, name = whole["metadata"]["uid"], whole["metadata"]["name"]
 
@@ -48,7 +48,7 @@ def test_the_maintenance_is_named_by_a_reference_or_is_the_data_itself() -> None
     ],
 )
 def test_what_is_wrong_about_the_maintenance_is_named(maintenance: object, named: str) -> None:
-    """X-6: the fault is found without reading the code."""
+    """X-6: the error names the missing or malformed field of the maintenance."""
     with pytest.raises(BadEvent) as error:
         reference_of(event({"maintenance": maintenance}))
 
@@ -57,7 +57,7 @@ def test_what_is_wrong_about_the_maintenance_is_named(maintenance: object, named
 
 @pytest.mark.parametrize("node", [None, "", 1, "a/b", "UPPER"])
 def test_what_is_wrong_about_the_node_is_named(node: object) -> None:
-    """X-6: a name that no node can have is not asked for."""
+    """X-6: a missing or invalid node name is rejected."""
     with pytest.raises(BadEvent) as error:
         node_of(event({"node": node}))
 
@@ -76,7 +76,7 @@ def test_what_is_wrong_about_the_node_is_named(node: object) -> None:
     ],
 )
 def test_a_failure_names_the_step_the_maintenance_and_its_node(said: CloudEvent, node: str) -> None:
-    """NMO-13: whatever event the step was called with; the words are cut to what a status holds."""
+    """NMO-13: the failure event names step, maintenance and node for every kind of event, and truncates the error."""
     (reply,) = failed("cordon", said, "x" * 10**5, waits=True)
 
     data, reference = data_of(reply), reference_of(said)
@@ -89,7 +89,7 @@ def test_a_failure_names_the_step_the_maintenance_and_its_node(said: CloudEvent,
 
 @pytest.mark.parametrize("data", [{}, {"kind": "Node", "metadata": {"name": "node-1"}}], ids=["a tick", "a node"])
 def test_a_failure_about_no_maintenance_is_tried_again(data: Mapping[str, Any]) -> None:
-    """X-6: there is no status to write it to."""
+    """X-6: a failure without a maintenance raises `Retry`, since no status can hold it."""
     with pytest.raises(Retry, match="no right"):
         failed("resync", event(data), "no right")
 
@@ -97,7 +97,7 @@ def test_a_failure_about_no_maintenance_is_tried_again(data: Mapping[str, Any]) 
 @proves("NMO-17", "NMO-17a", "KNM-5", "C5")
 @pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 def test_a_line_has_the_keys_that_an_operator_greps_for(group: Group, caplog: pytest.LogCaptureFixture) -> None:
-    """NMO-17, NMO-17a, KNM-5: those of the operator's own lines, and what else is known."""
+    """NMO-17, NMO-17a, KNM-5: a log line has the fields of the replaced operator's lines, and additional ones."""
     item = {**maintenance(), "apiVersion": group.api_version}
 
     with caplog.at_level("INFO", logger=log.name):

@@ -1,4 +1,4 @@
-"""`taint` on a real API server."""
+"""Tests of `taint` on a real API server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group
 
 
 def taints_of(work: Workload, node: str) -> list[tuple[str, str, str]]:
-    """(key, value, effect) of the node's taints, in order."""
+    """Return the node's taints in order, as (key, value, effect)."""
     taints = work.read_node(node)["spec"].get("taints") or []
     return [(taint["key"], taint.get("value", ""), taint["effect"]) for taint in taints]
 
@@ -28,7 +28,7 @@ def taints_of(work: Workload, node: str) -> list[tuple[str, str, str]]:
 @proves("X-1", "NMO-4", "KNM-4", "C3")
 @every_group
 def test_the_groups_taints_are_added(functions: Functions, work: Workload, audit: Audit, group: Group) -> None:
-    """NMO-4, KNM-4, DRN-13, X-1: the group's drain taint and the unschedulable taint, without value; one patch."""
+    """NMO-4, KNM-4, DRN-13, X-1: `taint` adds the group's drain taint and the unschedulable taint in one patch."""
     node = work.node()
     cordoned = functions.chain(work.maintenance(node, group), "begin", "cordon")
     writes = len(audit.writes_by())
@@ -44,7 +44,7 @@ def test_the_groups_taints_are_added(functions: Functions, work: Workload, audit
 
 
 def test_tainted_twice_is_written_once(functions: Functions, work: Workload, audit: Audit) -> None:
-    """X-2: the second time nothing is sent, and the chain goes on all the same."""
+    """X-2: a redelivered event writes nothing and gets the same reply."""
     node = work.node()
     cordoned = functions.chain(work.maintenance(node), "begin", "cordon")
     first = functions.answer("taint", cordoned)
@@ -60,7 +60,7 @@ def test_tainted_twice_is_written_once(functions: Functions, work: Workload, aud
 
 @proves("NMO-4", "KNM-4", "C4")
 def test_a_drain_taint_with_a_value_is_kept(functions: Functions, work: Workload) -> None:
-    """NMO-4, KNM-4, C4: the taint is there with a value: it stays as it is."""
+    """NMO-4, KNM-4, C4: an existing drain taint with a value is not changed."""
     node = work.node()
     work.local.kubectl("taint", "node", node, "kubevirt.io/drain=draining:NoSchedule")
 
@@ -74,7 +74,7 @@ def test_a_drain_taint_with_a_value_is_kept(functions: Functions, work: Workload
 
 @proves("NMO-4")
 def test_the_taints_of_others_stay_in_place(functions: Functions, work: Workload) -> None:
-    """NMO-4: what others put there stays first and in its order, other effects of our key included."""
+    """NMO-4: existing taints keep their order and precede ours, even our key with another effect."""
     node = work.node()
     theirs = ["example.com/b=2:NoSchedule", "example.com/a=1:PreferNoSchedule", "medik8s.io/drain:PreferNoSchedule"]
     work.local.kubectl("taint", "node", node, *theirs)
@@ -90,7 +90,7 @@ def test_the_taints_of_others_stay_in_place(functions: Functions, work: Workload
 
 @proves("X-6", "NMO-4")
 def test_a_concurrent_writer_loses_nothing(functions: Functions, work: Workload, quiet: LocalCluster) -> None:
-    """NMO-4, X-6: while others write the taints of the same node, ours and all of theirs end up on it."""
+    """NMO-4, X-6: no taint is lost while another writer adds taints to the same node."""
     node = work.node()
     cordoned = functions.chain(work.maintenance(node), "begin", "cordon")
     door = Cluster(str(quiet.kubeconfig))
@@ -121,7 +121,7 @@ def test_a_concurrent_writer_loses_nothing(functions: Functions, work: Workload,
 def test_the_operators_lines_are_in_the_log(
     functions: Functions, work: Workload, group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """NMO-17, NMO-17a, DRN-13: the log says once which taints go onto which node, in document 002's order, as JSON."""
+    """NMO-17, NMO-17a, DRN-13: `taint` logs the added taints once, as JSON in the order of document 002."""
     node, key = work.node(), group.drain_taint
     cordoned = functions.chain(work.maintenance(node, group), "begin", "cordon")
     caplog.clear()

@@ -1,4 +1,4 @@
-"""What tests of the mutex's steps put on the quiet cluster, and take away again."""
+"""Fixtures and helpers for the tests of the mutex's steps; each test's objects are deleted after it."""
 
 from __future__ import annotations
 
@@ -42,18 +42,21 @@ OLD, NEW = "4.15.9", "4.16.4"
 BEFORE_JOBS = ("check-run", "detect-upgrade", "claim-pools", "pause-pools", "label-nodes", "edit-pools")
 NUMBERS = itertools.count(1)
 READ = (*(collection(kind) for kind in (RULE, TARGET, RUN)), pools.POOLS, NODES, "/apis/batch/v1/jobs")
-"""What a tick lists."""
+"""API paths that a tick lists."""
 CONTAINER: Object = {"name": "mutex", "image": "fake"}
 
 
 def job_spec(**pod: Any) -> Object:
-    """A Job of one pod that nobody runs here: its node is none."""
+    """Build the spec of a Job with one pod, which no kubelet runs because no node matches its selector."""
     spec = {"containers": [CONTAINER], "restartPolicy": "Never", "nodeSelector": {"nobody": "here"}, **pod}
     return {"template": {"spec": spec}, "backoffLimit": 0}
 
 
 class Upgrade:
-    """One pool of two workers, a canary, a rule with a cleanup Job, a target and a run config; an upgrade is due."""
+    """An upgrade that is due, with all objects of a run.
+
+    There are a target pool with two workers, a canary pool, a rule with a cleanup Job, a target and a run config.
+    """
 
     def __init__(self, admin: Cluster, work: Workload, functions: Functions) -> None:
         self.admin, self.functions = admin, functions
@@ -71,18 +74,18 @@ class Upgrade:
         self.before = {each: self.pool(each)["spec"] for each in ("blue", "canary")}
 
     def create(self, kind: str, name: str, spec: Object) -> Object:
-        """Make an object of ours."""
+        """Create a mutex object of this kind and return it."""
         body = {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
         return self.admin.create(collection(kind, NAMESPACE), body)
 
     def add_pool(self, name: str) -> None:
-        """Another pool of the target, without a node."""
+        """Add another pool without nodes to the target."""
         self.admin.create(pools.POOLS, pool(name, {WORKER: "", "role": name}))
         named = {"machineConfigPools": ["blue", name]}
         self.target = self.admin.patch(path(self.target), {"spec": named})
 
     def other_under_way(self, **more: Object | str) -> Object:
-        """Another run config with a run under way, over pools that are none of the upgrade's."""
+        """Create another run config with an active run over other pools, and return it."""
         named = {"mutexRules": [{"name": "only"}], "mutexTargets": [{"name": "all"}]}
         other = self.create(RUN, "other", {"canary": {"name": "another"}, **named})
         record: Object = {
@@ -99,15 +102,15 @@ class Upgrade:
         return self.admin.patch(f"{path(other)}/status", {"status": {"record": record}})
 
     def owner(self, *, is_there: bool) -> str:
-        """The uid of another run config, which has no run; or of one that is gone."""
+        """Return the uid of another run config, which either has no run or does not exist."""
         return str(self.create(RUN, "idle", self.run["spec"])["metadata"]["uid"]) if is_there else "gone"
 
     def label(self, node: str, labels: Object) -> None:
-        """Write labels of a node."""
+        """Patch labels of a node."""
         self.admin.patch(node_path(node), {"metadata": {"labels": labels}})
 
     def remove(self, node: str, *, anew: bool = False) -> None:
-        """Have a node go, and with `anew` register again under its name: with its labels, but without the run's."""
+        """Delete a node; with `anew`, create it again with the same name and labels, but without the run's labels."""
         known = self.node(node)["metadata"]
         self.admin.delete(node_path(node), uid=known["uid"])
         if anew:
@@ -116,53 +119,56 @@ class Upgrade:
             self.admin.create(NODES, {"metadata": {"name": node, "labels": kept}})
 
     def again(self, item: Object) -> Object:
-        """The object as it is now."""
+        """Return the current state of an object."""
         return self.admin.get(path(item))
 
     def status(self) -> Object:
-        """The status of the run config."""
+        """Return the status of the run config."""
         found: Object = self.again(self.run).get("status") or {}
         return found
 
     def write_record(self, change: Object) -> None:
-        """Write a change of the run's record, as a step does that the test leaves out."""
+        """Patch the run's record, as a step does that the test leaves out."""
         self.admin.patch(f"{path(self.run)}/status", {"status": {"record": change}})
 
     def pool(self, name: str) -> Object:
-        """A pool as it is now."""
+        """Return the current state of a pool."""
         return self.admin.get(pools.pool_path(name))
 
     def unpause(self, *names: str) -> None:
-        """Let pools go on, as somebody may."""
+        """Unpause pools, as another client may do."""
         for name in names:
             self.admin.patch(pools.pool_path(name), {"spec": {"paused": False}})
 
     def node(self, name: str) -> Object:
-        """A node as it is now."""
+        """Return the current state of a node."""
         return self.admin.get(node_path(name))
 
     def jobs(self) -> list[Object]:
-        """The Jobs, in the order of their creation."""
+        """Return the Jobs in the order of their last writes."""
         items: list[Object] = self.admin.list(jobs_path(NAMESPACE))["items"]
         return sorted(items, key=lambda job: int(job["metadata"]["resourceVersion"]))
 
     def judge(self) -> None:
-        """Have rule and target judged."""
+        """Run `check-rule` and `check-target`."""
         self.functions.answer("check-rule", resource(events.RESOURCE_ADDED, self.rule, RULE))
         self.functions.answer("check-target", resource(events.RESOURCE_ADDED, self.target, TARGET))
 
     def said(self, kind: str, node: str = "", item: Object | None = None) -> CloudEvent:
-        """One of our own events about the run, or about another object."""
+        """Build an event of a step about the run, or about another object."""
         about = Reference.of(item or self.run)
         return events.event(kind, "test", about, node, seed=str(next(NUMBERS)))
 
     def answer(self, step: str, kind: str) -> str:
-        """The type that a step answers with to an event about the run, "" for none."""
+        """Run a step with an event about the run; return the type of its reply, "" for none."""
         reply = self.functions.answer(step, self.said(kind))
         return reply.get_type() if reply else ""
 
     def through(self, *steps: str) -> BaseCloudEvent:
-        """Give a found run to the first step, and each one's answer to the next; the last answer."""
+        """Run the steps in order and return the last reply.
+
+        The first step gets a `run.found`, each other one the previous reply.
+        """
         event: BaseCloudEvent = self.said(events.RUN_FOUND)
         for step in steps:
             reply = self.functions.answer(step, event)
@@ -171,12 +177,12 @@ class Upgrade:
         return event
 
     def start(self) -> None:
-        """Bring the run to the Jobs of its first node."""
+        """Advance the run until the Jobs of its first node are due."""
         self.judge()
         self.through(*BEFORE_JOBS)
 
     def end(self, job: Object, kind: str = "Complete") -> None:
-        """Have the pod of a Job end, as its kubelet would say; return when the Job has ended with it."""
+        """End the pod of a Job as a kubelet would, and wait until the Job has ended."""
         name, where = job["metadata"]["name"], f"/api/v1/namespaces/{NAMESPACE}/pods"
         phase = "Succeeded" if kind == "Complete" else "Failed"
         for pod in until(self.admin, where, bool, labels=f"job-name={name}"):
@@ -185,7 +191,7 @@ class Upgrade:
         wait_for(self.admin, f"{jobs_path(NAMESPACE)}/{name}", lambda found: jobs.outcome(found) is outcome)
 
     def release(self) -> str:
-        """Bring the run to the release of its first node, which it returns."""
+        """Advance the run until its first node is released, and return that node's name."""
         self.start()
         self.functions.answer("run-job", self.said(events.POOLS_EDITED))
         self.end(self.jobs()[-1])
@@ -196,16 +202,16 @@ class Upgrade:
         return self.nodes[0]
 
     def told_by_a_tick(self) -> list[BaseCloudEvent]:
-        """What a tick answers."""
+        """Return the replies of `resync-runs` to a tick."""
         return self.told_by(tick())
 
     def told_by(self, hint: BaseCloudEvent) -> list[BaseCloudEvent]:
-        """What `resync-runs` answers, once the API server's cache, which it reads, has all that was written."""
-        self.admin.together(*(self.admin.api.list(where) for where in READ))  # which waits until the cache has it
+        """Return the replies of `resync-runs` to a hint, once the API server's cache contains all writes."""
+        self.admin.together(*(self.admin.api.list(where) for where in READ))  # waits until the cache is up to date
         return resync_runs.resync_runs(hint, self.functions.clusters["resync-runs"])
 
     def clear(self) -> None:
-        """Take everything away."""
+        """Delete all objects of the upgrade, and remove its labels from the nodes."""
         for kind in (RUN, TARGET, RULE):
             for item in self.admin.list(collection(kind, NAMESPACE))["items"]:
                 where = path_of(kind, NAMESPACE, item["metadata"]["name"])
@@ -228,19 +234,19 @@ CANARY = [{"key": "isCanary", "operator": "Exists"}]
 
 
 def rule_spec(**more: Any) -> Object:
-    """A rule with both Jobs."""
+    """Build the spec of a rule with a main Job and a cleanup Job."""
     return {"jobName": "only", "jobNamespace": NAMESPACE, "jobSpec": job_spec(), "cleanUpJobSpec": job_spec(), **more}
 
 
 @pytest.fixture(scope="package")
 def versioned(admin: Cluster) -> None:
-    """Have the cluster know its version."""
+    """Create the ClusterVersion at the initial version."""
     FakeCvo(admin).install(OLD)
 
 
 @pytest.fixture
 def upgrade(admin: Cluster, work: Workload, functions: Functions, versioned: None) -> Iterator[Upgrade]:
-    """Give what an upgrade needs, before any step has run."""
+    """Yield the objects of an upgrade before any step has run."""
     made = Upgrade(admin, work, functions)
     yield made
     made.clear()
@@ -248,5 +254,5 @@ def upgrade(admin: Cluster, work: Workload, functions: Functions, versioned: Non
 
 @pytest.fixture
 def written(upgrade: Upgrade, audit: Audit) -> Audit:
-    """Give what the API server is asked to write once all is there."""
+    """Return an audit of the API server's writes after the upgrade's objects were created."""
     return audit

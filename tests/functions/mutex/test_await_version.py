@@ -1,4 +1,4 @@
-"""The step `await-version`: when is a released node done?"""
+"""Tests of `await-version`, which decides when a released node's upgrade is complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ LONG_AGO = "2026-01-01T00:00:00Z"
 @pytest.mark.slow
 @proves("MUT-45")
 def test_only_the_version_that_is_wanted_will_do(upgrade: Upgrade) -> None:
-    """An older one is waited for, a newer one too, and the condition says which it is."""
+    """Check that only the desired version completes the upgrade.
+
+    With an older or a newer version the step waits, and the condition states which it is.
+    """
     name = upgrade.release()
     assert upgrade.answer("await-version", events.NODE_RELEASED) == ""
     assert f"not yet {NEW}" in condition(upgrade.again(upgrade.run), "NodeUpgrade")["message"]
@@ -37,7 +40,7 @@ def test_only_the_version_that_is_wanted_will_do(upgrade: Upgrade) -> None:
 def test_out_of_patience_the_run_stops_and_a_retry_gives_more_time(
     upgrade: Upgrade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A person resumes it where it was."""
+    """Check that the run halts when the time limit is over, and an administrator's retry resumes it with more time."""
     upgrade.release()
     monkeypatch.setenv("MUTEX_UPGRADE_SECONDS", "0")
     assert upgrade.answer("await-version", events.NODE_RELEASED) == events.RUN_STOPPED
@@ -63,9 +66,9 @@ def test_out_of_patience_the_run_stops_and_a_retry_gives_more_time(
 def test_a_node_is_held_while_nobody_can_upgrade_it(
     upgrade: Upgrade, monkeypatch: pytest.MonkeyPatch, wanted: str, state: str, said: str
 ) -> None:
-    """No version is wanted, or the control plane is on its way to another one, however long that is.
+    """Check that a node is on hold while no version is desired, or the control plane has not reached it.
 
-    The tick has it said once, and the next version finds the node with all of its time.
+    The hold has no time limit. A tick triggers its report once, and after the hold the node has its full time again.
     """
     name = upgrade.release()
     upgrade.judge()
@@ -88,7 +91,10 @@ def test_a_node_is_held_while_nobody_can_upgrade_it(
 @pytest.mark.slow
 @proves("MUT-45")
 def test_a_node_of_a_run_that_was_halted_has_all_of_its_time(upgrade: Upgrade) -> None:
-    """As by a canary that was paused, when nobody upgraded it; a look at a run that was valid all along gives none."""
+    """Check that a released node has its full time again after its run config was not valid.
+
+    Here the canary was paused, so the node could not be upgraded. A check of a run that stayed valid extends no time.
+    """
     name = upgrade.release()
     canary = pools.pool_path("canary")
     upgrade.admin.patch(canary, {"spec": {"paused": True}})
@@ -106,7 +112,11 @@ def test_a_node_of_a_run_that_was_halted_has_all_of_its_time(upgrade: Upgrade) -
 @pytest.mark.slow
 @proves("MUT-45")
 def test_a_node_that_has_the_version_is_done_though_the_control_plane_is_not(upgrade: Upgrade) -> None:
-    """The machine-config-operator may come before the last operator of an update: held or not, the tick has it said."""
+    """Check that a node with the desired version is done although the control plane's update is not complete.
+
+    The machine-config-operator may upgrade nodes before the last operator of an update. A tick finds this, on hold or
+    not.
+    """
     name = upgrade.release()
     upgrade.judge()
     upgrade.cvo.want("4.16.5", "Partial", reached=NEW)
@@ -123,7 +133,10 @@ RUNS = "/apis/openshift-optional.skrzypek.io/v1alpha1/namespaces/node-upgrade-mu
 @pytest.mark.slow
 @proves("MUT-45")
 def test_a_node_that_is_labelled_again_is_released_again(upgrade: Upgrade) -> None:
-    """Else it would wait in a pool that is paused."""
+    """Check that a node that another client labelled again is released again.
+
+    Otherwise it would wait in a paused pool.
+    """
     name = upgrade.release()
     upgrade.write_record({"nodes": {name: {"releasedAt": LONG_AGO}}})
     upgrade.label(name, {LABEL: ""})
@@ -134,7 +147,11 @@ def test_a_node_that_is_labelled_again_is_released_again(upgrade: Upgrade) -> No
 @pytest.mark.slow
 @proves("MUT-45", "X-3")
 def test_a_node_that_is_labelled_again_within_seconds_of_its_release_is_left_to_the_tick(upgrade: Upgrade) -> None:
-    """Wait and release do not send each other events for as long as that lasts; the condition says whom to keep off."""
+    """Check that a node labelled again within seconds of its release is left to the tick.
+
+    Otherwise `await-version` and `release-node` would keep triggering each other. The condition reports the other
+    client.
+    """
     name = upgrade.release()
     upgrade.judge()
     upgrade.label(name, {LABEL: ""})
@@ -151,7 +168,10 @@ def test_a_node_that_is_labelled_again_within_seconds_of_its_release_is_left_to_
 @proves("MUT-45", "X-3")
 @pytest.mark.parametrize("is_held", [True, False])
 def test_a_node_that_is_labelled_again_has_all_of_its_time_once_it_is_released(upgrade: Upgrade, is_held: bool) -> None:
-    """Held before or not, however long it waits for its release; a tick names the run once meanwhile."""
+    """Check that a node that was labelled again has its full time after its next release.
+
+    This holds if it was on hold before, and however long it waits for the release. Meanwhile a tick emits one event.
+    """
     name = upgrade.release()
     upgrade.judge()
     upgrade.write_record({"nodes": {name: {"releasedAt": LONG_AGO}}})
@@ -175,7 +195,10 @@ def test_a_node_that_is_labelled_again_has_all_of_its_time_once_it_is_released(u
 def test_a_look_at_a_held_node_that_is_refused_takes_none_of_its_time(
     upgrade: Upgrade, spoiled: Functions, faults: Faults
 ) -> None:
-    """Its condition says what was refused; while it is held the tick has that said again, too."""
+    """Check that a rejected read of the node does not use up the time of a node on hold.
+
+    The condition contains the error, and a tick triggers the step again during the hold.
+    """
     name = upgrade.release()
     upgrade.judge()
     upgrade.write_record({"nodes": {name: {"releasedAt": LONG_AGO}}})
@@ -200,7 +223,10 @@ def test_a_look_at_a_held_node_that_is_refused_takes_none_of_its_time(
 def test_a_run_is_finished_to_the_version_that_all_its_nodes_have(
     upgrade: Upgrade, first: str, second: str, desired: str
 ) -> None:
-    """Not to the one that it began with: when that is wanted again, or a later one, there is another run."""
+    """Check that a run counts as finished for the oldest version that its nodes have reached.
+
+    If its first version, or a later one, is desired afterwards, that is another run.
+    """
     name, other = upgrade.release(), upgrade.nodes[1]
     reach(upgrade, name, first)
     upgrade.write_record({"released": None, "nodes": {name: {"cleanedAt": LONG_AGO}}})
@@ -217,7 +243,7 @@ def test_a_run_is_finished_to_the_version_that_all_its_nodes_have(
 
 
 def reach(upgrade: Upgrade, name: str, version: str) -> None:
-    """Have another version wanted, and the released node reach it."""
+    """Set the desired version, and let the released node reach it."""
     upgrade.cvo.want(version)
     upgrade.label(name, {VERSION_LABEL: version})
     assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_UPGRADED
@@ -226,7 +252,7 @@ def reach(upgrade: Upgrade, name: str, version: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", ["soon", "-1", "1e9"])
 def test_a_wrong_patience_is_refused_at_the_start(seconds: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names the setting."""
+    """Check that an invalid `MUTEX_UPGRADE_SECONDS` ends the process at its start; the error names the setting."""
     from functions.app import chosen
 
     monkeypatch.setenv("MUTEX_UPGRADE_SECONDS", seconds)

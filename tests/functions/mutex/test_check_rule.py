@@ -1,4 +1,4 @@
-"""The step `check-rule`: what the API server thinks of a rule's Jobs, asked without creating one."""
+"""Tests of `check-rule`, which asks the API server by a dry run whether it accepts a rule's Jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BAD: tuple[tuple[str, Object, str], ...] = (
 
 
 def judged(upgrade: Upgrade, rule: Object) -> tuple[str, str]:
-    """Status and message of the rule's condition after a look."""
+    """Run `check-rule` and return the status and message of the rule's condition."""
     upgrade.functions.answer("check-rule", resource(events.RESOURCE_UPDATED, upgrade.again(rule), RULE))
     found = condition(upgrade.again(rule), "ValidConfig")
     return found["status"], found["message"]
@@ -41,7 +41,10 @@ def judged(upgrade: Upgrade, rule: Object) -> tuple[str, str]:
 def test_a_bad_rule_is_told_why_and_a_mended_one_is_valid(
     upgrade: Upgrade, written: Audit, spec: Object, message: str
 ) -> None:
-    """By the server's own words; nothing is created, and nothing written but the rule's status."""
+    """Check that an invalid rule gets the API server's message, and is valid once it is corrected.
+
+    The step creates nothing, and writes only the rule's status.
+    """
     rule = upgrade.create(RULE, "bad", rule_spec(**spec))
     status, said = judged(upgrade, rule)
     assert status == "False"
@@ -55,7 +58,7 @@ def test_a_bad_rule_is_told_why_and_a_mended_one_is_valid(
 
 @proves("MUT-10")
 def test_a_null_that_the_server_takes_makes_no_rule_invalid(upgrade: Upgrade) -> None:
-    """It is as good as nothing, here as there."""
+    """Check that a null field in the Job's spec counts as absent, as it does for the API server."""
     rule = upgrade.create(RULE, "nulls", rule_spec(jobSpec=job_spec(affinity={"nodeAffinity": None})))
     assert judged(upgrade, rule) == ("True", "")
 
@@ -65,7 +68,7 @@ RULES = "/apis/openshift-optional.skrzypek.io/v1alpha1/namespaces/node-upgrade-m
 
 @proves("MUT-12")
 def test_a_name_that_makes_too_long_a_label_is_invalid(upgrade: Upgrade) -> None:
-    """63 bytes are taken, 64 are not; the server agrees."""
+    """Check that a rule is invalid if its label has more than 63 characters, the API server's own limit."""
     space = "node-upgrade-mutex-operator"
     for length, status in ((63, "True"), (64, "False")):
         name = "r" * (length - len(space) - 1)
@@ -91,14 +94,14 @@ def test_a_name_that_makes_too_long_a_label_is_invalid(upgrade: Upgrade) -> None
     ],
 )
 def test_the_schema_refuses(upgrade: Upgrade, spec: dict[str, Any], message: str) -> None:
-    """Table 5.1: what has no sense is not created."""
+    """Table 5.1: The CRD rejects a rule with a missing or invalid field."""
     wanted = {name: value for name, value in rule_spec(**spec).items() if value is not None}
     with pytest.raises(Rejected, match=message):
         upgrade.create(RULE, "refused", wanted)
 
 
 def test_its_own_write_is_no_reason_to_ask_again(upgrade: Upgrade, written: Audit) -> None:
-    """X-2: the update that comes of the status costs nothing; the first one says so to whoever waits."""
+    """X-2: The step ignores the update event of its own status write; the first event gets the reply `rule.checked`."""
     first = upgrade.functions.answer("check-rule", resource(events.RESOURCE_ADDED, upgrade.rule, RULE))
     assert first is not None
     assert first.get_type() == events.RULE_CHECKED

@@ -1,4 +1,4 @@
-"""The step `check-run`: is all there that a run config names?"""
+"""Tests of `check-run`, which checks that all objects named by a run config exist and are valid."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def verdict(upgrade: Upgrade, item: Object | None = None) -> tuple[str, str]:
     ],
 )
 def test_a_pool_that_can_be_no_canary_is_told(upgrade: Upgrade, written: Audit, spec: Object, said: str) -> None:
-    """Nothing of pools and nodes is written."""
+    """Check that the condition reports an unsuitable canary pool, and that no pool or node is written."""
     upgrade.judge()
     upgrade.admin.patch(pools.pool_path("canary"), {"spec": spec})
     status, message = verdict(upgrade)
@@ -44,7 +44,7 @@ def test_a_pool_that_can_be_no_canary_is_told(upgrade: Upgrade, written: Audit, 
 
 @proves("MUT-3")
 def test_a_canary_that_is_not_there_or_a_target_too_is_told(upgrade: Upgrade) -> None:
-    """And one that takes a node which is no worker."""
+    """Check that the condition reports a missing canary, and one that is also a target's pool."""
     upgrade.judge()
     spec = upgrade.run["spec"]
     absent = upgrade.create(RUN, "absent", {**spec, "canary": {"name": "none"}})
@@ -56,7 +56,10 @@ def test_a_canary_that_is_not_there_or_a_target_too_is_told(upgrade: Upgrade) ->
 
 @proves("MUT-30")
 def test_rules_and_targets_that_are_missing_or_invalid_are_named(upgrade: Upgrade) -> None:
-    """Each fault is a sentence; without any rule nothing would gate the nodes."""
+    """Check that the condition names each missing or invalid rule and target, and that both lists must not be empty.
+
+    Without a rule, no label would keep the nodes from being upgraded.
+    """
     named = {"mutexRules": [{"name": "other"}], "mutexTargets": [{"name": "all"}]}
     run = upgrade.create(RUN, "bad", {"canary": {"name": "canary"}, **named})
     status, message = verdict(upgrade, run)
@@ -73,7 +76,10 @@ def test_rules_and_targets_that_are_missing_or_invalid_are_named(upgrade: Upgrad
 
 @proves("MUT-30", "MUT-51")
 def test_a_rule_that_the_run_under_way_began_with_is_missed_when_it_is_gone(upgrade: Upgrade) -> None:
-    """Though the run config names another one by now: the run waits for it, and so it is said."""
+    """Check that the condition reports a deleted rule of the active run, even if the run config now names another rule.
+
+    The run waits until the deleted rule exists again.
+    """
     upgrade.start()
     other = upgrade.create(RULE, "other", rule_spec())
     upgrade.functions.answer("check-rule", resource(events.RESOURCE_ADDED, other, RULE))
@@ -86,7 +92,7 @@ def test_a_rule_that_the_run_under_way_began_with_is_missed_when_it_is_gone(upgr
 
 
 def test_a_write_of_our_own_is_no_reason_to_look(upgrade: Upgrade, written: Audit) -> None:
-    """X-2: the status comes back as an update, and is known by what a person has changed."""
+    """X-2: The step ignores the update event of its own status write, and reacts only to a user's changes."""
     upgrade.judge()
     verdict(upgrade)
     hint = resource(events.RESOURCE_UPDATED, upgrade.again(upgrade.run), RUN)
@@ -106,14 +112,14 @@ def test_a_write_of_our_own_is_no_reason_to_look(upgrade: Upgrade, written: Audi
     ],
 )
 def test_the_schema_refuses(upgrade: Upgrade, spec: Object) -> None:
-    """Table 5.1."""
+    """Table 5.1: The CRD rejects a run config with a missing or invalid field."""
     wanted = {name: value for name, value in {**upgrade.run["spec"], **spec}.items() if value is not None}
     with pytest.raises(Rejected, match=next(iter(spec))):
         upgrade.create(RUN, "refused", wanted)
 
 
 def test_a_deleted_one_that_holds_pools_is_ended(upgrade: Upgrade) -> None:
-    """MUT-51: its update says so."""
+    """MUT-51: The update event of a run config that is being deleted during a run gets the reply `run.ended`."""
     upgrade.start()
     upgrade.admin.run(upgrade.admin.api.request("DELETE", path(upgrade.run)))
     hint = resource(events.RESOURCE_UPDATED, upgrade.again(upgrade.run), RUN)

@@ -1,4 +1,4 @@
-"""The step `check-target`: which nodes are a target's."""
+"""Tests of `check-target`, which lists the nodes of a target's pools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ def looked(upgrade: Upgrade, target: Object) -> Object:
 
 @proves("MUT-20", "MUT-21", "MUT-22")
 def test_the_nodes_of_all_pools_are_listed_each_once(upgrade: Upgrade, written: Audit) -> None:
-    """Labels and expressions, pools in their order, then names; a new node comes, and nothing else is written."""
+    """Check that the status lists the nodes of all pools, each node once, by the pools' labels and expressions.
+
+    The list has the order of the pools, then that of the names. A new node of a pool is added, and nothing else is
+    written.
+    """
     expressions: list[Object] = [
         {"key": "role", "operator": "In", "values": ["blue"]},
         {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [upgrade.nodes[0]]},
@@ -43,7 +47,10 @@ def test_the_nodes_of_all_pools_are_listed_each_once(upgrade: Upgrade, written: 
 
 @proves("MUT-20")
 def test_a_pool_that_is_not_there_makes_it_invalid_until_it_comes(upgrade: Upgrade) -> None:
-    """The condition names it, and no nodes are listed."""
+    """Check that a target with a missing pool is invalid and lists no nodes until the pool exists.
+
+    The condition names the pool.
+    """
     target = upgrade.create(TARGET, "late", {"machineConfigPools": ["blue", "green"]})
     found = looked(upgrade, target)
     assert found["status"]["nodes"] == []
@@ -55,13 +62,13 @@ def test_a_pool_that_is_not_there_makes_it_invalid_until_it_comes(upgrade: Upgra
 
 @pytest.mark.parametrize("spec", [{}, {"machineConfigPools": []}, {"machineConfigPools": "worker"}])
 def test_the_schema_refuses(upgrade: Upgrade, spec: Object) -> None:
-    """Table 5.1: at least one name."""
+    """Table 5.1: The CRD rejects a target that does not name at least one pool."""
     with pytest.raises(Rejected, match="machineConfigPools"):
         upgrade.create(TARGET, "refused", spec)
 
 
 def test_its_own_write_is_no_reason_to_look_again(upgrade: Upgrade, written: Audit) -> None:
-    """X-2."""
+    """X-2: The step ignores the update event of its own status write."""
     looked(upgrade, upgrade.target)
     count = len(written.writes_by())
     hint = resource(events.RESOURCE_UPDATED, upgrade.again(upgrade.target), TARGET)

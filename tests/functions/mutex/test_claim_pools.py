@@ -1,4 +1,4 @@
-"""The step `claim-pools`: pools are claimed, and how they were is recorded, before anything is changed."""
+"""Tests of `claim-pools`, which claims the pools and records their original state before anything is changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ BEGIN = ("check-run", "detect-upgrade", "claim-pools")
 
 @proves("MUT-34", "MUT-44")
 def test_the_record_has_everything_as_it_was(upgrade: Upgrade) -> None:
-    """Selectors, pauses, nodes in their order; finalizer and claims are there, and no selector is touched."""
+    """Check that the record contains the original selectors and pauses, and the nodes in their order.
+
+    The run config gets its finalizer and the pools their claims; no selector is changed.
+    """
     upgrade.admin.patch(pools.pool_path("blue"), {"spec": {"paused": True}})
     upgrade.judge()
     upgrade.through(*BEGIN)
@@ -36,7 +39,10 @@ def test_the_record_has_everything_as_it_was(upgrade: Upgrade) -> None:
 
 @proves("MUT-44")
 def test_a_pool_of_another_run_is_waited_for(upgrade: Upgrade) -> None:
-    """The condition names who has it; nothing is recorded."""
+    """Check that a run waits for a pool that another run has claimed, and records nothing.
+
+    The condition names the other run.
+    """
     other = upgrade.create(RUN, "other", upgrade.run["spec"])
     claim = {"metadata": {"annotations": {"nodemaintenance.dev/mutex-run": other["metadata"]["uid"]}}}
     upgrade.admin.patch(pools.pool_path("blue"), claim)
@@ -50,7 +56,11 @@ def test_a_pool_of_another_run_is_waited_for(upgrade: Upgrade) -> None:
 
 @proves("MUT-44", "MUT-49", "MUT-35")
 def test_a_run_that_waits_for_another_ones_end_records_nothing(upgrade: Upgrade) -> None:
-    """What is changed meanwhile is how it was before: an administrator's selector, and nodes that came."""
+    """Check that a run that waits for another run's end records nothing until then.
+
+    A change that is made while the run waits is therefore part of the original state: here, an administrator's
+    selector.
+    """
     other = upgrade.other_under_way(startedAt="2026-01-01T00:00:00Z", turnAt="2026-01-01T00:00:00Z")
     upgrade.judge()
     upgrade.through("check-run", "detect-upgrade")
@@ -73,14 +83,17 @@ def test_a_run_that_waits_for_another_ones_end_records_nothing(upgrade: Upgrade)
 
 
 def said_of(upgrade: Upgrade) -> list[str]:
-    """What a tick says of the run config, and of no other."""
+    """Return the event types that a tick emits for the run config."""
     name = upgrade.run["metadata"]["name"]
     return [reply.get_type() for reply in upgrade.told_by_a_tick() if data_of(reply)["run"]["name"] == name]
 
 
 @proves("MUT-44")
 def test_what_a_run_that_is_gone_has_claimed_is_free(upgrade: Upgrade) -> None:
-    """Somebody took its finalizer off: its claim keeps nobody waiting."""
+    """Check that the claim of a run config that no longer exists does not block the pool.
+
+    Such a claim remains if a user removes the run config's finalizer.
+    """
     claim = {"metadata": {"annotations": {"nodemaintenance.dev/mutex-run": "gone"}}}
     upgrade.admin.patch(pools.pool_path("blue"), claim)
     upgrade.judge()
@@ -90,7 +103,10 @@ def test_what_a_run_that_is_gone_has_claimed_is_free(upgrade: Upgrade) -> None:
 
 @proves("MUT-38")
 def test_a_worker_outside_all_targets_is_named(upgrade: Upgrade) -> None:
-    """It carries no label, and so the canary would take it."""
+    """Check that a worker outside all targets is named in a condition and in an Event.
+
+    The worker has no rule label, so the canary would select and upgrade it.
+    """
     upgrade.label(upgrade.nodes[1], {"role": "green", WORKER: "", VERSION_LABEL: OLD})
     upgrade.judge()
     upgrade.through(*BEGIN)
@@ -103,7 +119,7 @@ def test_a_worker_outside_all_targets_is_named(upgrade: Upgrade) -> None:
 
 @proves("X-2")
 def test_a_second_event_claims_nothing_anew(upgrade: Upgrade) -> None:
-    """It answers as the first one: the record stays."""
+    """Check that a repeated event gets the same reply and changes nothing in the record."""
     upgrade.judge()
     upgrade.through(*BEGIN)
     before = upgrade.again(upgrade.run)["metadata"]["resourceVersion"]
@@ -113,7 +129,11 @@ def test_a_second_event_claims_nothing_anew(upgrade: Upgrade) -> None:
 
 @proves("MUT-49", "MUT-35")
 def test_what_a_run_that_vanished_has_edited_is_not_recorded_as_before(upgrade: Upgrade) -> None:
-    """Its pools are claimed before a tick has given them back; one of its nodes has lost its labels since."""
+    """Check that a new run records the original selectors of the pools, not those that a deleted run has edited.
+
+    The run config was deleted without its finalizer and created again. Its pools are claimed before a tick has restored
+    them, and one of its nodes has lost its labels.
+    """
     upgrade.start()
     upgrade.admin.patch(path(upgrade.run), {"metadata": {"finalizers": None}})
     upgrade.admin.delete(path(upgrade.run), uid=upgrade.run["metadata"]["uid"])
@@ -130,11 +150,14 @@ def test_what_a_run_that_vanished_has_edited_is_not_recorded_as_before(upgrade: 
 
 @proves("MUT-51")
 def test_a_run_under_way_gets_its_finalizer_back(upgrade: Upgrade) -> None:
-    """`kubectl replace` of its own file took it off; a deletion would let the object go with nothing given back."""
+    """Check that an active run gets its finalizer back after a user replaced the run config with its manifest.
+
+    Without the finalizer, a deletion would remove the run config before its pools are restored.
+    """
     upgrade.start()
     upgrade.admin.patch(path(upgrade.run), {"metadata": {"finalizers": None}})
 
-    found, _ = upgrade.told_by_a_tick()  # beside it the Job is due
+    found, _ = upgrade.told_by_a_tick()  # the second one is `job.due`
     assert found.get_type() == events.UPGRADE_FOUND
     assert upgrade.functions.answer("claim-pools", found) is None
 
@@ -146,7 +169,10 @@ def test_a_run_under_way_gets_its_finalizer_back(upgrade: Upgrade) -> None:
 def test_who_has_claimed_a_pool_is_among_the_runs_that_are_read(
     upgrade: Upgrade, spoiled: Functions, faults: Faults
 ) -> None:
-    """Runs are asked for once the pools are known: one that claimed since has not been taken for one that is gone."""
+    """Check that the step lists the runs only after the pools.
+
+    Otherwise a run that claims a pool in between would be taken for one that no longer exists.
+    """
     upgrade.judge()
     found = upgrade.through("check-run", "detect-upgrade")
     faults.spoil(lambda request: SILENCE if request == "list machineconfigpools 1" else None)

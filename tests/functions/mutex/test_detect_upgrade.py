@@ -1,4 +1,4 @@
-"""The step `detect-upgrade`: what the versions say."""
+"""Tests of `detect-upgrade`, which compares the versions of the control plane and the workers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ ALL, NOT_READY = ("True", "True", "True"), ("True", "False", "False")
 def test_an_upgrade_is_one_that_the_control_plane_has_and_a_worker_has_not(
     upgrade: Upgrade, written: Audit, wanted: str, state: str, reached: str, verdicts: tuple[str, str, str]
 ) -> None:
-    """Nothing but conditions is written."""
+    """Check that an upgrade is available if the control plane is at the desired version and a worker is older.
+
+    The step writes only conditions.
+    """
     upgrade.cvo.want(wanted, state, reached)
     reply, found = detected(upgrade)
     assert tuple(found.values()) == verdicts
@@ -55,7 +58,10 @@ def test_an_upgrade_is_one_that_the_control_plane_has_and_a_worker_has_not(
 
 @proves("MUT-31", "MUT-36")
 def test_targets_without_a_node_have_no_upgrade(upgrade: Upgrade) -> None:
-    """Though workers outside are older: there is nobody to gate, and a canary would take them all."""
+    """Check that targets without a node have no upgrade, even if workers outside the targets are older.
+
+    Otherwise a run would have no nodes to label, and its canary would select all workers.
+    """
     for name in upgrade.nodes:
         upgrade.label(name, {"role": "green"})
     assert detected(upgrade)[0] == ""
@@ -66,7 +72,7 @@ def test_targets_without_a_node_have_no_upgrade(upgrade: Upgrade) -> None:
 
 @proves("C23")
 def test_the_cluster_version_may_have_the_name_of_the_document(upgrade: Upgrade) -> None:
-    """`cluster`, where there is none with the real name."""
+    """Check that the step reads the ClusterVersion `cluster` if there is none with the real name `version`."""
     real = f"{CLUSTER_VERSIONS}/version"
     found = upgrade.admin.get(real)
     upgrade.admin.delete(real, uid=found["metadata"]["uid"])
@@ -81,20 +87,20 @@ def test_the_cluster_version_may_have_the_name_of_the_document(upgrade: Upgrade)
 
 
 def write_status(upgrade: Upgrade, name: str, status: Object) -> None:
-    """Whole: a merge would leave out the fields that are null, one of which is required."""
+    """Replace the whole status; a merge patch would drop null fields, one of which the schema requires."""
     change = [{"op": "add", "path": "/status", "value": status}]
     upgrade.admin.patch(f"{CLUSTER_VERSIONS}/{name}/status", change, JSON_PATCH)
 
 
 def bare(item: Object) -> Object:
-    """Kind and spec of an object, to be made again."""
+    """Return the apiVersion, kind and spec of an object, to create it again."""
     return {name: item[name] for name in ("apiVersion", "kind", "spec")}
 
 
 @proves("MUT-2")
 @pytest.mark.parametrize("version", [None, "newest"])
 def test_a_node_without_a_version_is_named(upgrade: Upgrade, version: str | None) -> None:
-    """The run does not begin."""
+    """Check that the condition names a node without a valid version, and that the run does not begin."""
     upgrade.label(upgrade.nodes[1], {VERSION_LABEL: version})
     reply, found = detected(upgrade)
     assert (reply, found["UpgradeChecked"]) == ("", "False")
@@ -103,7 +109,11 @@ def test_a_node_without_a_version_is_named(upgrade: Upgrade, version: str | None
 
 @proves("MUT-49", "MUT-42")
 def test_a_run_that_lost_its_record_gives_back_before_it_begins_anew(upgrade: Upgrade) -> None:
-    """Else its own selectors are recorded as those before it. The new run has another id: no Job of the lost one."""
+    """Check that a run that lost its record restores its pools before a new run begins.
+
+    Otherwise the new run would record the edited selectors as the original ones. The new run has another id, so it uses
+    no Job of the lost one.
+    """
     upgrade.start()
     lost = upgrade.status()["record"]["id"]
     upgrade.admin.patch(f"{path(upgrade.run)}/status", {"status": {"record": None}})

@@ -1,4 +1,4 @@
-"""The step `edit-pools`."""
+"""Tests of `edit-pools`, which edits the selectors of the target pools and of the canary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from tests.proofs import proves
 
 @proves("MUT-36", "MUT-37", "C24", "C25")
 def test_a_labelled_node_is_the_targets_and_a_released_one_the_canarys(upgrade: Upgrade) -> None:
-    """matchLabels stay; the canary's own expressions go."""
+    """Check that a labelled node belongs to its target pool, and a node without rule labels to the canary.
+
+    The pools keep their matchLabels, and the canary loses its own expressions.
+    """
     upgrade.start()
     blue, canary = (upgrade.pool(name)["spec"]["nodeSelector"] for name in ("blue", "canary"))
     assert canary["matchLabels"] == upgrade.before["canary"]["nodeSelector"]["matchLabels"]
@@ -31,7 +34,7 @@ def test_a_labelled_node_is_the_targets_and_a_released_one_the_canarys(upgrade: 
 
 @proves("MUT-36")
 def test_a_selector_that_somebody_wrote_is_written_again(upgrade: Upgrade) -> None:
-    """And one that is as it should be is left alone."""
+    """Check that a selector that another client changed is edited again, and that a correct one is not written."""
     upgrade.start()
     edited = upgrade.pool("canary")
     assert upgrade.answer("edit-pools", events.NODES_LABELLED) == events.POOLS_EDITED
@@ -46,7 +49,10 @@ def test_a_selector_that_somebody_wrote_is_written_again(upgrade: Upgrade) -> No
 def test_a_pool_that_a_run_config_claims_which_has_no_run_is_claimed_and_edited_again(
     upgrade: Upgrade, is_there: bool
 ) -> None:
-    """Somebody applied a backup of it that was made amid an earlier run."""
+    """Check that a pool is claimed and edited again if its claim names a run config without a run.
+
+    A user may have applied a backup of the pool from an earlier run.
+    """
     upgrade.start()
     edited = upgrade.pool("blue")
     own, claim = {"nodeSelector": {"matchExpressions": None}}, {RUN_LABEL: upgrade.owner(is_there=is_there)}
@@ -64,7 +70,11 @@ def test_a_pool_that_a_run_config_claims_which_has_no_run_is_claimed_and_edited_
 def test_a_target_that_is_refused_keeps_the_canary_waiting_and_no_other_target(
     upgrade: Upgrade, spoiled: Functions, faults: Faults, refused: str, other: str
 ) -> None:
-    """All is recorded, by which one that is changed back each time waits for the tick; the condition says why."""
+    """Check that a rejected target pool delays the canary, but not another target pool.
+
+    All three are recorded as edited again, so the tick repeats a further change, and no update event does. The
+    condition contains the error.
+    """
     upgrade.add_pool("green")
     upgrade.start()
     names = (refused, other, "canary")
@@ -91,7 +101,10 @@ def test_a_target_that_is_refused_keeps_the_canary_waiting_and_no_other_target(
 def test_a_target_whose_write_is_slow_has_nearly_all_of_the_time_when_only_the_canary_waits_for_it(
     upgrade: Upgrade, spoiled: Functions, faults: Faults
 ) -> None:
-    """As behind a webhook that takes more than half of it."""
+    """Check that the only target pool to be written may use nearly all of the step's time, since only the canary waits.
+
+    An admission webhook may take more than half of that time.
+    """
     upgrade.start()
     own = {"spec": {"nodeSelector": {"matchExpressions": None}}}
     for name in ("blue", "canary"):
@@ -105,7 +118,10 @@ def test_a_target_whose_write_is_slow_has_nearly_all_of_the_time_when_only_the_c
 @proves("MUT-36", "MUT-44")
 @pytest.mark.parametrize("labelled", [True, False])
 def test_the_canary_stays_shut_when_no_node_is_left_to_be_labelled(upgrade: Upgrade, labelled: bool) -> None:
-    """Whoever carries no label would be its own, all workers, without a Job: the pools are given back instead."""
+    """Check that the canary is not edited if no node is left to be labelled, and that the pools are restored.
+
+    Otherwise the canary would select all workers without a label, and they would be upgraded without a Job.
+    """
     upgrade.judge()
     upgrade.through(*BEFORE_JOBS[: BEFORE_JOBS.index("label-nodes") + labelled])
     upgrade.write_record({"nodes": {name: {"droppedAt": "2026-01-01T00:00:00Z"} for name in upgrade.nodes}})

@@ -1,4 +1,4 @@
-"""Events about runs whose data somebody forged or spoiled: refused with a 4xx or ignored, and never a 500 (X-1)."""
+"""Fuzz test of the mutex's steps with invalid event data: they reject or ignore it, and never respond 500 (X-1)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXAMPLES = 25
 
 
 def sample(upgrade: Upgrade, step: str, kind: str) -> CloudEvent:
-    """An honest event of this type."""
+    """Build a valid event of this type for the step."""
     of = KINDS.get(step, RUN)
     item = upgrade.again({RULE: upgrade.rule, TARGET: upgrade.target, RUN: upgrade.run}[of])
     if kind in WHOLE:
@@ -43,7 +43,7 @@ def sample(upgrade: Upgrade, step: str, kind: str) -> CloudEvent:
 @proves("X-1")
 @pytest.mark.parametrize(("step", "kind"), CASES, ids=lambda value: value.removeprefix("dev.nodemaintenance."))
 def test_spoiled_data_is_no_crash(upgrade: Upgrade, step: str, kind: str) -> None:
-    """X-1: any field of any other type, wherever it is."""
+    """X-1: A step never crashes on event data in which any field has a value of another type."""
     upgrade.start()
     honest = sample(upgrade, step, kind)
     post = poster(upgrade.functions, step, honest, kind)

@@ -1,4 +1,4 @@
-"""The step `label-nodes`."""
+"""Tests of `label-nodes`, which labels the nodes of a run so that they are not upgraded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ LABEL = f"{RULE_LABEL}only.node-upgrade-mutex-operator"
 
 @proves("MUT-35")
 def test_each_node_gets_a_label_for_each_rule(upgrade: Upgrade) -> None:
-    """One that is upgraded already, too; and the run's own, by which the source finds it."""
+    """Check that each node, even an upgraded one, gets a label for each rule, and the label of the run.
+
+    The event source selects nodes by the run's label.
+    """
     upgrade.label(upgrade.nodes[1], {VERSION_LABEL: NEW})
     upgrade.start()
     record = upgrade.status()["record"]
@@ -36,7 +39,10 @@ def test_each_node_gets_a_label_for_each_rule(upgrade: Upgrade) -> None:
 def test_a_worker_that_came_since_the_claim_is_named_before_the_canary_would_have_it(
     upgrade: Upgrade, work: Workload
 ) -> None:
-    """It is no node of the run, though it is one of the target's; nor is one that registered again under a name."""
+    """Check that a worker that joined after the claim is reported before the canary could select it.
+
+    It is not a node of the run, although it belongs to the target. The same is true of a node that was recreated.
+    """
     upgrade.judge()
     upgrade.through("check-run", "detect-upgrade", "claim-pools", "pause-pools")
     late, anew = work.node(), upgrade.nodes[1]
@@ -50,7 +56,10 @@ def test_a_worker_that_came_since_the_claim_is_named_before_the_canary_would_hav
 
 @proves("C26", "MUT-32")
 def test_a_run_that_pauses_early_waits_for_the_control_plane(upgrade: Upgrade, written: Audit) -> None:
-    """Pools are paused, no node is labelled; a tick says nothing until the ClusterVersion is another."""
+    """Check that a run with `pauseEarly` pauses its pools and labels no node before the control plane is upgraded.
+
+    A tick emits no event for it until the ClusterVersion changes.
+    """
     upgrade.cvo.want(NEW, "Partial")
     upgrade.admin.patch(path(upgrade.run), {"spec": {"pauseEarly": True}})
     upgrade.judge()
@@ -76,7 +85,10 @@ def test_a_run_that_pauses_early_waits_for_the_control_plane(upgrade: Upgrade, w
 
 @proves("MUT-32")
 def test_a_run_that_waited_for_its_turn_looks_at_the_control_plane_again(upgrade: Upgrade) -> None:
-    """It was upgraded when the run began; a later version is wanted by now, for which no node is labelled yet."""
+    """Check that a run that waited for its turn checks the control plane again before it labels nodes.
+
+    The control plane was upgraded when the run began, but a later version is desired now.
+    """
     upgrade.judge()
     upgrade.through("check-run", "detect-upgrade", "claim-pools", "pause-pools")
     upgrade.cvo.want("4.16.5", "Partial")
@@ -92,7 +104,7 @@ def test_a_run_that_waited_for_its_turn_looks_at_the_control_plane_again(upgrade
 
 @proves("C26")
 def test_who_changes_his_mind_amid_the_wait_waits_all_the_same(upgrade: Upgrade) -> None:
-    """Nodes are never labelled, let alone released, for a version that the control plane has not."""
+    """Check that no node is labelled before the control plane is upgraded, even if `pauseEarly` is unset meanwhile."""
     upgrade.cvo.want(NEW, "Partial")
     upgrade.admin.patch(path(upgrade.run), {"spec": {"pauseEarly": True}})
     upgrade.judge()
@@ -106,7 +118,7 @@ def test_who_changes_his_mind_amid_the_wait_waits_all_the_same(upgrade: Upgrade)
 @pytest.mark.slow
 @proves("MUT-43", "X-2")
 def test_a_released_node_is_not_labelled_again(upgrade: Upgrade) -> None:
-    """An event that comes late labels those that still wait, and no other."""
+    """Check that a late event labels the nodes that still wait, and no released node."""
     released = upgrade.release()
     upgrade.label(upgrade.nodes[1], {LABEL: None})
     assert upgrade.answer("label-nodes", events.POOLS_PAUSED) == events.NODES_LABELLED
@@ -119,7 +131,10 @@ def test_a_released_node_is_not_labelled_again(upgrade: Upgrade) -> None:
 def test_a_node_that_is_refused_keeps_none_of_those_behind_it_from_being_labelled(
     upgrade: Upgrade, spoiled: Functions, faults: Faults, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
-    """The condition says why. Where there was no time for all the tick goes on, and no event at once."""
+    """Check that a rejected node does not keep later nodes from being labelled, and that the condition has the error.
+
+    If the time was too short for all nodes, the tick continues, and the step emits no event to continue at once.
+    """
     monkeypatch.setattr(label_nodes, "TOGETHER", 1)
     monkeypatch.setattr(label_nodes, "SECONDS", seconds)
     upgrade.judge()
@@ -141,7 +156,10 @@ def test_a_node_that_is_refused_keeps_none_of_those_behind_it_from_being_labelle
 def test_a_node_whose_write_hangs_keeps_none_of_those_behind_it_from_being_labelled(
     upgrade: Upgrade, spoiled: Functions, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker delivers the event again, which labels those that are left."""
+    """Check that a node whose write hangs does not keep later nodes from being labelled.
+
+    The broker redelivers the event, which then labels the remaining nodes.
+    """
     monkeypatch.setattr(label_nodes, "TOGETHER", 1)
     upgrade.judge()
     upgrade.through("check-run", "detect-upgrade", "claim-pools", "pause-pools")
@@ -155,7 +173,7 @@ def test_a_node_whose_write_hangs_keeps_none_of_those_behind_it_from_being_label
 
 @proves("MUT-35")
 def test_a_turn_begins_with_the_nodes_that_lack_a_label(upgrade: Upgrade) -> None:
-    """So that of more nodes than one turn has time for the next one labels others."""
+    """Check that a pass selects only nodes that lack a label, so that each pass of a large run labels other nodes."""
     upgrade.start()
     upgrade.label(upgrade.nodes[1], {LABEL: None})
 

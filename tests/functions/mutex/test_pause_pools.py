@@ -1,4 +1,4 @@
-"""The step `pause-pools`."""
+"""Tests of `pause-pools`, which pauses the target pools when it is the run's turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BEGIN = ("check-run", "detect-upgrade", "claim-pools")
 
 @proves("MUT-34")
 def test_pausing_twice_writes_once(upgrade: Upgrade, written: Audit) -> None:
-    """Each pool of the targets, and not the canary."""
+    """Check that a repeated event pauses each target pool only once, and that the canary is not paused."""
     upgrade.judge()
     upgrade.through(*BEGIN, "pause-pools")
     assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
@@ -31,7 +31,10 @@ def test_pausing_twice_writes_once(upgrade: Upgrade, written: Audit) -> None:
 
 @proves("MUT-34")
 def test_a_pool_that_was_paused_before_is_not_written_and_is_named(upgrade: Upgrade, written: Audit) -> None:
-    """The message of the condition names it, and not the pool that the run paused itself."""
+    """Check that a pool that was already paused is not written, and is named in the condition.
+
+    A pool that the run has paused itself is not named.
+    """
     upgrade.add_pool("green")
     upgrade.admin.patch(pools.pool_path("blue"), {"spec": {"paused": True}})
     upgrade.judge()
@@ -46,7 +49,10 @@ def test_a_pool_that_was_paused_before_is_not_written_and_is_named(upgrade: Upgr
 
 @proves("MUT-52")
 def test_requests_are_verified_unless_the_run_says_otherwise(upgrade: Upgrade) -> None:
-    """Told by the connections: those that verify nothing are made for this run, and not before it asks for them."""
+    """Check that the step verifies the API server's certificate unless the run sets `skipTLSVerify`.
+
+    The test checks whether the API client has opened its unverified connections.
+    """
     upgrade.judge()
     upgrade.through(*BEGIN)
     unverified = upgrade.functions.clusters["pause-pools"].api._rest.unverified()
@@ -61,7 +67,7 @@ def test_requests_are_verified_unless_the_run_says_otherwise(upgrade: Upgrade) -
 
 @proves("MUT-33", "MUT-1")
 def test_a_pool_that_is_the_runs_no_more_is_left_alone_and_stops_it(upgrade: Upgrade) -> None:
-    """The condition says why, and no label is set."""
+    """Check that a pool that another run has claimed is not paused, and that the condition reports it."""
     upgrade.judge()
     upgrade.through(*BEGIN)
     other = upgrade.other_under_way()["metadata"]["uid"]
@@ -75,7 +81,10 @@ def test_a_pool_that_is_the_runs_no_more_is_left_alone_and_stops_it(upgrade: Upg
 
 @proves("MUT-33", "MUT-49")
 def test_a_pool_that_was_replaced_is_claimed_and_paused_again(upgrade: Upgrade) -> None:
-    """Its own file knows no claim and no pause; the canary's neither."""
+    """Check that a pool that was replaced with its manifest is claimed and paused again; the canary is only claimed.
+
+    The manifest contains neither the claim nor the pause.
+    """
     upgrade.judge()
     upgrade.through(*BEGIN, "pause-pools")
     for name in ("blue", "canary"):
@@ -95,7 +104,10 @@ def test_a_pool_that_was_replaced_is_claimed_and_paused_again(upgrade: Upgrade) 
 def test_a_pool_that_a_run_config_claims_which_has_no_run_is_claimed_and_paused_again(
     upgrade: Upgrade, is_there: bool
 ) -> None:
-    """Somebody applied a backup of it that was made amid an earlier run: of one that is gone, or that waits."""
+    """Check that a pool is claimed and paused again if its claim names a run config without a run.
+
+    A user may have applied a backup of the pool from an earlier run, whose run config is deleted or has no run.
+    """
     upgrade.start()
     claim = {RUN_LABEL: upgrade.owner(is_there=is_there)}
     upgrade.admin.patch(pools.pool_path("blue"), {"metadata": {"annotations": claim}, "spec": {"paused": False}})
@@ -113,9 +125,10 @@ def test_a_pool_that_a_run_config_claims_which_has_no_run_is_claimed_and_paused_
 def test_a_pool_that_is_refused_keeps_no_other_one_from_being_paused(
     upgrade: Upgrade, spoiled: Functions, faults: Faults, before: tuple[str, ...], refused: str, other: str
 ) -> None:
-    """Both are recorded, by which one that is changed back each time waits for the tick; the condition says why.
+    """Check that a rejected pool does not keep another one from being paused, and that the condition has the error.
 
-    At the beginning no node is labelled before all are paused.
+    During a run both are recorded as paused again, so the tick repeats a further change, and no update event does. At
+    the beginning no node is labelled before all pools are paused.
     """
     upgrade.add_pool("green")
     upgrade.judge()
@@ -141,7 +154,10 @@ def test_a_pool_that_is_refused_keeps_no_other_one_from_being_paused(
 def test_a_pool_that_somebody_writes_just_then_is_tried_again_at_once(
     upgrade: Upgrade, spoiled: Functions, faults: Faults
 ) -> None:
-    """By the broker, also where another one is refused before it: it does not go on until the next tick."""
+    """Check that a conflict makes the broker redeliver the event, even if another pool was rejected before.
+
+    A rejection alone would be left to the next tick.
+    """
     upgrade.add_pool("green")
     upgrade.start()
     upgrade.unpause("blue", "green")
@@ -156,7 +172,10 @@ def test_a_pool_that_somebody_writes_just_then_is_tried_again_at_once(
 def test_a_pool_whose_write_hangs_leaves_the_others_their_turn(
     upgrade: Upgrade, spoiled: Functions, faults: Faults
 ) -> None:
-    """They are paused and recorded; the broker delivers the event again."""
+    """Check that a pool whose write hangs does not keep the others from being paused and recorded.
+
+    The broker redelivers the event.
+    """
     upgrade.add_pool("green")
     upgrade.start()
     upgrade.unpause("blue", "green")
@@ -174,7 +193,10 @@ def test_a_pool_whose_write_hangs_leaves_the_others_their_turn(
 def test_a_pool_whose_write_is_slow_has_nearly_all_of_the_time_when_it_is_the_only_one(
     upgrade: Upgrade, spoiled: Functions, faults: Faults
 ) -> None:
-    """As behind a webhook that takes more than half of it; one that is paused already is no other one."""
+    """Check that the only pool to be written may use nearly all of the step's time; a paused pool does not count.
+
+    An admission webhook may take more than half of that time.
+    """
     upgrade.add_pool("green")
     upgrade.start()
     upgrade.unpause("blue")
@@ -191,7 +213,10 @@ def test_a_pool_whose_write_is_slow_has_nearly_all_of_the_time_when_it_is_the_on
     ids=["it began earlier", "it has the turn"],
 )
 def test_a_run_over_other_pools_is_waited_for(upgrade: Upgrade, more: dict[str, str]) -> None:
-    """No pool is paused meanwhile, and the condition names it; when it is finished the same event brings the run on."""
+    """Check that a run waits for an active run over other pools, and continues when that is finished.
+
+    No pool is paused meanwhile, and the condition names the other run.
+    """
     upgrade.judge()
     upgrade.through(*BEGIN)
     other = upgrade.other_under_way(**more)
@@ -209,12 +234,15 @@ def test_a_run_over_other_pools_is_waited_for(upgrade: Upgrade, more: dict[str, 
 
 @proves("MUT-44")
 def test_of_two_that_take_the_turn_at_once_neither_goes_on(upgrade: Upgrade) -> None:
-    """Each sees the other's when it looks again; the one that began first takes it at the next tick."""
+    """Check that of two runs that take the turn at the same time both withdraw.
+
+    Each run sees the other when it checks all runs again. At the next tick, the run that began first takes the turn.
+    """
     upgrade.judge()
     upgrade.through(*BEGIN)
     upgrade.admin.patch(
         f"{path(upgrade.run)}/status", {"status": {"record": {"turnAt": "2026-01-01T00:00:00Z"}}}
-    )  # written, and not looked at again: killed
+    )  # the process was killed before it checked the other runs again
     other = upgrade.other_under_way(startedAt="2099-01-01T00:00:00Z", turnAt="2026-01-01T00:00:00Z")
 
     assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == ""

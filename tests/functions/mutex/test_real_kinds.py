@@ -1,8 +1,8 @@
-"""The real kinds of OpenShift and KubeVirt: which objects of the documents they accept, and which they refuse.
+"""Tests of the requirements documents' objects against the real CRDs of OpenShift and KubeVirt.
 
-What they refuse: a ClusterVersion without `spec.clusterID`, which document 004 does not mention; one whose
-`status.history` is a word (C23), which the code reads all the same; a pool whose `paused` is text; a machine without a
-template. They accept what only KubeVirt's webhook refuses, as a run strategy that is not known (C15).
+The CRDs reject a ClusterVersion without `spec.clusterID`, which document 004 does not mention. They reject one whose
+`status.history` is a string (C23), a pool whose `paused` is a string, and a virtual machine without a template. They
+accept objects that only KubeVirt's webhook rejects, such as a virtual machine with an unknown run strategy (C15).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLUSTER: Object = {
     "metadata": {"name": "cluster"},
     "spec": {"clusterID": "00000000-0000-4000-8000-000000000000", "desiredUpdate": {"version": "4.16.4"}},
 }
-"""Document 004's name for it, and the field that it reads."""
+"""ClusterVersion with the name that document 004 uses, and the field that it reads."""
 DISKS = [{"name": name, "disk": {"bus": "virtio"}} for name in ("containerdisk", "cloudinitdisk")]
 GUEST: Object = {
     "domain": {"devices": {"disks": DISKS}, "resources": {"requests": {"memory": "64M"}}},
@@ -42,7 +42,7 @@ GUEST: Object = {
 
 
 def machine(version: str = "v1", **spec: Any) -> Object:
-    """Return the document's `testvm`, with this in its spec besides the template."""
+    """Build the documented VirtualMachine `testvm`, with these fields in its spec besides the template."""
     template = {"metadata": {"labels": {"kubevirt.io/domain": "testvm"}}, "spec": GUEST}
     metadata = {"name": "testvm", "namespace": "default"}
     return {
@@ -54,7 +54,7 @@ def machine(version: str = "v1", **spec: Any) -> Object:
 
 
 def created(quiet: LocalCluster, item: Object) -> str:
-    """Create an object as a dry run, unknown fields refused; return what kubectl prints of it."""
+    """Create an object by a dry run that rejects unknown fields; return kubectl's output."""
     words = ("create", "--dry-run=server", "--validate=strict", "-f", "-")
     done = quiet.kubectl(*words, input=json.dumps(item), check=False)
     return done.stdout + done.stderr
@@ -73,7 +73,7 @@ def created(quiet: LocalCluster, item: Object) -> str:
     ],
 )
 def test_an_object_of_the_documents_is_accepted(quiet: LocalCluster, item: Object) -> None:
-    """Check objects by the schemas of OpenShift and KubeVirt."""
+    """Check that the CRDs of OpenShift and KubeVirt accept the objects of the requirements documents."""
     assert f"/{item['metadata']['name']} created (server dry run)\n" in created(quiet, item)
 
 
@@ -97,13 +97,13 @@ def test_an_object_of_the_documents_is_accepted(quiet: LocalCluster, item: Objec
 def test_an_object_that_only_a_minimal_kind_would_take_is_refused(
     quiet: LocalCluster, item: Object, message: str
 ) -> None:
-    """A kind that preserves unknown fields would take each of them."""
+    """Check that the real CRDs reject objects that a CRD with preserved unknown fields would accept."""
     assert message in created(quiet, item)
 
 
 @proves("5, top", "C23")
 def test_a_history_that_is_a_word_is_refused(upgrade: Upgrade) -> None:
-    """Document 004 compares the history with `Completed`; the real kind has a list there."""
+    """Check that the real CRD requires a list in `status.history`, which document 004 compares with `Completed`."""
     status = upgrade.admin.get(f"{CLUSTER_VERSIONS}/version")["status"]
 
     with pytest.raises(ApiError, match=r"status\.history: Invalid value"):

@@ -1,4 +1,4 @@
-"""The step `release-node`: one node, when all its Jobs are complete."""
+"""Tests of `release-node`, which releases one node when all its Jobs are complete."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from tests.proofs import proves
 from tests.workload import Audit, Workload
 
 REDO = {"paused": ("pause-pools", events.POOLS_CLAIMED), "edited": ("edit-pools", events.NODES_LABELLED)}
-"""What somebody undid of a pool → the step that does it again, and the event that calls it."""
+"""Change of a pool that another client undid → the step that repeats it, and the event that triggers the step."""
 
 
 @pytest.mark.slow
 @proves("MUT-43", "MUT-44")
 def test_all_labels_go_in_one_write_after_the_record_is_claimed(upgrade: Upgrade, written: Audit) -> None:
-    """The other node keeps its own; said again, nothing is written."""
+    """Check that the node's name is recorded first, and all of its labels are then removed in one write.
+
+    The other node keeps its labels. A repeated event causes no write.
+    """
     name = upgrade.release()
     writes = [entry for entry in written.writes_by() if entry["user"]["username"].endswith(":release-node")]
     assert [entry["objectRef"]["resource"] for entry in writes] == ["mutexrunconfigs", "nodes", "mutexrunconfigs"]
@@ -39,7 +42,10 @@ def test_all_labels_go_in_one_write_after_the_record_is_claimed(upgrade: Upgrade
 @pytest.mark.slow
 @proves("MUT-44")
 def test_the_server_refuses_to_record_a_second_released_node(upgrade: Upgrade) -> None:
-    """Nor another id: a node is taken off the record before the next one is named."""
+    """Check that the CRD rejects a record with a second released node, or with another run id.
+
+    A node must be removed from the record before the next one is recorded.
+    """
     name, other = upgrade.release(), upgrade.nodes[1]
     for change, said in (
         ({"released": other}, f"status.record.released is {name}"),
@@ -52,7 +58,7 @@ def test_the_server_refuses_to_record_a_second_released_node(upgrade: Upgrade) -
 
 @proves("MUT-43", "MUT-44")
 def test_nobody_is_released_before_the_jobs_are_complete(upgrade: Upgrade) -> None:
-    """An event that somebody forged, or that comes early, does nothing."""
+    """Check that a forged or early event releases no node before its Jobs are complete."""
     upgrade.start()
     assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
     upgrade.answer("run-job", events.POOLS_EDITED)
@@ -63,7 +69,10 @@ def test_nobody_is_released_before_the_jobs_are_complete(upgrade: Upgrade) -> No
 @pytest.mark.slow
 @proves("MUT-36")
 def test_a_canary_that_was_written_meanwhile_is_edited_first(upgrade: Upgrade) -> None:
-    """Behind the labels of the others, which may be off as well; the same for a pool that goes on."""
+    """Check that the labels of other nodes, the canary's selector and a pool's pause are restored before the release.
+
+    The labels come before the canary, which selects nodes without labels.
+    """
     ready(upgrade)
     other = upgrade.nodes[1]
     upgrade.label(other, {rule_label(Reference(NAMESPACE, "only")): None})
@@ -89,9 +98,10 @@ def test_a_canary_that_was_written_meanwhile_is_edited_first(upgrade: Upgrade) -
 def test_a_pool_that_is_changed_back_within_seconds_is_left_to_the_tick(
     upgrade: Upgrade, word: str, own: Object, kind: str
 ) -> None:
-    """The node is not released beside it; release and pause do not send each other events for as long as that lasts.
+    """Check that a pool that another client changes back within seconds is left to the tick, and no node is released.
 
-    The condition says once whom to keep off which pool, until the node is released.
+    Otherwise `release-node` and the repairing step would keep triggering each other. The condition reports the conflict
+    once, until the node is released.
     """
     ready(upgrade)
     where, redo = pools.pool_path("blue"), REDO[word]
@@ -116,7 +126,7 @@ def test_a_pool_that_is_changed_back_within_seconds_is_left_to_the_tick(
 @pytest.mark.slow
 @proves("MUT-36")
 def test_without_a_canary_that_goes_on_nobody_is_released(upgrade: Upgrade) -> None:
-    """Paused or deleted a moment ago, before the run config was judged again."""
+    """Check that no node is released while the canary is paused or missing, even before `check-run` has noticed it."""
     ready(upgrade)
     upgrade.admin.patch(pools.pool_path("canary"), {"spec": {"paused": True}})
     assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
@@ -129,7 +139,10 @@ def test_without_a_canary_that_goes_on_nobody_is_released(upgrade: Upgrade) -> N
 
 @proves("MUT-32", "MUT-45")
 def test_nobody_is_released_while_the_control_plane_is_upgraded_once_more(upgrade: Upgrade) -> None:
-    """A later version is wanted amid the run: the conditions say so, and the release follows when it is reached."""
+    """Check that no node is released while the control plane is being upgraded to a later version.
+
+    The conditions report it, and the node is released when the control plane has reached that version.
+    """
     ready(upgrade)
     upgrade.cvo.want("4.16.5", "Partial")
     assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
@@ -147,7 +160,10 @@ def test_nobody_is_released_while_the_control_plane_is_upgraded_once_more(upgrad
 @pytest.mark.slow
 @proves("MUT-32", "X-2")
 def test_a_node_that_is_released_stays_so_whatever_is_wanted_then(upgrade: Upgrade) -> None:
-    """An event that comes late finds it released; a kill between the two writes is no reason to hold it either."""
+    """Check that a released node stays released if another version is desired afterwards.
+
+    This is also true if the process was killed between the two writes of the release.
+    """
     name = upgrade.release()
     upgrade.cvo.want("4.16.5", "Partial")
     assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
@@ -159,7 +175,10 @@ def test_a_node_that_is_released_stays_so_whatever_is_wanted_then(upgrade: Upgra
 @pytest.mark.slow
 @proves("MUT-35")
 def test_a_node_that_was_made_anew_before_its_release_is_dropped(upgrade: Upgrade) -> None:
-    """Whatever would hold its release: it is none of the run's, and nothing is recorded as released."""
+    """Check that a node that was recreated before its release is dropped, whatever else would delay the release.
+
+    The recreated node is not part of the run, so no node is recorded as released.
+    """
     ready(upgrade)
     name = upgrade.nodes[0]
     upgrade.remove(name, anew=True)
@@ -173,7 +192,10 @@ def test_a_node_that_was_made_anew_before_its_release_is_dropped(upgrade: Upgrad
 @pytest.mark.slow
 @proves("MUT-44")
 def test_a_node_under_maintenance_waits_until_it_is_given_back(upgrade: Upgrade, work: Workload) -> None:
-    """The condition names the maintenance and who asked for it; of another run it is somebody else's, too."""
+    """Check that a node under maintenance is released only after the maintenance has ended.
+
+    The condition names the maintenance and its requester. A maintenance of another run counts too.
+    """
     ready(upgrade)
     labels = {RUN_LABEL: f"{upgrade.status()['record']['id']}0"}
     maintenance = work.maintenance(upgrade.nodes[0], annotations={REQUESTER: "alice"}, labels=labels)
@@ -188,7 +210,7 @@ def test_a_node_under_maintenance_waits_until_it_is_given_back(upgrade: Upgrade,
 @pytest.mark.slow
 @proves("MUT-44")
 def test_a_node_that_a_maintenance_left_waits_until_it_is_given_back(upgrade: Upgrade) -> None:
-    """Whose it was nobody knows any more."""
+    """Check that a node with the label of a deleted maintenance is not released, and that the condition reports it."""
     ready(upgrade)
     upgrade.label(upgrade.nodes[0], {LABEL: "somebody"})
     assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
@@ -198,7 +220,10 @@ def test_a_node_that_a_maintenance_left_waits_until_it_is_given_back(upgrade: Up
 @pytest.mark.slow
 @proves("MUT-44")
 def test_a_maintenance_by_a_job_of_the_run_itself_is_not_waited_for(upgrade: Upgrade, work: Workload) -> None:
-    """It drains the node before the upgrade: to wait for its end would be to wait for ever."""
+    """Check that a maintenance that the run's own Job requested does not delay the release.
+
+    The Job drains the node before the upgrade, so the release would otherwise wait forever.
+    """
     ready(upgrade)
     maintenance = work.maintenance(upgrade.nodes[0], labels={RUN_LABEL: upgrade.status()["record"]["id"]})
     upgrade.functions.chain(maintenance, "begin", "cordon")
@@ -209,7 +234,10 @@ def test_a_maintenance_by_a_job_of_the_run_itself_is_not_waited_for(upgrade: Upg
 @pytest.mark.slow
 @proves("MUT-43", "X-3")
 def test_a_node_whose_run_label_is_gone_is_released_all_the_same(upgrade: Upgrade) -> None:
-    """Somebody took it off just before: it is put back, and release and wait do not send each other events for ever."""
+    """Check that a node that has lost the run's label is released, and gets the label back.
+
+    Otherwise `release-node` and `await-version` would keep triggering each other.
+    """
     ready(upgrade)
     upgrade.label(upgrade.nodes[0], {RUN_LABEL: None})
     assert upgrade.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
@@ -221,7 +249,10 @@ def test_a_node_whose_run_label_is_gone_is_released_all_the_same(upgrade: Upgrad
 @pytest.mark.slow
 @proves("MUT-43", "MUT-44")
 def test_a_node_that_carries_another_runs_label_is_not_recorded_as_released(upgrade: Upgrade) -> None:
-    """Its labels would stay on: the condition says so, and nobody is told that it is released."""
+    """Check that a node with another run's label is not recorded as released, because its rule labels would stay.
+
+    The condition reports it, and no event is emitted.
+    """
     ready(upgrade)
     upgrade.label(upgrade.nodes[0], {RUN_LABEL: "another"})
     assert upgrade.answer("release-node", events.NODE_CLEARED) == ""
@@ -230,7 +261,7 @@ def test_a_node_that_carries_another_runs_label_is_not_recorded_as_released(upgr
 
 
 def ready(upgrade: Upgrade) -> None:
-    """Bring the run to where its first node may be released."""
+    """Advance the run until its first node may be released."""
     upgrade.start()
     upgrade.answer("run-job", events.POOLS_EDITED)
     upgrade.end(upgrade.jobs()[-1])

@@ -1,4 +1,4 @@
-"""The step `restore-pools`: everything is as it was before the run."""
+"""Tests of `restore-pools`, which restores the state before the run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def spec(upgrade: Upgrade) -> dict[str, Object]:
 @proves("MUT-51", "MUT-49")
 @pytest.mark.parametrize("count", range(3, len(BEFORE_JOBS) + 1))
 def test_a_run_that_is_deleted_early_gives_everything_back(upgrade: Upgrade, count: int) -> None:
-    """After each of the steps that come before the Jobs: claimed, paused, labelled, edited."""
+    """Check that a run that is deleted before its first Job restores everything, whichever step was the last."""
     upgrade.judge()
     upgrade.through(*BEFORE_JOBS[:count])
     upgrade.admin.run(upgrade.admin.api.request("DELETE", path(upgrade.run)))
@@ -45,13 +45,13 @@ def test_a_run_that_is_deleted_early_gives_everything_back(upgrade: Upgrade, cou
 
 
 def strays_told(upgrade: Upgrade) -> dict[str, BaseCloudEvent]:
-    """Node → the event of a tick that has the labels of a run taken off it which is no more."""
+    """Map the name of each orphaned node to the `run.ended` that a tick emits for it."""
     ended = [reply for reply in upgrade.told_by_a_tick() if reply.get_type() == events.RUN_ENDED]
     return {str(reply.get_extension("node")): reply for reply in ended}
 
 
 def cleared(upgrade: Upgrade) -> None:
-    """The first node's Jobs are complete, and it is not released yet."""
+    """Advance the run until the first node's Jobs are complete, and the node is not released yet."""
     upgrade.start()
     upgrade.answer("run-job", events.POOLS_EDITED)
     upgrade.end(upgrade.jobs()[-1])
@@ -59,7 +59,7 @@ def cleared(upgrade: Upgrade) -> None:
 
 
 def done(upgrade: Upgrade) -> None:
-    """All nodes are upgraded and cleaned; everything is still as the run has it."""
+    """Advance the run until all nodes are done, and the pools are not restored yet."""
     upgrade.start()
     cleaned = {name: {"cleanedAt": "2026-01-01T00:00:00Z"} for name in upgrade.nodes}
     upgrade.admin.patch(f"{path(upgrade.run)}/status", {"status": {"record": {"nodes": cleaned}}})
@@ -71,7 +71,10 @@ def done(upgrade: Upgrade) -> None:
 def test_a_run_that_is_deleted_between_two_nodes_gives_everything_back(
     upgrade: Upgrade, bring: Callable[[Upgrade], None], stage: Stage
 ) -> None:
-    """Where a run is for a moment only; what was to follow comes late and does nothing."""
+    """Check that a run that is deleted between two nodes restores everything, and that late events do nothing.
+
+    A run is in these stages only for a moment.
+    """
     bring(upgrade)
     assert run_record.stage(upgrade.again(upgrade.run), lambda rule: True) is stage
     upgrade.admin.run(upgrade.admin.api.request("DELETE", path(upgrade.run)))
@@ -86,7 +89,7 @@ def test_a_run_that_is_deleted_between_two_nodes_gives_everything_back(
 @pytest.mark.slow
 @proves("MUT-51", "MUT-34")
 def test_after_a_deletion_a_pool_that_was_paused_before_stays_so(upgrade: Upgrade) -> None:
-    """Whoever paused it lets it go on."""
+    """Check that after a deletion a pool stays paused that an administrator had paused before the run."""
     upgrade.admin.patch(pool_path("blue"), {"spec": {"paused": True}})
     upgrade.start()
     upgrade.admin.run(upgrade.admin.api.request("DELETE", path(upgrade.run)))
@@ -97,7 +100,7 @@ def test_after_a_deletion_a_pool_that_was_paused_before_stays_so(upgrade: Upgrad
 
 @proves("X-2", "MUT-44")
 def test_a_run_under_way_is_not_ended_by_an_event(upgrade: Upgrade) -> None:
-    """Neither of the two kinds, and a pool that another run has is left alone."""
+    """Check that neither `run.ended` nor `run.completed` restores the pools of an active run."""
     upgrade.start()
     edited = spec(upgrade)
     assert upgrade.answer("restore-pools", events.RUN_ENDED) == ""
@@ -108,7 +111,10 @@ def test_a_run_under_way_is_not_ended_by_an_event(upgrade: Upgrade) -> None:
 
 @proves("MUT-49")
 def test_without_a_record_the_form_of_the_document_is_restored(upgrade: Upgrade) -> None:
-    """Somebody emptied the status: the canary has `isCanary Exists` again, the target none of the run's expressions."""
+    """Check that a run without a record restores the selectors that document 004 describes.
+
+    The canary gets `isCanary Exists` again, and the target pool loses the run's expressions.
+    """
     upgrade.start()
     upgrade.admin.patch(f"{path(upgrade.run)}/status", {"status": {"record": None}})
     assert upgrade.answer("restore-pools", events.RUN_ENDED) == events.RUN_FINISHED
@@ -118,7 +124,7 @@ def test_without_a_record_the_form_of_the_document_is_restored(upgrade: Upgrade)
 
 @proves("MUT-49", "MUT-51")
 def test_a_pool_that_lost_its_claim_is_given_back_too(upgrade: Upgrade) -> None:
-    """Somebody took the annotation off amid the run; pause and selector are the run's all the same."""
+    """Check that a pool whose claim another client removed during the run is restored too."""
     upgrade.start()
     upgrade.admin.patch(pool_path("blue"), {"metadata": {"annotations": None}})
     upgrade.admin.delete(path(upgrade.run), uid=upgrade.run["metadata"]["uid"])
@@ -133,7 +139,10 @@ def test_a_pool_that_lost_its_claim_is_given_back_too(upgrade: Upgrade) -> None:
 def test_a_pool_with_the_claim_of_a_run_config_that_has_no_run_is_given_back_too(
     upgrade: Upgrade, is_there: bool
 ) -> None:
-    """Somebody applied a file that was written amid an earlier run."""
+    """Check that a pool is restored although its claim names a run config without a run.
+
+    A user may have applied a manifest of the pool from an earlier run.
+    """
     upgrade.start()
     claim = {RUN_LABEL: upgrade.owner(is_there=is_there)}
     upgrade.admin.patch(pool_path("blue"), {"metadata": {"annotations": claim}})
@@ -147,7 +156,10 @@ def test_a_pool_with_the_claim_of_a_run_config_that_has_no_run_is_given_back_too
 
 @proves("MUT-1", "MUT-51")
 def test_a_deletion_that_hangs_says_why_and_only_once(upgrade: Upgrade, spoiled: Functions, faults: Faults) -> None:
-    """The verb is in the condition. It is not written anew for each node: a write brings the event that tries again."""
+    """Check that the condition of a stuck deletion names the rejected verb, and is written only once.
+
+    Each write of the status causes an event that retries the step, so a write per attempt would loop.
+    """
     upgrade.start()
     upgrade.admin.delete(path(upgrade.run), uid=upgrade.run["metadata"]["uid"])
     faults.spoil(lambda request: Fault(403, f"cannot {request}") if request.startswith("patch nodes") else None)
@@ -166,14 +178,14 @@ def test_a_deletion_that_hangs_says_why_and_only_once(upgrade: Upgrade, spoiled:
 
 
 def deleted(upgrade: Upgrade) -> str:
-    """The run is called off amid its Jobs."""
+    """Delete the run during its Jobs; return the type of the event that restores it."""
     upgrade.start()
     upgrade.admin.delete(path(upgrade.run), uid=upgrade.run["metadata"]["uid"])
     return events.RUN_ENDED
 
 
 def completed(upgrade: Upgrade) -> str:
-    """Its last node is done."""
+    """Complete the run's last node; return the type of the event that restores the pools."""
     done(upgrade)
     upgrade.answer("run-job", events.NODE_CLEANED)
     return events.RUN_COMPLETED
@@ -193,7 +205,10 @@ def test_a_pool_that_is_refused_keeps_no_other_one_from_being_given_back(
     refused: str,
     other: str,
 ) -> None:
-    """The run has not ended until all are, and of one that is an administrator does as he likes."""
+    """Check that a rejected pool does not keep the others from being restored, but delays the end of the run.
+
+    An administrator's later change of a restored pool stays.
+    """
     upgrade.add_pool("green")
     before = {**upgrade.before, "green": upgrade.pool("green")["spec"]}
     said = upgrade.said(bring(upgrade))
@@ -222,7 +237,10 @@ def test_a_pool_that_is_refused_keeps_no_other_one_from_being_given_back(
 def test_what_is_edited_again_once_it_was_given_back_is_given_back_again(
     upgrade: Upgrade, spoiled: Functions, faults: Faults
 ) -> None:
-    """By a file that somebody wrote amid the run: a canary that is open would have the nodes as their labels go."""
+    """Check that a restored canary is restored again if a user applies a manifest with the run's selector.
+
+    A canary with that selector would select each node whose labels are removed.
+    """
     upgrade.start()
     edited = upgrade.pool("canary")["spec"]
     upgrade.admin.delete(path(upgrade.run), uid=upgrade.run["metadata"]["uid"])
@@ -242,7 +260,11 @@ def test_what_is_edited_again_once_it_was_given_back_is_given_back_again(
 def test_while_the_canary_is_refused_all_else_stays_as_the_run_has_it(
     upgrade: Upgrade, spoiled: Functions, faults: Faults, bring: Callable[[Upgrade], str]
 ) -> None:
-    """It would have each node whose labels go, and a target that is as before those that it has already."""
+    """Check that nothing else is restored while the canary's write is rejected.
+
+    The canary would select each node whose labels are removed. A released node would belong to two pools if its own
+    pool were restored.
+    """
     kind = bring(upgrade)
     edited = spec(upgrade)
     faults.spoil(lambda request: Fault(403, "a webhook") if request == "patch machineconfigpools 1" else None)
@@ -259,7 +281,10 @@ def test_while_the_canary_is_refused_all_else_stays_as_the_run_has_it(
 def test_a_node_that_is_refused_keeps_no_pool_from_being_given_back(
     upgrade: Upgrade, spoiled: Functions, faults: Faults
 ) -> None:
-    """Selectors are as before by then, so its labels do nothing; the run has not ended until they are off."""
+    """Check that a rejected node does not keep the pools from being restored, but delays the end of the run.
+
+    The selectors are restored first, so the node's labels have no effect any more.
+    """
     kind = deleted(upgrade)
     faults.spoil(lambda request: Fault(403, "a webhook") if request == "patch nodes 1" else None)
     assert spoiled.answer("restore-pools", upgrade.said(kind)) is None
@@ -282,7 +307,10 @@ def test_a_node_that_is_refused_keeps_no_pool_from_being_given_back(
 def test_a_write_that_hangs_leaves_other_pools_their_turn(
     upgrade: Upgrade, spoiled: Functions, faults: Faults, hangs: str, others: list[str]
 ) -> None:
-    """That of another pool, or of a node; the broker delivers the event again."""
+    """Check that a hanging write of a pool or a node does not keep other pools from being restored.
+
+    The broker redelivers the event.
+    """
     upgrade.add_pool("green")
     before = {**upgrade.before, "green": upgrade.pool("green")["spec"]}
     kind = deleted(upgrade)
@@ -300,7 +328,10 @@ def test_a_write_that_hangs_leaves_other_pools_their_turn(
 def test_a_canary_whose_write_is_slow_has_nearly_all_of_the_time(
     upgrade: Upgrade, spoiled: Functions, faults: Faults
 ) -> None:
-    """As behind a webhook that takes more than half of it; the targets wait for it anyway."""
+    """Check that the canary's write may use nearly all of the step's time, because the targets wait for it anyway.
+
+    An admission webhook may take more than half of that time.
+    """
     kind = deleted(upgrade)
     with faults.slow("patch machineconfigpools 1", SECONDS_TO_ANSWER / 2 + 0.05):
         spoiled.post("restore-pools", upgrade.said(kind))
@@ -310,7 +341,7 @@ def test_a_canary_whose_write_is_slow_has_nearly_all_of_the_time(
 
 @proves("MUT-44", "X-2")
 def test_a_late_event_does_not_write_over_the_next_claim(upgrade: Upgrade, spoiled: Functions, faults: Faults) -> None:
-    """Between its two readings the run config claims its pools anew: they are its next run's."""
+    """Check that a late event does not restore pools that the run config claims for its next run meanwhile."""
     upgrade.judge()
     found = upgrade.through("check-run", "detect-upgrade")
     asked: list[str] = []
@@ -333,10 +364,13 @@ def test_a_late_event_does_not_write_over_the_next_claim(upgrade: Upgrade, spoil
 def test_what_comes_late_takes_no_pool_that_was_given_back(
     upgrade: Upgrade, spoiled: Functions, faults: Faults
 ) -> None:
-    """Amid the return of the pools, before the run is closed: else one stays paused, of a run that is finished."""
+    """Check that late events do not pause or edit pools that are being restored.
+
+    Otherwise a pool of a finished run could stay paused.
+    """
     done(upgrade)
     upgrade.answer("run-job", events.NODE_CLEANED)
-    shown = {"status": {"step": Stage.DONE.value, "progress": None, "job": None}}  # as the last node's end writes it
+    shown = {"status": {"step": Stage.DONE.value, "progress": None, "job": None}}  # written at the end of the last node
     upgrade.admin.patch(f"{path(upgrade.run)}/status", shown)
 
     def says_again_before_the_end(request: str) -> None:
@@ -356,7 +390,10 @@ def test_what_comes_late_takes_no_pool_that_was_given_back(
 
 @proves("MUT-34", "MUT-49")
 def test_at_the_end_of_a_run_a_pool_that_was_paused_before_goes_on(upgrade: Upgrade) -> None:
-    """Step 7 of the document unpauses all target pools; a deleted run leaves such a pool paused."""
+    """Check that a completed run also unpauses a pool that was paused before the run.
+
+    Step 7 of document 004 unpauses all target pools. Only a deleted run leaves such a pool paused.
+    """
     upgrade.admin.patch(pool_path("blue"), {"spec": {"paused": True}})
     done(upgrade)
     assert upgrade.pool("blue")["spec"]["paused"] is True
@@ -366,7 +403,7 @@ def test_at_the_end_of_a_run_a_pool_that_was_paused_before_goes_on(upgrade: Upgr
 
 @proves("MUT-34", "MUT-51")
 def test_a_run_that_never_began_leaves_an_administrators_pause(upgrade: Upgrade) -> None:
-    """The one before is finished; of the next one there are only claims, and nobody paused for it."""
+    """Check that a run that has only claimed its pools leaves a pool paused that an administrator has paused."""
     upgrade.start()
     done = {name: {"cleanedAt": "2026-01-01T00:00:00Z"} for name in upgrade.nodes}
     upgrade.admin.patch(f"{path(upgrade.run)}/status", {"status": {"record": {"nodes": done}}})
@@ -384,7 +421,10 @@ def test_a_run_that_never_began_leaves_an_administrators_pause(upgrade: Upgrade)
 def test_what_was_labelled_too_late_is_given_back_by_a_tick(
     upgrade: Upgrade, spoiled: Functions, faults: Faults
 ) -> None:
-    """The run is deleted and everything given back while the patches of its labels are on their way."""
+    """Check that a tick removes labels that were written after the run was deleted and its pools restored.
+
+    The patches of the labels were in flight at that time.
+    """
     upgrade.judge()
     paused = upgrade.through(*BEFORE_JOBS[:4])
 
@@ -410,7 +450,10 @@ def test_what_was_labelled_too_late_is_given_back_by_a_tick(
 
 @proves("MUT-44", "X-2")
 def test_a_node_of_a_run_under_way_keeps_its_labels_whatever_an_event_says(upgrade: Upgrade) -> None:
-    """A tick may have read the runs before it began."""
+    """Check that a `run.ended` for a node removes no labels if the node's run is active.
+
+    The tick that emitted it may have read the runs before that run began.
+    """
     upgrade.start()
     said = events.event(events.RUN_ENDED, "test", events.Reference.of(upgrade.run), upgrade.nodes[0])
     assert upgrade.functions.answer("restore-pools", said) is None
@@ -418,14 +461,18 @@ def test_a_node_of_a_run_under_way_keeps_its_labels_whatever_an_event_says(upgra
 
 
 def vanished(upgrade: Upgrade) -> None:
-    """Somebody took the finalizer off, as `kubectl replace` does, and deleted the run config: it is gone at once."""
+    """Remove the run config's finalizer, as `kubectl replace` does, and delete the run config at once."""
     upgrade.admin.patch(path(upgrade.run), {"metadata": {"finalizers": None}})
     upgrade.admin.delete(path(upgrade.run), uid=upgrade.run["metadata"]["uid"])
 
 
 @proves("MUT-44", "MUT-51", "X-3")
 def test_the_pools_of_a_run_that_vanished_are_given_back_before_its_first_node(upgrade: Upgrade) -> None:
-    """Else the open canary would have the nodes as their labels go, all at once. Paused pools stay so: nobody asked."""
+    """Check that the pools of a run that no longer exists are restored before a node loses its labels.
+
+    Otherwise the run's canary would select all nodes at once. Paused pools stay paused, because no user has approved an
+    upgrade.
+    """
     upgrade.start()
     vanished(upgrade)
 
@@ -443,7 +490,10 @@ def test_the_pools_of_a_run_that_vanished_are_given_back_before_its_first_node(u
 def test_a_pool_of_a_run_that_vanished_keeps_no_other_one_from_being_given_back(
     upgrade: Upgrade, spoiled: Functions, faults: Faults
 ) -> None:
-    """The node keeps its labels until all are: it would be of none of them."""
+    """Check that a rejected pool of a run that no longer exists does not keep the others from being restored.
+
+    The node keeps its labels until all pools are restored, since without them it would belong to no pool.
+    """
     upgrade.add_pool("green")
     before = upgrade.pool("green")["spec"]
     upgrade.start()
@@ -464,7 +514,10 @@ def test_a_pool_of_a_run_that_vanished_keeps_no_other_one_from_being_given_back(
 def test_while_the_canary_of_a_run_that_vanished_is_refused_its_targets_stay_edited(
     upgrade: Upgrade, spoiled: Functions, faults: Faults
 ) -> None:
-    """The released nodes are the canary's still, and would be of two pools."""
+    """Check that the targets of a run that no longer exists are not restored while its canary's write is rejected.
+
+    The released nodes still belong to the canary, and would belong to two pools.
+    """
     upgrade.start()
     vanished(upgrade)
     ended, edited = strays_told(upgrade)[upgrade.nodes[0]], spec(upgrade)
@@ -481,7 +534,10 @@ def test_while_the_canary_of_a_run_that_vanished_is_refused_its_targets_stay_edi
 
 @proves("MUT-44", "MUT-51")
 def test_a_node_keeps_its_labels_while_another_runs_canary_would_have_it(upgrade: Upgrade) -> None:
-    """The run config is created anew before the tick, and has claimed the pools as they were left."""
+    """Check that an orphaned node keeps its labels while another run's canary would select it.
+
+    The run config was created again before a tick, and its new run has claimed the pools with the edited selectors.
+    """
     upgrade.start()
     vanished(upgrade)
     left = events.event(events.RUN_ENDED, "test", Reference.of(upgrade.run), upgrade.nodes[0])
@@ -497,7 +553,10 @@ def test_a_node_keeps_its_labels_while_another_runs_canary_would_have_it(upgrade
 
 @proves("MUT-51", "X-3")
 def test_nodes_of_a_run_that_vanished_are_told_some_a_tick(upgrade: Upgrade, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In turns, so that one whose labels cannot be taken off keeps no other from it."""
+    """Check that each tick emits a limited number of events for orphaned nodes, in rotation.
+
+    A node whose labels cannot be removed therefore does not block the others.
+    """
     monkeypatch.setattr(resync_runs, "STRAYS", 1)
     upgrade.start()
     vanished(upgrade)
@@ -509,7 +568,10 @@ def test_nodes_of_a_run_that_vanished_are_told_some_a_tick(upgrade: Upgrade, mon
 
 @proves("MUT-34")
 def test_a_pool_that_the_run_never_had_keeps_its_pause_at_the_end(upgrade: Upgrade) -> None:
-    """It was claimed for a run that did not begin, and an administrator has paused it since."""
+    """Check that the end of a run does not unpause a pool that is claimed but not part of the run.
+
+    It was claimed for a run that never began, and an administrator has paused it since.
+    """
     done(upgrade)
     upgrade.admin.create(POOLS, pool("green", {WORKER: "", "role": "green"}))
     claim = {"annotations": {RUN_LABEL: upgrade.run["metadata"]["uid"]}}

@@ -1,4 +1,4 @@
-"""The step `resync-runs`: each event that was lost is said again, and no other."""
+"""Tests of `resync-runs`, which emits each event that an object waits for, and no other."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ LOST = dict(
         strict=True,
     )
 )
-"""The last step that was done → what the tick says."""
+"""Last completed step → the event type that a tick emits next."""
 REDONE = {
     "pause-pools": events.POOLS_CLAIMED,
     "label-nodes": events.POOLS_PAUSED,
     "edit-pools": events.NODES_LABELLED,
 }
-"""The step that does again what was undone → the event that calls it."""
+"""Step that repeats an undone change → the event type that triggers it."""
 
 
 def said(upgrade: Upgrade) -> list[str]:
-    """The types that a tick answers with."""
+    """Return the event types that a tick emits."""
     return [reply.get_type() for reply in upgrade.told_by_a_tick()]
 
 
 @proves("X-3", "X-3a", "MUT-30")
 def test_what_was_never_judged_is_found(upgrade: Upgrade) -> None:
-    """A rule, a target and a run that were there before the source."""
+    """Check that a tick finds a rule, a target and a run config that existed before the event source."""
     assert sorted(said(upgrade)) == sorted([events.RULE_FOUND, events.TARGET_FOUND, events.RUN_FOUND])
     upgrade.judge()
     assert said(upgrade) == [events.RUN_FOUND]
@@ -60,7 +60,7 @@ def test_what_was_never_judged_is_found(upgrade: Upgrade) -> None:
 @proves("X-3")
 @pytest.mark.parametrize("count", range(3, len(BEFORE_JOBS) + 1))
 def test_an_event_that_was_lost_is_said_again(upgrade: Upgrade, count: int) -> None:
-    """After each step up to the Jobs."""
+    """Check that a tick emits the event that was lost after any of the steps before the Jobs."""
     upgrade.judge()
     upgrade.through(*BEFORE_JOBS[:count])
     assert said(upgrade) == [LOST[BEFORE_JOBS[count - 1]]]
@@ -69,7 +69,7 @@ def test_an_event_that_was_lost_is_said_again(upgrade: Upgrade, count: int) -> N
 @pytest.mark.slow
 @proves("X-3", "MUT-42", "MUT-45")
 def test_while_a_job_runs_or_a_node_is_upgraded_nothing_is_said(upgrade: Upgrade, written: Audit) -> None:
-    """Until it ends; and a tick writes nothing."""
+    """Check that a tick emits nothing while a Job runs or a node is being upgraded, and never writes anything."""
     upgrade.start()
     upgrade.answer("run-job", events.POOLS_EDITED)
     assert said(upgrade) == []
@@ -78,7 +78,7 @@ def test_while_a_job_runs_or_a_node_is_upgraded_nothing_is_said(upgrade: Upgrade
     upgrade.answer("run-job", events.JOB_DUE)
     assert said(upgrade) == [events.NODE_CLEARED]
     upgrade.answer("release-node", events.NODE_CLEARED)
-    assert said(upgrade) == [events.TARGET_FOUND]  # the node has left its pool
+    assert said(upgrade) == [events.TARGET_FOUND]  # the node no longer belongs to its pool
     upgrade.judge()
     assert said(upgrade) == []
     upgrade.label(upgrade.nodes[0], {"machineconfiguration.openshift.io/release-image-version": "4.16.4"})
@@ -90,9 +90,10 @@ def test_while_a_job_runs_or_a_node_is_upgraded_nothing_is_said(upgrade: Upgrade
 @proves("X-3", "MUT-35", "MUT-45")
 @pytest.mark.parametrize("anew", [False, True])
 def test_a_released_node_that_is_gone_is_told(upgrade: Upgrade, anew: bool) -> None:
-    """One that registers again under its name is none of the run's, lacks its label, and no source speaks of it.
+    """Check that a tick emits the event that drops a released node which was deleted or recreated.
 
-    No condition goes on to say what that node waits for.
+    A recreated node is not part of the run and lacks its label, so no event source reports it. The condition then no
+    longer reports what the node waits for.
     """
     name = upgrade.release()
     assert upgrade.answer("await-version", events.NODE_RELEASED) == ""
@@ -106,7 +107,7 @@ def test_a_released_node_that_is_gone_is_told(upgrade: Upgrade, anew: bool) -> N
 
 @proves("MUT-22", "X-3")
 def test_a_target_whose_nodes_are_others_is_found(upgrade: Upgrade) -> None:
-    """And only then."""
+    """Check that a tick emits `target.found` only if the nodes of a target have changed."""
     upgrade.judge()
     assert events.TARGET_FOUND not in said(upgrade)
     upgrade.label(upgrade.nodes[1], {"role": "green"})
@@ -115,7 +116,7 @@ def test_a_target_whose_nodes_are_others_is_found(upgrade: Upgrade) -> None:
 
 @proves("X-3")
 def test_a_fault_too_long_for_a_condition_is_said_once(upgrade: Upgrade) -> None:
-    """The condition keeps its beginning, and that is what is compared."""
+    """Check that a message too long for a condition is reported once, by comparing its truncated text."""
     upgrade.judge()
     named = [{"name": f"{'long-' * 12}{number}"} for number in range(50)]
     upgrade.admin.patch(path(upgrade.run), {"spec": {"mutexRules": named}})
@@ -126,7 +127,10 @@ def test_a_fault_too_long_for_a_condition_is_said_once(upgrade: Upgrade) -> None
 
 @proves("X-3")
 def test_a_record_that_somebody_spoiled_keeps_nobody_else_waiting(upgrade: Upgrade) -> None:
-    """Its order names a node of which it has nothing more: other objects are found, and other runs get their hints."""
+    """Check that a run with a corrupt record does not block other objects and runs.
+
+    The order in the record names a node that the record does not contain.
+    """
     upgrade.start()
     order = ["nobody", *upgrade.nodes]
     upgrade.admin.patch(f"{path(upgrade.run)}/status", {"status": {"record": {"order": order}}})
@@ -137,7 +141,7 @@ def test_a_record_that_somebody_spoiled_keeps_nobody_else_waiting(upgrade: Upgra
 
 
 def test_a_cluster_without_our_kinds_waits_for_nothing(upgrade: Upgrade) -> None:
-    """Design rule 10: four lists, no event."""
+    """Design rule 10: Without rules, targets and run configs, a tick emits no event."""
     upgrade.clear()
     assert said(upgrade) == []
 
@@ -145,7 +149,10 @@ def test_a_cluster_without_our_kinds_waits_for_nothing(upgrade: Upgrade) -> None
 @pytest.mark.slow
 @proves("X-3")
 def test_a_node_is_released_by_the_next_tick_once_nobody_else_maintains_it(upgrade: Upgrade, work: Workload) -> None:
-    """While somebody does nothing is said; a maintenance by a Job of the run itself is nobody else's."""
+    """Check that a tick emits `node.cleared` only while no maintenance of another requester holds the node.
+
+    A maintenance that the run's own Job requested does not count.
+    """
     upgrade.start()
     upgrade.answer("run-job", events.POOLS_EDITED)
     upgrade.end(upgrade.jobs()[-1])
@@ -163,7 +170,10 @@ def test_a_node_is_released_by_the_next_tick_once_nobody_else_maintains_it(upgra
 
 
 def test_what_comes_amid_a_tick_takes_nothing_from_its_answer(upgrade: Upgrade) -> None:
-    """A pool changes while a tick looks: it has a look of its own, which says less than the tick's."""
+    """Check that an event during a tick's pass does not reduce the tick's reply.
+
+    The event gets its own pass, which emits fewer events than a tick's.
+    """
     gated = Gated(resync_runs.LOOKING)
     answer = gated.post(tick())
     gated.await_look()
@@ -176,20 +186,20 @@ def test_what_comes_amid_a_tick_takes_nothing_from_its_answer(upgrade: Upgrade) 
 
 
 def failed(upgrade: Upgrade) -> None:
-    """The first node's Job has failed: the run waits for a person."""
+    """Fail the first node's Job, so that the run waits for a user."""
     upgrade.answer("run-job", events.POOLS_EDITED)
     upgrade.end(upgrade.jobs()[-1], "Failed")
     assert upgrade.answer("run-job", events.JOB_DUE) == events.RUN_STOPPED
 
 
 def invalid(upgrade: Upgrade) -> None:
-    """The rule that the run began with is gone: the run waits until it is back."""
+    """Delete the rule of the active run, so that the run waits until the rule exists again."""
     upgrade.admin.delete(path(upgrade.rule), uid=upgrade.rule["metadata"]["uid"])
     assert upgrade.answer("check-run", events.RUN_FOUND) == ""
 
 
 def failed_and_spoiled(upgrade: Upgrade) -> None:
-    """The first node's Job has failed, and what a person wrote to resume the run names a rule that is not there."""
+    """Fail the first node's Job, and let the run config name a rule that does not exist."""
     failed(upgrade)
     upgrade.admin.patch(path(upgrade.run), {"spec": {"mutexRules": [{"name": "absent"}]}})
     assert upgrade.answer("check-run", events.RUN_FOUND) == ""
@@ -199,7 +209,11 @@ def failed_and_spoiled(upgrade: Upgrade) -> None:
 @proves("MUT-47", "MUT-43", "MUT-36")
 @pytest.mark.parametrize("halt", [failed, invalid, failed_and_spoiled])
 def test_what_is_undone_while_a_run_is_halted_is_done_again(upgrade: Upgrade, halt: Callable[[Upgrade], None]) -> None:
-    """Somebody applies the pool's own file, and takes a node's labels off: no node is upgraded without its Jobs."""
+    """Check that the run's changes are repeated if a user undoes them while the run is halted.
+
+    Here the user applies a pool's original manifest and removes a node's labels. Without the repetition, nodes would be
+    upgraded without their Jobs.
+    """
     upgrade.start()
     halt(upgrade)
     amid = {name: upgrade.pool(name)["spec"] for name in upgrade.before}
@@ -221,7 +235,10 @@ def test_what_is_undone_while_a_run_is_halted_is_done_again(upgrade: Upgrade, ha
 @pytest.mark.slow
 @proves("MUT-35", "MUT-36", "MUT-47")
 def test_a_node_that_was_made_anew_keeps_no_selector_of_a_halted_run_undone(upgrade: Upgrade) -> None:
-    """It is none of the run's, and so not to be labelled; the run drops it when a person resumes it."""
+    """Check that a recreated node does not keep a halted run from editing a selector again.
+
+    The node is not part of the run and gets no labels. The run drops it when a user resumes it.
+    """
     upgrade.start()
     failed(upgrade)
     upgrade.remove(upgrade.nodes[0], anew=True)
@@ -234,19 +251,25 @@ def test_a_node_that_was_made_anew_keeps_no_selector_of_a_halted_run_undone(upgr
 
 @proves("MUT-42", "MUT-43", "X-3")
 def test_what_is_undone_keeps_no_end_of_a_job_untold(upgrade: Upgrade) -> None:
-    """A webhook may refuse for ever to do it again; of selectors nothing is said until all labels are there."""
+    """Check that the end of a Job is still reported while an undone change waits to be repeated.
+
+    A webhook may reject that repetition forever. The event for selectors follows only when all labels are set.
+    """
     upgrade.start()
     upgrade.answer("run-job", events.POOLS_EDITED)
     upgrade.end(upgrade.jobs()[-1])
     upgrade.label(upgrade.nodes[1], {GATE: None})
     upgrade.admin.patch(pool_path("canary"), {"spec": {"nodeSelector": {"matchExpressions": None}}})
     told = said(upgrade)
-    assert told == [events.TARGET_FOUND, events.POOLS_PAUSED, events.JOB_DUE]  # the node has left its pool
+    assert told == [events.TARGET_FOUND, events.POOLS_PAUSED, events.JOB_DUE]  # the node no longer belongs to its pool
 
 
 @proves("MUT-33", "MUT-36", "X-3")
 def test_a_pool_that_is_undone_once_more_within_seconds_waits_for_the_tick(upgrade: Upgrade) -> None:
-    """A controller that changes it back each time is not answered as fast as events travel; another change is."""
+    """Check that a pool that another client changes again within seconds waits for the tick; other changes do not.
+
+    Otherwise the repairs would follow a controller's changes as fast as events travel.
+    """
     upgrade.start()
     own, where = {"spec": {"paused": False}}, pool_path("blue")
     hint = resource(events.REFERENCE_UPDATED, upgrade.admin.patch(where, own), "MachineConfigPool")
@@ -277,7 +300,10 @@ def test_a_pool_that_is_undone_once_more_within_seconds_waits_for_the_tick(upgra
 def test_a_claim_that_was_lost_a_moment_ago_keeps_no_pause_and_no_selector_waiting(
     upgrade: Upgrade, step: str, owner: str | None, own: Object
 ) -> None:
-    """By a file of a backup, say; the claim, lost once more within seconds, waits for the tick."""
+    """Check that a claim that was repaired a moment ago does not delay the repair of a pause or a selector.
+
+    A user may have applied a backup of the pool. If only the claim is lost again within seconds, it waits for the tick.
+    """
     upgrade.start()
     where, lost, kind = pool_path("blue"), {"metadata": {"annotations": {RUN_LABEL: owner}}}, REDONE[step]
     hint = resource(events.REFERENCE_UPDATED, upgrade.admin.patch(where, lost), "MachineConfigPool")
@@ -298,7 +324,10 @@ def test_a_claim_that_was_lost_a_moment_ago_keeps_no_pause_and_no_selector_waiti
 @pytest.mark.slow
 @proves("MUT-33", "MUT-36", "X-3")
 def test_what_is_undone_does_not_wait_until_the_run_config_is_judged(upgrade: Upgrade) -> None:
-    """A person has written it, and `check-run` may be refused for ever; nothing else is said of the run."""
+    """Check that undone changes are repeated before a changed run config was checked.
+
+    The check may be rejected forever. Until it succeeds, no other event of the run is emitted.
+    """
     upgrade.start()
     upgrade.answer("run-job", events.POOLS_EDITED)
     upgrade.end(upgrade.jobs()[-1])
@@ -313,7 +342,7 @@ def test_what_is_undone_does_not_wait_until_the_run_config_is_judged(upgrade: Up
 
 @proves("MUT-33", "MUT-51", "X-3")
 def test_a_finalizer_that_is_off_keeps_no_pool_from_being_paused_again(upgrade: Upgrade) -> None:
-    """Setting it again may be refused for ever, too."""
+    """Check that a missing finalizer does not delay the pause of a pool, because its write may be rejected forever."""
     upgrade.start()
     upgrade.admin.patch(path(upgrade.run), {"metadata": {"finalizers": None}})
     upgrade.unpause("blue")
@@ -323,7 +352,10 @@ def test_a_finalizer_that_is_off_keeps_no_pool_from_being_paused_again(upgrade: 
 @pytest.mark.slow
 @proves("MUT-43", "X-3")
 def test_a_node_is_released_when_nothing_is_undone_any_more(upgrade: Upgrade) -> None:
-    """While a pool goes on another node may be upgraded beside it."""
+    """Check that a tick does not release a node while a pool of the run is unpaused.
+
+    Another node could be upgraded at the same time.
+    """
     upgrade.start()
     upgrade.answer("run-job", events.POOLS_EDITED)
     upgrade.end(upgrade.jobs()[-1])
@@ -334,7 +366,7 @@ def test_a_node_is_released_when_nothing_is_undone_any_more(upgrade: Upgrade) ->
 
 @proves("MUT-47")
 def test_a_halted_run_goes_no_further_than_it_was(upgrade: Upgrade) -> None:
-    """What comes late of the steps before finds that they are not its to begin."""
+    """Check that late events of earlier steps do not advance a halted run."""
     upgrade.judge()
     upgrade.through("check-run", "detect-upgrade", "claim-pools")
     invalid(upgrade)
@@ -346,20 +378,23 @@ def test_a_halted_run_goes_no_further_than_it_was(upgrade: Upgrade) -> None:
 
 
 def retargeted(upgrade: Upgrade) -> None:
-    """The run config names another pool by now."""
+    """Let the target name another pool."""
     upgrade.admin.create(POOLS, pool("green", {WORKER: "", "role": "blue"}))
     upgrade.admin.patch(path(upgrade.target), {"spec": {"machineConfigPools": ["green"]}})
 
 
 def without_its_rule(upgrade: Upgrade) -> None:
-    """The run config is not valid any more."""
+    """Delete the rule, so that the run config is not valid any more."""
     upgrade.admin.delete(path(upgrade.rule), uid=upgrade.rule["metadata"]["uid"])
 
 
 @proves("MUT-44", "X-3")
 @pytest.mark.parametrize("change", [retargeted, without_its_rule])
 def test_a_claim_that_no_run_came_of_is_given_back(upgrade: Upgrade, change: Callable[[Upgrade], None]) -> None:
-    """Of the pools the first one could be claimed; then the run config was changed. No other run waits for it."""
+    """Check that a claim is removed if its run config changed before a run began.
+
+    Only the first pool could be claimed. After the removal, no other run waits for that pool.
+    """
     upgrade.judge()
     upgrade.through("check-run", "detect-upgrade")
     upgrade.admin.patch(pool_path("blue"), {"metadata": {"annotations": {RUN_LABEL: upgrade.run["metadata"]["uid"]}}})

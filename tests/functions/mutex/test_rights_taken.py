@@ -1,4 +1,4 @@
-"""A step that may not do what it must: a condition says so, nothing goes on, and a tick brings it on later (MUT-1)."""
+"""Tests of steps without a permission: a condition reports it, the run stops, and a tick continues it later (MUT-1)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REFUSED = (
     ("label-nodes", "nodes", "patch", "MutexRulesApplied"),
     ("edit-pools", "machineconfigpools", "patch", "MCPUpdated"),
 )
-"""Step, resource, the verb that it lacks, and the condition that says so."""
+"""Step, resource, revoked verb, and the condition that reports the rejection."""
 CAUSES = {
     "detect-upgrade": events.RUN_VALIDATED,
     "claim-pools": events.UPGRADE_FOUND,
@@ -38,7 +38,7 @@ CAUSES = {
 
 @contextmanager
 def lacking(upgrade: Upgrade, quiet: LocalCluster, step: str, resource: str, verb: str) -> Iterator[None]:
-    """Take this right from the step's role; return when the API server knows, and so when it is given back."""
+    """Revoke this permission of the step's role, and restore it after the block; each time, wait for the API server."""
     where, cluster = f"{ROLES}/nodemaintenance-{step}", upgrade.functions.clusters[step]
     rules = upgrade.admin.get(where)["rules"]
     [group] = [group for rule in rules if resource in rule["resources"] for group in rule["apiGroups"]]
@@ -57,7 +57,7 @@ def lacking(upgrade: Upgrade, quiet: LocalCluster, step: str, resource: str, ver
 
 
 def is_so(cluster: Cluster, asked: dict[str, str], allowed: bool) -> bool:
-    """Whether the API server would let the account do that, or refuse it, as wanted."""
+    """Return whether an access review for the client's account has the result `allowed`."""
     answer = cluster.create(REVIEWS, {"spec": {"resourceAttributes": asked}})
     return bool(answer["status"]["allowed"]) is allowed
 
@@ -67,7 +67,10 @@ def is_so(cluster: Cluster, asked: dict[str, str], allowed: bool) -> bool:
 def test_what_is_refused_is_told_and_goes_on_once_the_right_is_given(
     upgrade: Upgrade, quiet: LocalCluster, step: str, resource: str, verb: str, kind: str
 ) -> None:
-    """The condition has the verb; no later step is called, and none does anything if it were."""
+    """Check that a rejected step names the verb in its condition, and continues once it has the permission.
+
+    No later step is triggered, and none does anything if it is.
+    """
     upgrade.judge()
     before = BEFORE_JOBS[: BEFORE_JOBS.index(step)]
     upgrade.through(*before)
@@ -76,7 +79,7 @@ def test_what_is_refused_is_told_and_goes_on_once_the_right_is_given(
         found = condition(upgrade.again(upgrade.run), kind)
         assert found["status"] == "False"
         assert f"cannot {verb} resource" in found["message"]
-        if step != "detect-upgrade":  # whose answer `claim-pools` finds out for itself
+        if step != "detect-upgrade":  # `claim-pools` checks the versions itself
             later = BEFORE_JOBS[BEFORE_JOBS.index(step) + 1 :]
             assert [upgrade.answer(each, CAUSES[each]) for each in later] == [""] * len(later)
     told = {reply.get_type() for reply in upgrade.told_by_a_tick()}

@@ -1,4 +1,4 @@
-"""The step `run-job`: one Job after another, each once."""
+"""Tests of `run-job`, which runs the Jobs of a node one after another, each once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def pod_of(job: Object) -> Object:
 
 @proves("MUT-42", "X-2")
 def test_each_job_is_created_once_however_often_it_is_asked_for(upgrade: Upgrade) -> None:
-    """Also where the record of it was lost, as after a kill between the two writes."""
+    """Check that a Job is created once, even if its record was lost.
+
+    The record is lost if the process is killed between the two writes.
+    """
     upgrade.start()
     for _ in range(3):
         assert upgrade.answer("run-job", events.POOLS_EDITED) == ""
@@ -44,7 +47,7 @@ def test_each_job_is_created_once_however_often_it_is_asked_for(upgrade: Upgrade
 
 @proves("MUT-42", "MUT-47")
 def test_a_job_of_somebody_else_lets_no_node_pass(upgrade: Upgrade) -> None:
-    """One of the very name that was there before: the run stops and says so, and goes on when it is gone."""
+    """Check that a Job with the expected name that the run has not created halts the run; the condition reports it."""
     upgrade.start()
     rule = upgrade.admin.get(path_of(RULE, NAMESPACE, "only"))
     node, run_id = upgrade.node(upgrade.nodes[0]), upgrade.status()["record"]["id"]
@@ -59,7 +62,10 @@ def test_a_job_of_somebody_else_lets_no_node_pass(upgrade: Upgrade) -> None:
 
 @proves("MUT-41")
 def test_a_job_is_its_rules_and_is_told_of_node_rule_and_run(upgrade: Upgrade) -> None:
-    """Own variables and affinity stay beside ours, which win; command and arguments are untouched."""
+    """Check that a Job keeps its rule's pod template and gets the variables and affinity of the run.
+
+    The run's variables take precedence over the rule's. Command and arguments stay unchanged.
+    """
     own = {"name": "NODE_NAME", "value": "mine"}, {"name": "OTHER", "value": "kept"}
     container = {**CONTAINER, "command": ["sleep"], "args": ["30"], "env": list(own)}
     zone = {"key": "zone", "operator": "In", "values": ["a"]}
@@ -84,7 +90,10 @@ def test_a_job_is_its_rules_and_is_told_of_node_rule_and_run(upgrade: Upgrade) -
 
 @proves("MUT-47", "MUT-1")
 def test_a_template_that_is_refused_only_at_its_creation_stops_the_run(upgrade: Upgrade) -> None:
-    """Spoiled after it was judged: the server's words are in the condition, no Job is there, a hint changes nothing."""
+    """Check that a Job that the API server rejects halts the run, and later events change nothing.
+
+    The rule was changed after its check. The condition contains the API server's message.
+    """
     upgrade.start()
     bad = rule_spec(jobSpec={"template": {"spec": {"restartPolicy": "Never", "containers": []}}})
     upgrade.admin.patch(path_of(RULE, NAMESPACE, "only"), {"spec": bad})
@@ -97,7 +106,10 @@ def test_a_template_that_is_refused_only_at_its_creation_stops_the_run(upgrade: 
 
 @proves("MUT-1")
 def test_a_namespace_that_no_administrator_lists_gets_no_job(upgrade: Upgrade) -> None:
-    """The verb is in the condition, and the run stops."""
+    """Check that the run halts if the step may not create Jobs in the rule's namespace.
+
+    The condition names the verb.
+    """
     upgrade.start()
     upgrade.admin.patch(path_of(RULE, NAMESPACE, "only"), {"spec": {"jobNamespace": "default"}})
     assert upgrade.answer("run-job", events.POOLS_EDITED) == events.RUN_STOPPED
@@ -107,7 +119,10 @@ def test_a_namespace_that_no_administrator_lists_gets_no_job(upgrade: Upgrade) -
 
 @proves("MUT-42", "MUT-40")
 def test_a_job_is_looked_for_where_it_was_created(upgrade: Upgrade) -> None:
-    """Its rule names another namespace since: the Job still runs, and neither stops the run nor gets another beside."""
+    """Check that a running Job is found although its rule names another namespace now.
+
+    The run is not halted, and no second Job is created.
+    """
     upgrade.start()
     upgrade.answer("run-job", events.POOLS_EDITED)
     upgrade.rule = upgrade.admin.patch(path(upgrade.rule), {"spec": {"jobNamespace": "default"}})
@@ -119,7 +134,10 @@ def test_a_job_is_looked_for_where_it_was_created(upgrade: Upgrade) -> None:
 
 @proves("MUT-40", "MUT-42", "MUT-1")
 def test_a_look_at_a_job_that_is_refused_stops_no_run(upgrade: Upgrade, spoiled: Functions, faults: Faults) -> None:
-    """It says nothing of the Job, which runs: the condition has the verb, and the Job's end brings the run on."""
+    """Check that a rejected read of a running Job does not halt the run.
+
+    The condition contains the error, and the Job's end continues the run.
+    """
     upgrade.start()
     upgrade.answer("run-job", events.POOLS_EDITED)
     faults.spoil(lambda request: Fault(403, "cannot get jobs") if request.startswith("get jobs") else None)
@@ -134,7 +152,10 @@ def test_a_look_at_a_job_that_is_refused_stops_no_run(upgrade: Upgrade, spoiled:
 
 @proves("MUT-42", "X-2")
 def test_a_conflict_with_no_job_is_tried_again(upgrade: Upgrade, spoiled: Functions, faults: Faults) -> None:
-    """As of a quota that somebody writes at the same moment: the broker delivers again, and no person is asked."""
+    """Check that a conflict about another object is retried by the broker and does not halt the run.
+
+    For example, the creation of a Job conflicts with a concurrent write of a resource quota.
+    """
     upgrade.start()
     quota = Fault(409, 'Operation cannot be fulfilled on resourcequotas "jobs": the object has been modified')
     faults.spoil(lambda request: quota if request.startswith("create jobs") else None)
@@ -149,7 +170,10 @@ def test_a_conflict_with_no_job_is_tried_again(upgrade: Upgrade, spoiled: Functi
 @proves("MUT-40", "MUT-35")
 @pytest.mark.parametrize("anew", [False, True])
 def test_a_node_that_goes_amid_its_job_is_dropped_when_that_ends(upgrade: Upgrade, anew: bool) -> None:
-    """Or registers again under its name: until then no other node's Job begins, whoever sees that it is gone."""
+    """Check that a node that is deleted or recreated during its Job is dropped only when the Job has ended.
+
+    Until then, no other node's Job is created, whichever step notices the deletion.
+    """
     upgrade.start()
     upgrade.answer("run-job", events.POOLS_EDITED)
     name, (job,) = upgrade.nodes[0], upgrade.jobs()
@@ -173,7 +197,11 @@ def test_a_node_that_goes_amid_its_job_is_dropped_when_that_ends(upgrade: Upgrad
 def test_a_node_that_goes_before_its_job_is_recorded_is_dropped_when_that_ends(
     upgrade: Upgrade, spoiled: Functions, faults: Faults, anew: bool
 ) -> None:
-    """The function was killed behind the Job's creation: it is found by its name, and from then on its end is told."""
+    """Check that the Job of a deleted node is found by its name if it was created but not recorded.
+
+    The process was killed after the creation. The Job is recorded now, so its end triggers the step, which drops the
+    node.
+    """
     upgrade.start()
     spoil = Fault(504, "the answer was lost")
     faults.spoil(lambda request: spoil if request.startswith("patch mutexrunconfigs/status") else None)
@@ -193,7 +221,7 @@ def test_a_node_that_goes_before_its_job_is_recorded_is_dropped_when_that_ends(
 
 @proves("MUT-40")
 def test_the_nodes_that_were_done_last_keep_their_jobs_whatever_their_names(upgrade: Upgrade) -> None:
-    """Those of one pool come behind those of another one that sorts after it."""
+    """Check that the record keeps the Jobs of the nodes that finished last, in the run's order and not by name."""
     upgrade.start()
     names = [f"{pool}-{number:02}" for pool in ("worker", "infra") for number in range(30)]
     known = {"cleanedAt": "2026-01-01T00:00:00Z", "jobs": {jobs.job_key(jobs.MAIN, ONLY): {"name": "only-1"}}}
@@ -227,7 +255,10 @@ def without_its_rule(upgrade: Upgrade) -> Callable[[], object]:
 def test_a_job_that_ends_while_the_config_is_not_valid_is_recorded(
     upgrade: Upgrade, spoil: Callable[[Upgrade], Callable[[], object]]
 ) -> None:
-    """Before it goes by its TTL; nothing goes on until the config is valid."""
+    """Check that a Job's result is recorded while the run config is not valid, before the Job's TTL deletes it.
+
+    The run continues only when the config is valid again.
+    """
     upgrade.start()
     upgrade.answer("run-job", events.POOLS_EDITED)
     mend = spoil(upgrade)
@@ -248,7 +279,10 @@ def test_a_job_that_ends_while_the_config_is_not_valid_is_recorded(
 @pytest.mark.slow
 @proves("MUT-46", "MUT-47")
 def test_a_job_that_fails_while_the_config_is_not_valid_stops_the_run(upgrade: Upgrade) -> None:
-    """Said at once; a config that is valid again by itself does not resume it."""
+    """Check that a failed Job halts the run at once while the run config is not valid.
+
+    The run does not resume when the config is valid again.
+    """
     upgrade.start()
     upgrade.answer("run-job", events.POOLS_EDITED)
     mend = with_a_paused_canary(upgrade)
@@ -261,7 +295,7 @@ def test_a_job_that_fails_while_the_config_is_not_valid_stops_the_run(upgrade: U
 
 
 def upgraded(upgrade: Upgrade) -> str:
-    """Bring the run to the end of its first node's upgrade; that node."""
+    """Advance the run to the end of its first node's upgrade, and return that node's name."""
     name = upgrade.release()
     upgrade.label(name, {VERSION_LABEL: NEW})
     assert upgrade.answer("await-version", events.NODE_RELEASED) == events.NODE_UPGRADED
@@ -270,7 +304,10 @@ def upgraded(upgrade: Upgrade) -> str:
 
 @proves("MUT-46", "MUT-44")
 def test_behind_the_upgrade_comes_the_cleanup_job_and_then_the_next_node(upgrade: Upgrade) -> None:
-    """The node's label goes, the claim of the record too, and only then the next Job is created."""
+    """Check that the cleanup Job follows the upgrade, and the next node's Job follows the cleanup Job.
+
+    Before the next Job is created, the node loses the run's label and the record its `released` node.
+    """
     name = upgraded(upgrade)
     upgrade.answer("run-job", events.NODE_UPGRADED)
     job = upgrade.jobs()[-1]
@@ -288,7 +325,10 @@ def test_behind_the_upgrade_comes_the_cleanup_job_and_then_the_next_node(upgrade
 @pytest.mark.slow
 @proves("MUT-41", "MUT-46")
 def test_a_cleanup_job_keeps_its_own_affinity_and_variables_beside_ours(upgrade: Upgrade) -> None:
-    """As the main Job: each of its node selector terms also keeps it off the node that was upgraded."""
+    """Check that a cleanup Job keeps its rule's affinity and variables besides those of the run, as the main Job does.
+
+    Each of its node selector terms also excludes the upgraded node.
+    """
     zones = [{"key": "zone", "operator": "In", "values": [zone]} for zone in "ab"]
     required = {"nodeSelectorTerms": [{"matchExpressions": [zone]} for zone in zones]}
     preferred = [{"weight": 1, "preference": {"matchExpressions": [zones[0]]}}]
@@ -325,7 +365,7 @@ def test_a_cleanup_job_keeps_its_own_affinity_and_variables_beside_ours(upgrade:
 @pytest.mark.slow
 @proves("MUT-46", "MUT-51")
 def test_a_rule_that_is_away_for_a_moment_has_its_cleanup_job_waited_for(upgrade: Upgrade) -> None:
-    """Whether it has one nobody knows meanwhile: the node is not done before it is back."""
+    """Check that a node is not done while its rule does not exist, because only the rule states its cleanup Job."""
     name = upgraded(upgrade)
     upgrade.admin.delete(path(upgrade.rule), uid=upgrade.rule["metadata"]["uid"])
     assert upgrade.answer("run-job", events.NODE_UPGRADED) == ""
@@ -340,7 +380,10 @@ def test_a_rule_that_is_away_for_a_moment_has_its_cleanup_job_waited_for(upgrade
 @pytest.mark.slow
 @proves("MUT-46", "MUT-40")
 def test_a_cleanup_job_that_runs_is_waited_for_when_its_rule_has_none_any_more(upgrade: Upgrade) -> None:
-    """The next node's Job would run beside it."""
+    """Check that a running cleanup Job is awaited although its rule no longer has one.
+
+    Otherwise the next node's Job would run concurrently.
+    """
     name = upgraded(upgrade)
     upgrade.answer("run-job", events.NODE_UPGRADED)
     upgrade.rule = upgrade.admin.patch(path(upgrade.rule), {"spec": {"cleanUpJobSpec": None}})

@@ -1,4 +1,4 @@
-"""The document's samples are created as they are written, and are valid (5.1)."""
+"""Tests that the samples of document 004 can be created unchanged, and are valid (5.1)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OBJECTS = ("mutexrule", "mutextarget", "mutexrunconfig")
 
 @proves("MUT-3", "C28")
 def test_the_samples_of_the_document_are_valid_beside_their_pools(upgrade: Upgrade, quiet: LocalCluster) -> None:
-    """Created by kubectl into the namespace that they name, with the canary beside them."""
+    """Check that the samples, created with kubectl in the namespace that they refer to, are valid with their pools."""
     upgrade.clear()
     upgrade.admin.create("/apis/machineconfiguration.openshift.io/v1/machineconfigpools", pool("worker", {WORKER: ""}))
     for name in OBJECTS:
@@ -44,14 +44,14 @@ def test_the_samples_of_the_document_are_valid_beside_their_pools(upgrade: Upgra
 
 @pytest.mark.parametrize("name", OBJECTS)
 def test_no_sample_names_a_namespace_of_its_own(name: str) -> None:
-    """C28: the document's have none, though what refers to them does."""
+    """C28: A sample has no namespace of its own, as in document 004, although references to it have one."""
     (item,) = yaml.safe_load_all((SAMPLES / f"mutex_v1alpha1_{name}.yaml").read_text())
     assert "namespace" not in item["metadata"]
 
 
 @proves("MUT-2")
 def test_the_sample_that_knows_a_nodes_version_is_valid(quiet: LocalCluster) -> None:
-    """As OpenShift's schema has it, for workers."""
+    """Check that OpenShift's CRD accepts the sample MachineConfig, and that it is for workers."""
     applied = quiet.kubectl("apply", "--dry-run=server", "-o", "yaml", "-f", MACHINE_CONFIG).stdout
     labels = yaml.safe_load(applied)["metadata"]["labels"]
     assert labels == {"machineconfiguration.openshift.io/role": "worker"}
@@ -60,7 +60,10 @@ def test_the_sample_that_knows_a_nodes_version_is_valid(quiet: LocalCluster) -> 
 @proves("MUT-2")
 @pytest.mark.parametrize("separator", [": ", ":"], ids=["spaced", "narrow"])
 def test_a_node_writes_its_version_for_node_feature_discovery(tmp_path: Path, separator: str) -> None:
-    """The script of the sample, which is shown above it, on a folder that stands for a node's root."""
+    """Check that the sample's script writes the node's version, and equals the script in the sample's comment.
+
+    The test runs the script on a folder instead of a node's root.
+    """
     text = MACHINE_CONFIG.read_text()
     (file,) = yaml.safe_load(text)["spec"]["config"]["storage"]["files"]
     script = unquote(file["contents"]["source"].removeprefix("data:,"))
@@ -79,7 +82,10 @@ def test_a_node_writes_its_version_for_node_feature_discovery(tmp_path: Path, se
 
 @proves("MUT-2")
 def test_node_feature_discovery_takes_what_nodes_wrote() -> None:
-    """Its own kind is not to be had here: fields as document 004 has them, and the source that reads files."""
+    """Check that the sample NodeFeatureDiscovery reads the files that nodes write.
+
+    Its CRD is not available here, so the test compares the fields with document 004.
+    """
     sample = yaml.safe_load((SAMPLES / "mutex_nodefeaturediscovery.yaml").read_text())
     assert (sample["apiVersion"], sample["kind"]) == ("nfd.openshift.io/v1", "NodeFeatureDiscovery")
     assert sample["metadata"] == {"name": "nfd-instance", "namespace": "openshift-nfd"}

@@ -1,4 +1,4 @@
-"""What functions tell of their runs: in batches, from a thread of its own, at next to no cost."""
+"""Tests of the attempts that functions publish: in batches, from a separate thread, at almost no cost for the step."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.receiver import PATIENCE, Answer, Received, Receiver
 from tests.workload import Workload
 
 NOBODY = "http://127.0.0.1:9"
-"""The port `discard`."""
+"""URL of the port `discard`, on which no server listens."""
 
 
 @pytest.fixture
 def client(work: Workload, functions: Functions, recorder: Receiver, monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
-    """Give all functions, told where to tell."""
+    """Return a test client for all functions, which publish their attempts to `recorder`."""
     monkeypatch.setenv("RECORD", f"{recorder.url}/record")
     return create_app(functions.clusters["begin"]).test_client()
 
@@ -47,7 +47,7 @@ def a_run(feed: Publisher, event: CloudEvent, status: int = 204) -> None:
 def test_a_run_is_told_with_event_time_status_and_replies(
     work: Workload, client: FlaskClient, recorder: Receiver
 ) -> None:
-    """X-6: what `begin` did on an added object, and what it answered, whole."""
+    """X-6: An attempt of `begin` is published with its event, time, status and complete replies."""
     event = added(work.maintenance(work.node()))
     before = datetime.now(timezone.utc)
 
@@ -65,7 +65,7 @@ def test_a_run_is_told_with_event_time_status_and_replies(
 
 
 def test_a_refused_event_is_told_with_what_was_said(client: FlaskClient, recorder: Receiver) -> None:
-    """X-6: status and answer; the run of a replay says whose it is."""
+    """X-6: The attempt of a rejected event contains the status and error, and that of a replay the replay's id."""
     event = CloudEvent({**tick().get_attributes(), "type": events.MAINTENANCE_BEGUN, "replay": "r1"}, {"no": "node"})
 
     assert post(client, "cordon", event) == 400
@@ -78,7 +78,10 @@ def test_a_refused_event_is_told_with_what_was_said(client: FlaskClient, recorde
 
 @pytest.mark.parametrize("chosen", ["", "redrive 1", "Redrive 1"])
 def test_a_replay_is_told_as_one_whatever_its_id(client: FlaskClient, recorder: Receiver, chosen: str) -> None:
-    """X-6: whoever may post closes no dead letter by it, and makes no history of what was only tried."""
+    """X-6: A replay is published as a replay even if the sender chose an id that is empty or that of a redrive.
+
+    Otherwise a sender could close a dead letter, or add a mere trial to an event's history.
+    """
     event = CloudEvent({**tick().get_attributes(), "replay": chosen, "dryrun": "All"}, {})
 
     assert post(client, "cordon", event) == 204
@@ -90,7 +93,10 @@ def test_a_replay_is_told_as_one_whatever_its_id(client: FlaskClient, recorder: 
 
 @pytest.mark.parametrize("data", [{"no": "node"}, "no object"], ids=["another shape", "no JSON object"])
 def test_a_refused_event_is_told_as_a_dead_letter(client: FlaskClient, recorder: Receiver, data: object) -> None:
-    """X-6: whole, with who refused it and why, as Knative would say it; a broker may take 400 for an answer."""
+    """X-6: A rejected event is published as a whole, with Knative's attributes for the rejecting URL and the reason.
+
+    A broker may treat 400 as a final response, and create no dead letter itself.
+    """
     event = CloudEvent({**tick().get_attributes(), "type": events.MAINTENANCE_BEGUN}, data)  # type: ignore[arg-type]
 
     assert post(client, "cordon", event) == 400
@@ -104,13 +110,13 @@ def test_a_refused_event_is_told_as_a_dead_letter(client: FlaskClient, recorder:
 
 
 def awaited(recorder: Receiver, key: str) -> list[Received]:
-    """What came with an event of that id, once it is there."""
+    """Wait for a request with an event of this id, and return all requests with it."""
     recorder.wait(lambda: any(request.id == key for request in recorder.requests))
     return [request for request in recorder.requests if request.id == key]
 
 
 def test_a_refused_replay_is_no_dead_letter(client: FlaskClient, recorder: Receiver) -> None:
-    """It was tried, and told to whoever tried it."""
+    """Check that a rejected replay is not published as a dead letter; the client that replays it gets the error."""
     replayed = CloudEvent({**tick().get_attributes(), "type": events.MAINTENANCE_BEGUN, "replay": "r1"}, {"no": "node"})
     real = CloudEvent({**tick().get_attributes(), "type": events.MAINTENANCE_BEGUN}, {"no": "node"})
 
@@ -122,7 +128,7 @@ def test_a_refused_replay_is_no_dead_letter(client: FlaskClient, recorder: Recei
 
 
 def test_a_bug_is_told_with_its_name(recorder: Receiver) -> None:
-    """X-6: what ends in a 500 without a word is what a person looks for."""
+    """X-6: The attempt of a step that raises an unexpected exception contains 500 and the exception's name."""
     feed = Publisher(recorder.url)
 
     with pytest.raises(TypeError, match="boom"):
@@ -139,7 +145,7 @@ def _boom(run: OngoingAttempt) -> None:
 
 
 def test_record_tells_nothing_of_itself(client: FlaskClient, recorder: Receiver) -> None:
-    """Each batch would make the next one."""
+    """Check that `record` publishes no attempts of its own, because each batch would cause the next one."""
     assert post(client, "record", tick()) == 204
     assert post(client, "cordon", tick()) == 204
 
@@ -148,7 +154,7 @@ def test_record_tells_nothing_of_itself(client: FlaskClient, recorder: Receiver)
 
 
 def test_runs_go_together(recorder: Receiver) -> None:
-    """No request for each event: 150 runs within half a second are two requests."""
+    """Check that attempts are published in batches: 150 attempts within half a second are two requests."""
     feed = Publisher(recorder.url)
 
     for _ in range(TOGETHER + 50):
@@ -161,7 +167,7 @@ def test_runs_go_together(recorder: Receiver) -> None:
 
 @pytest.mark.slow
 def test_a_recorder_that_is_away_gets_all_when_it_is_back(recorder: Receiver) -> None:
-    """X-6: 503 is tried again, with the same event, so that nothing is there twice."""
+    """X-6: A batch is retried after a 503 as the same event, so that `record` stores no attempt twice."""
     recorder.answers["/"] = lambda _: Answer(503 if len(recorder.requests) < 3 else 204)
     feed = Publisher(recorder.url)
     event = tick()
@@ -175,7 +181,7 @@ def test_a_recorder_that_is_away_gets_all_when_it_is_back(recorder: Receiver) ->
 
 
 def test_what_is_too_large_together_is_told_apart(recorder: Receiver) -> None:
-    """X-6: 413 halves the batch."""
+    """X-6: A batch that is rejected with 413 is published in halves."""
     recorder.answers["/"] = lambda request: Answer(413 if len(request.body) > 1000 else 204)
     feed = Publisher(recorder.url)
     known = [tick() for _ in range(8)]
@@ -191,7 +197,7 @@ def test_what_is_too_large_together_is_told_apart(recorder: Receiver) -> None:
 
 
 def test_one_that_cannot_be_kept_costs_no_other(recorder: Receiver, functions: Functions) -> None:
-    """X-6: a batch that is refused for one of its attempts goes in halves, until that one is alone."""
+    """X-6: A batch that is rejected because of one attempt is halved repeatedly, until only that attempt is lost."""
     recorder.answers["/"] = lambda request: Answer(400 if b"poison" in request.body else 204)
     feed, before = Publisher(recorder.url), lost(functions)
     known = [tick() for _ in range(8)]
@@ -209,7 +215,7 @@ def test_one_that_cannot_be_kept_costs_no_other(recorder: Receiver, functions: F
 
 
 def test_the_queue_is_bounded_and_the_oldest_are_lost(functions: Functions) -> None:
-    """Memory is worth more than what nobody will ever read; how much is lost is in the metrics."""
+    """Check that the queue drops its oldest attempts beyond its limit, and counts them in the metrics."""
     before = lost(functions)
     feed = Publisher(NOBODY, SOON)
 
@@ -221,7 +227,7 @@ def test_the_queue_is_bounded_and_the_oldest_are_lost(functions: Functions) -> N
 
 
 def test_a_letter_that_no_request_can_carry_ends_nothing(recorder: Receiver) -> None:
-    """X-6: it is lost, and what comes after it is told as before."""
+    """X-6: A dead letter that cannot be sent over HTTP is lost, and later attempts and dead letters are published."""
     feed, event = Publisher(recorder.url), tick()
 
     feed.add_dead_letter(CloudEvent({**tick().get_attributes(), "datacontenttype": "€"}, {}))
@@ -236,7 +242,7 @@ def test_a_letter_that_no_request_can_carry_ends_nothing(recorder: Receiver) -> 
 def test_a_letter_that_record_refuses_is_counted_and_costs_no_other(
     recorder: Receiver, functions: Functions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """X-6: nobody can redrive it, so somebody has to hear of it."""
+    """X-6: A dead letter that `record` rejects is counted and logged, because no administrator can redrive it."""
     recorder.answers["/"] = lambda request: Answer(403 if request.id == "forged" else 204)
     feed, before, event = Publisher(recorder.url), lost(functions, "dead_letters"), tick()
 
@@ -252,7 +258,7 @@ def test_a_letter_that_record_refuses_is_counted_and_costs_no_other(
 
 
 def test_letters_that_are_lost_while_record_is_away_are_counted(functions: Functions) -> None:
-    """X-6: the oldest, for which there is no room; one is on its way."""
+    """X-6: The oldest dead letters, which exceed the queue's limit, are counted; one of them may be in flight."""
     before = lost(functions, "dead_letters")
     feed = Publisher(NOBODY, SOON)
 
@@ -264,7 +270,7 @@ def test_letters_that_are_lost_while_record_is_away_are_counted(functions: Funct
 
 
 def test_the_queue_is_bounded_in_bytes(functions: Functions) -> None:
-    """X-6: what was answered counts, not only how often; the event itself, of up to 2 MiB, is not kept."""
+    """X-6: The queue is also limited in bytes, which include the response but not the event of up to 2 MiB."""
     before = lost(functions)
     feed = Publisher(NOBODY, SOON)
     large = CloudEvent(tick().get_attributes(), {"text": "x" * 2_000_000})
@@ -284,7 +290,7 @@ def lost(functions: Functions, what: str = "attempts") -> float:
 
 
 def test_telling_costs_a_step_next_to_nothing() -> None:
-    """A step never waits: at the median under 50 µs, with nobody there to take it."""
+    """Check that a step never waits for publication: the median cost is below 50 µs, even without a receiver."""
     feed, event = Publisher(NOBODY, SOON), tick()
     took = []
 
@@ -299,7 +305,7 @@ def test_telling_costs_a_step_next_to_nothing() -> None:
 
 
 def test_the_last_runs_are_told_when_the_process_ends(recorder: Receiver) -> None:
-    """An orderly end loses nothing."""
+    """Check that `close` publishes the remaining attempts."""
     feed = Publisher(recorder.url)
     a_run(feed, tick())
 
@@ -309,7 +315,10 @@ def test_the_last_runs_are_told_when_the_process_ends(recorder: Receiver) -> Non
 
 
 def test_the_last_runs_wait_for_a_recorder_that_comes_again(recorder: Receiver) -> None:
-    """A drain of the product's own node: `record` answers from another one in a moment, and not before."""
+    """Check that `close` retries until `record` accepts the remaining attempts.
+
+    While the product's own node is drained, `record` starts on another node and is unavailable for a moment.
+    """
     recorder.answers["/"] = lambda _: Answer(503 if len(recorder.requests) < 4 else 204)
     feed, events_of = Publisher(recorder.url), [tick(), tick()]
     for event in events_of:
@@ -321,7 +330,10 @@ def test_the_last_runs_wait_for_a_recorder_that_comes_again(recorder: Receiver) 
 
 
 def test_an_end_has_its_time(recorder: Receiver) -> None:
-    """A process that nobody listens to ends all the same, before it is killed."""
+    """Check that `close` returns at its time limit although `record` never accepts the attempts.
+
+    The process must end before it is killed.
+    """
     recorder.answers["/"] = lambda _: Answer(503)
     feed = Publisher(recorder.url, 1.2)
     a_run(feed, tick())
@@ -334,10 +346,13 @@ def test_an_end_has_its_time(recorder: Receiver) -> None:
 
 
 def test_a_pod_that_is_gone_holds_no_try_for_long() -> None:
-    """It answers no packet, and the next connection may reach the other pod of `record`."""
+    """Check that a connection to a deleted pod times out soon.
+
+    The next connection may reach the other pod of `record`.
+    """
     with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf:
         address = deaf.getsockname()
-        with socket.create_connection(address):  # the one that it has room for
+        with socket.create_connection(address):  # fills the backlog of one connection
             others = set(threading.enumerate())
             feed = Publisher("http://{}:{}".format(*address), closing=0.5)
             a_run(feed, tick())
@@ -350,7 +365,7 @@ def test_a_pod_that_is_gone_holds_no_try_for_long() -> None:
 
 @pytest.mark.slow
 def test_nobody_waits_long_for_a_recorder_that_ends_as_well() -> None:
-    """On the same machine, often in the same process, it does not come again."""
+    """Check that `close` waits only briefly for a `record` on the same host, which ends with all other processes."""
     feed = Publisher(NOBODY)
     a_run(feed, tick())
     began = time.monotonic()
@@ -361,7 +376,10 @@ def test_nobody_waits_long_for_a_recorder_that_ends_as_well() -> None:
 
 
 def test_what_comes_while_the_last_letter_is_on_its_way_is_told(recorder: Receiver) -> None:
-    """The process ends amid that letter, for which `record` was away."""
+    """Check that an attempt is published if it is added while the last dead letter is being retried.
+
+    The process ends during that retry.
+    """
     feed = Publisher(recorder.url)
     closer = threading.Thread(target=feed.close)
 

@@ -1,4 +1,4 @@
-"""A queue that cannot fill the memory."""
+"""Tests of the bounded queue, which limits the number and the bytes of its items."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST, BYTES = 5, 100
 
 @given(st.lists(st.integers(0, 150), max_size=30))
 def test_it_holds_the_newest_within_both_bounds(sizes: list[int]) -> None:
-    """X-6: as many of the newest as fit; what was lost and what is there make up all."""
+    """X-6: The queue holds as many of the newest items as fit, and reports the number of dropped ones."""
     queue: Waiting[int] = Waiting(MOST, BYTES)
 
     lost = sum(queue.append(number, size) for number, size in enumerate(sizes))
@@ -27,7 +27,7 @@ def test_it_holds_the_newest_within_both_bounds(sizes: list[int]) -> None:
 
 
 def test_what_was_taken_makes_room() -> None:
-    """X-6: the bytes of what left count no more."""
+    """X-6: The bytes of a removed item no longer count."""
     queue: Waiting[str] = Waiting(MOST, BYTES)
     queue.append("first", 60)
 

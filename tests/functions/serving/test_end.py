@@ -1,4 +1,4 @@
-"""The end of a process of functions, and of requests that never come to theirs."""
+"""Tests of the shutdown of a function server, and of requests that never complete."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ from localcluster.servers import ROOT
 pytestmark = pytest.mark.slow
 
 SECONDS = 10
-"""Within which it ends; gunicorn would wait for 25."""
+"""Maximum time for the shutdown; gunicorn would wait for 25 s."""
 YOUNG_SECONDS = 4.5
-"""Less than gunicorn's thread would wait for the first bytes alone."""
+"""Maximum time for a shutdown with a new connection; by default gunicorn waits 5 s for its first bytes."""
 
 
 @contextmanager
 def serving(
     cluster: LocalCluster, folder: Path, arguments: str = "", settings: Path | None = None
 ) -> Iterator[tuple[Server, int]]:
-    """Give a process of `cordon` that is ready, and its port. In: what gunicorn is told, its settings if not ours."""
+    """Yield a ready server of `cordon` and its port.
+
+    `arguments` are further gunicorn options, and `settings` is a gunicorn settings file that replaces the shipped one.
+    """
     port, wiring = free_port(), Wiring("http://localhost:9/", "", "http://localhost:9/")
     server = function_server("cordon", port, folder / "log", cluster.kubeconfig, wiring, "cordon")
     server.env["GUNICORN_CMD_ARGS"] = arguments
@@ -43,7 +46,10 @@ def serving(
 
 
 def test_a_connection_without_a_request_does_not_hold_it(quiet: LocalCluster, tmp_path: Path) -> None:
-    """Knative's dispatcher keeps such, one that it opened for a request which another one took."""
+    """Check that an idle connection does not delay the shutdown.
+
+    Knative's dispatcher keeps such connections: it opens one for a request that another connection then takes.
+    """
     with (
         serving(quiet, tmp_path, "--threads 1") as (server, port),
         socket.create_connection(("127.0.0.1", port)),
@@ -55,7 +61,10 @@ def test_a_connection_without_a_request_does_not_hold_it(quiet: LocalCluster, tm
 
 
 def test_nor_does_one_that_was_opened_a_moment_ago(quiet: LocalCluster, tmp_path: Path) -> None:
-    """A thread waits for its first bytes, and what has to be published at the end needs the time."""
+    """Check that a new connection without a request does not delay the shutdown.
+
+    A thread waits for its first bytes, and the last attempts must still be published within the grace period.
+    """
     with serving(quiet, tmp_path) as (server, port), socket.create_connection(("127.0.0.1", port)):
         started = time.monotonic()
         server.stop(SECONDS)
@@ -64,7 +73,7 @@ def test_nor_does_one_that_was_opened_a_moment_ago(quiet: LocalCluster, tmp_path
 
 @pytest.mark.parametrize("begun", [b"POST /cor", b"POST /cordon HTTP/1.1\r\nContent-Length: 10\r\n\r\n{"])
 def test_requests_that_never_end_hold_no_thread_for_ever(quiet: LocalCluster, tmp_path: Path, begun: bytes) -> None:
-    """X-6: as many as there are threads, and none of them says any more: the functions answer again."""
+    """X-6: Incomplete requests, one for each thread, time out, and the server then responds to others again."""
     settings = tmp_path / "gunicorn.conf.py"
     shipped = (ROOT / "functions/gunicorn.conf.py").read_text()
     settings.write_text(f"{shipped}\nWorker.request_seconds = 1.0\n")

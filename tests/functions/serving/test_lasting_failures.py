@@ -1,4 +1,4 @@
-"""What fails for long is told; what passes, or is a replay, is not (rule 11)."""
+"""Tests that a lasting failure is reported, and that a short failure or a replay's failure is not (rule 11)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NONE = cast("Cluster", None)
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Give the time, in seconds, for the test to set."""
+    """Return a list with the current time in seconds, which the test sets."""
     now = [0.0]
     monkeypatch.setattr(f"{lasting_failures.__name__}.time.monotonic", lambda: now[0])
     return now
@@ -47,7 +47,7 @@ def function(fail: Fail = failed) -> Function:
 
 
 def test_a_failure_is_told_after_a_while(clock: list[float]) -> None:
-    """X-6: 503 for half a minute, then the event of failure with the error."""
+    """X-6: A step raises `Retry` for half a minute, and then returns its failure event with the error."""
     step, event = function(), hint()
     for clock[0] in (0.0, 15.0, 29.9):
         with pytest.raises(Retry):
@@ -74,7 +74,11 @@ def test_a_failure_is_told_after_a_while(clock: list[float]) -> None:
 def test_the_next_one_of_a_kind_that_fails_for_long_is_told_at_its_first_try(
     clock: list[float], seconds: float, following: BaseCloudEvent, passed: bool, is_told: bool
 ) -> None:
-    """Rule 9: a tick's events would come faster than each fails for half a minute, and their queue grow without end."""
+    """Rule 9: After a reported failure, the next event of the same kind is reported at its first attempt.
+
+    Ticks emit such events faster than each of them can fail for half a minute, so the broker's queue would keep
+    growing.
+    """
     memory = Failing()
     assert not memory.lasts(drift())
     clock[0] = 30.0
@@ -87,9 +91,10 @@ def test_the_next_one_of_a_kind_that_fails_for_long_is_told_at_its_first_try(
 
 
 def test_a_write_of_the_object_is_no_tick(clock: list[float]) -> None:
-    """Rule 9: the status that tells of the failure is a write, too, whose event would be told at once, and so on.
+    """Rule 9: A failing event of the API server is always retried for half a minute before it is reported.
 
-    Objects that are no NodeMaintenance have none in common either.
+    The report writes the status, which causes another event of the API server. If that was reported at once, the cycle
+    would not end. The same rule applies to events about other kinds of objects.
     """
     memory = Failing()
     for item in (maintenance(), {**maintenance(), "kind": "Job"}):
@@ -102,7 +107,10 @@ def test_a_write_of_the_object_is_no_tick(clock: list[float]) -> None:
 
 
 def test_what_waits_for_another_try_is_told_by_itself_alone(clock: list[float]) -> None:
-    """Its answer is that of the try which is under way, and may be lost: it comes again."""
+    """Check that an event that waits for a concurrent attempt is reported only after its own half minute.
+
+    Its reply is that of the attempt in progress, which may be lost, so the event must be delivered again.
+    """
     memory = Failing()
     memory.lasts(drift())
     clock[0] = 30.0
@@ -115,7 +123,7 @@ def test_what_waits_for_another_try_is_told_by_itself_alone(clock: list[float]) 
 
 
 def test_one_that_passed_meanwhile_begins_anew(clock: list[float]) -> None:
-    """Half a minute without success, not half a minute between two failures."""
+    """Check that a success restarts the half minute, even if attempts before and after it fail."""
     outcomes = itertools.cycle([True, False])
 
     def sometimes(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
@@ -129,7 +137,10 @@ def test_one_that_passed_meanwhile_begins_anew(clock: list[float]) -> None:
 
 
 def test_what_has_no_event_of_failure_and_what_is_a_replay_is_tried_again(clock: list[float]) -> None:
-    """`status` has facts to write; a replay is answered as the event itself was."""
+    """Check that a step without a failure event, and any step for a replay, raises `Retry` however long it fails.
+
+    `status` has no failure event, because it has facts to write. A replay gets the same result as the event itself did.
+    """
     replay, writer, step = marks.marked(hint(), "replay-1", dry_run=False), function(retry), function()
     for clock[0] in (0.0, 60.0):
         with pytest.raises(Retry):
@@ -139,7 +150,7 @@ def test_what_has_no_event_of_failure_and_what_is_a_replay_is_tried_again(clock:
 
 
 def test_it_does_not_remember_without_end(clock: list[float]) -> None:
-    """Of more than it keeps, the oldest are forgotten: of what fails, and of what was told."""
+    """Check that the tracker forgets its oldest failing events, and its oldest reported kinds, beyond the limit."""
     memory, failing = Failing(), [drift(node=f"node-{number}") for number in range(KEPT + 1)]
     for event in failing:
         assert not memory.lasts(event)

@@ -1,4 +1,4 @@
-"""One look at a time: what is absorbed, what is looked at again, and that no hint is lost between (design rule 8)."""
+"""Tests of the pass queue: one pass at a time, coalesced hints, and no lost hint (design rule 8)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.functions.hints import node_updated, tick
 
 PATIENCE = 30.0
 NONE = cast("Cluster", None)
-"""These steps ask no cluster."""
+"""Placeholder client; the steps in these tests send no API requests."""
 FIRST = Reference("nodemaintenance.medik8s.io/v1beta1", "first", "uid-1")
 OTHER = Reference("nodemaintenance.medik8s.io/v1beta1", "other", "uid-2")
 
@@ -47,7 +47,7 @@ def evicted(event: BaseCloudEvent, *pods: str, of: Reference = FIRST) -> Replies
 
 
 class Gated:
-    """A step whose every look waits for the test, which says what comes of it."""
+    """A step whose passes each wait until the test sets their outcome."""
 
     def __init__(self, looking: Looking | None = None) -> None:
         rule = Looks(looking or LookingAtPods())
@@ -71,11 +71,14 @@ class Gated:
         assert self._began.acquire(timeout=PATIENCE)
 
     def wake(self, _answer: Future[Replies]) -> None:
-        """What is awaited is there: a look, or an answer without one."""
+        """Release a waiting `await_look` when a response arrives without a pass."""
         self._began.release()
 
     def to_second_look(self, outcome: Callable[[BaseCloudEvent], Replies]) -> Future[Replies]:
-        """A hint is looked at, and during that look another one comes; returns the answer to the first."""
+        """Post a hint, and a second one during its pass, and wait until the second pass starts.
+
+        Returns the response to the first hint.
+        """
         answer = self.post(hint())
         self.await_look()
         self.post(hint(1)).result(PATIENCE)
@@ -89,7 +92,7 @@ class Gated:
 
 @pytest.fixture
 def gated() -> Gated:
-    """Give a step that the test holds in its hand."""
+    """Return a step whose passes the test controls."""
     return Gated()
 
 
@@ -109,14 +112,20 @@ def more(replies: Replies) -> bool:
 
 
 def test_only_functions_that_look_absorb() -> None:
-    """The events of `status`, `record` and `restore` carry facts; `begin`, `cordon` and `taint` act once."""
+    """Check that a function coalesces its events only if they are mere hints.
+
+    Events of `status`, `record` and `restore` carry facts, and `begin`, `cordon` and `taint` act once.
+    """
     looking = {name for name, function in FUNCTIONS.items() if function.looks}
     opted = {"resync-runs", "migrate", "protect", "label-cpu"}
     assert looking == {"evict", "guard", "resync", "renew-certificates", *opted}
 
 
 def test_hints_during_a_look_make_one_more(gated: Gated) -> None:
-    """Three hints: answered at once, and looked after together, in a state as new as the newest of each kind."""
+    """Check that hints during a pass are answered at once and lead to a single further pass.
+
+    That pass gets the newest version of each kind that the hints contain.
+    """
     answer = gated.post(hint())
     gated.await_look()
     absorbed = [
@@ -140,7 +149,10 @@ def test_hints_during_a_look_make_one_more(gated: Gated) -> None:
 
 
 def test_a_hint_during_the_second_look_is_told_by_the_answer(gated: Gated) -> None:
-    """A third look would keep the answer waiting: the answer asks for it."""
+    """Check that the reply requests a further pass for a hint during the second pass.
+
+    A third pass would delay the reply.
+    """
     answer = gated.to_second_look(lambda event: evicted(event, "a"))
     assert gated.post(hint(2)).result(PATIENCE) == []
 
@@ -148,14 +160,18 @@ def test_a_hint_during_the_second_look_is_told_by_the_answer(gated: Gated) -> No
 
     assert more(answer.result(PATIENCE))
     assert len(gated.seen) == 2
-    again = gated.post(hint(3))  # the subject is free
+    again = gated.post(hint(3))  # the key is free again
     gated.await_look()
     gated.end_look(evicted)
     assert not more(again.result(PATIENCE))
 
 
 def test_an_event_that_is_delivered_again_amid_its_look_is_not_absorbed(gated: Gated) -> None:
-    """Who delivers it again does not get the first answer, which may hold the next step; later it does."""
+    """Check that an event redelivered during its own pass raises `Retry`.
+
+    The redelivered event does not receive the first reply, which may contain the next step. After the end of the pass,
+    it causes another one.
+    """
     event = hint()
     answer = gated.post(event)
     gated.await_look()
@@ -173,20 +189,24 @@ def gone(number: int, version: str, of: Reference = FIRST) -> BaseCloudEvent:
 
 
 def is_looked_at(gated: Gated, event: BaseCloudEvent, outcome: Callable[[BaseCloudEvent], Replies] = evicted) -> bool:
-    """Whether a look follows; in: what comes of it."""
+    """Return whether the event causes a pass; `outcome` is the outcome of that pass."""
     before, answer = len(gated.seen), gated.post(event)
     answer.add_done_callback(gated.wake)
-    gated.await_look()  # or the answer
+    gated.await_look()  # also released by a response
     if len(gated.seen) == before:
         assert answer.result(PATIENCE) == []
         return False
     gated.end_look(outcome)
-    gated.await_look()  # the answer
+    gated.await_look()  # released by the response
     return True
 
 
 def test_a_hint_that_the_last_look_has_seen_makes_no_other(gated: Gated) -> None:
-    """A broker that keeps order brings it behind the look; what is newer, or about another object, is looked at."""
+    """Check that a hint about a state that the last pass has seen causes no pass.
+
+    A broker that keeps order delivers such hints after the pass. A newer hint, or one about another object, causes a
+    pass.
+    """
     assert is_looked_at(gated, gone(1, "12"))
 
     assert not is_looked_at(gated, gone(2, "9"))
@@ -197,13 +217,16 @@ def test_a_hint_that_the_last_look_has_seen_makes_no_other(gated: Gated) -> None
 
 
 def test_an_event_that_comes_again_is_looked_at_again(gated: Gated) -> None:
-    """Its answer was lost, and with it what the look has seen."""
+    """Check that a redelivered event causes another pass, because its reply was lost with what the pass found."""
     assert is_looked_at(gated, gone(1, "12"))
     assert is_looked_at(gated, gone(1, "12"))
 
 
 def test_what_says_more_than_which_pods_there_are_is_always_looked_at(gated: Gated) -> None:
-    """Of the budgets the look has seen nothing; a batch that asks for the next one is no state."""
+    """Check that a hint with a version that the last pass did not read causes a pass.
+
+    That pass read no budgets. A batch event that requests the next batch always causes a pass.
+    """
     assert is_looked_at(gated, gone(1, "12"))
 
     assert is_looked_at(gated, hint(2, podsVersion="9", budgetsVersion="9"))
@@ -212,7 +235,7 @@ def test_what_says_more_than_which_pods_there_are_is_always_looked_at(gated: Gat
 
 
 def with_budgets(version: str) -> Callable[[BaseCloudEvent], Replies]:
-    """A look that has seen the budgets in that version."""
+    """Return the outcome of a pass that has seen the budgets in this version."""
     return lambda event: [events.with_data(reply, {"budgetsVersion": version}) for reply in evicted(event, "a")]
 
 
@@ -223,7 +246,10 @@ def opened(number: int, pods: str, budgets: str) -> BaseCloudEvent:
 
 
 def test_an_opening_that_the_last_look_has_seen_makes_no_other(gated: Gated) -> None:
-    """It is often of the same moment as a `pods.gone`; newer in pods or budgets, it is looked at (rule 8)."""
+    """Rule 8: A `budget.opened` whose pods and budgets the last pass has seen causes no pass; a newer one does.
+
+    It is often emitted at the same moment as a `pods.gone`.
+    """
     assert is_looked_at(gated, gone(1, "12"), with_budgets("30"))
 
     assert not is_looked_at(gated, opened(2, "12", "30"))
@@ -233,7 +259,10 @@ def test_an_opening_that_the_last_look_has_seen_makes_no_other(gated: Gated) -> 
 
 
 def test_an_opening_that_is_told_again_is_looked_at(gated: Gated) -> None:
-    """Rule 8: nobody has acted on it, whatever was seen; it names no pods."""
+    """Rule 8: A repeated `budget.opened`, which has no version of pods, always causes a pass.
+
+    It is repeated only because no pass has acted on it, whatever the last pass has seen.
+    """
     assert is_looked_at(gated, gone(1, "12"), with_budgets("30"))
 
     assert is_looked_at(gated, opened(2, "", "30"), with_budgets("30"))
@@ -241,20 +270,23 @@ def test_an_opening_that_is_told_again_is_looked_at(gated: Gated) -> None:
 
 @pytest.mark.parametrize("outcome", [Retry("busy"), Failed("forbidden"), None], ids=["retry", "failed", "nothing"])
 def test_a_look_that_has_seen_nothing_is_no_reason(gated: Gated, outcome: Exception | None) -> None:
-    """It failed, or the maintenance was not active."""
+    """Check that a failed pass, or one without replies, does not count as having seen a state.
+
+    A pass has no replies if the maintenance is not active.
+    """
     assert is_looked_at(gated, gone(1, "12"), raising(outcome) if outcome else lambda _: [])
     assert is_looked_at(gated, gone(2, "9"))
 
 
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have one look known."""
+    """Limit the number of remembered passes to one."""
     monkeypatch.setattr(looks, "KEPT", 1)
 
 
 @pytest.mark.usefixtures("forgetful")
 def test_the_memory_of_looks_is_bounded(gated: Gated) -> None:
-    """The oldest is forgotten, which costs a look."""
+    """Check that the queue forgets the oldest pass beyond the limit, which only costs another pass."""
     assert is_looked_at(gated, gone(1, "12"))
     assert is_looked_at(gated, gone(2, "12", OTHER), lambda event: evicted(event, of=OTHER))
 
@@ -264,7 +296,7 @@ def test_the_memory_of_looks_is_bounded(gated: Gated) -> None:
 
 @pytest.mark.parametrize("error", [Retry("busy"), Failed("forbidden")], ids=["retry", "failed"])
 def test_a_second_look_that_fails_loses_nothing(gated: Gated, error: Exception) -> None:
-    """What the first one evicted is told, and that there is more to see."""
+    """Check that the reply contains the first pass's evictions and requests another pass if the second pass fails."""
     answer = gated.to_second_look(lambda event: evicted(event, "a"))
 
     gated.end_look(raising(error))
@@ -276,7 +308,7 @@ def test_a_second_look_that_fails_loses_nothing(gated: Gated, error: Exception) 
 
 
 def test_a_first_look_that_fails_is_made_again_by_redelivery(gated: Gated) -> None:
-    """Its own event comes again, and the look at that one is newer than what was absorbed."""
+    """Check that the redelivered event repeats a failed first pass, which also covers the coalesced hints."""
     answer = gated.post(hint())
     gated.await_look()
     gated.post(hint(1)).result(PATIENCE)
@@ -292,7 +324,10 @@ def test_a_first_look_that_fails_is_made_again_by_redelivery(gated: Gated) -> No
 
 
 def test_a_first_look_that_can_never_work_is_followed_by_the_one_for_the_hint(gated: Gated) -> None:
-    """`Failed` is answered and not redelivered, so that the hint must be looked after."""
+    """Check that a coalesced hint gets its pass although the first pass ends with `Failed`.
+
+    `Failed` leads to a reply, so the broker does not redeliver the event.
+    """
     answer = gated.to_second_look(raising(Failed("forbidden")))
     gated.end_look(lambda event: evicted(event, "a"))
 
@@ -301,7 +336,11 @@ def test_a_first_look_that_can_never_work_is_followed_by_the_one_for_the_hint(ga
 
 
 def test_an_answer_that_cannot_ask_for_more_is_looked_for_again(gated: Gated) -> None:
-    """Twice nothing to do, as the maintenance had not begun; the hint that says that it has comes during the second."""
+    """Check that a third pass runs for a hint during the second pass, if the reply cannot request another pass.
+
+    Here the first two passes have no replies, because the maintenance has not begun. The hint reports that it has
+    begun.
+    """
     answer = gated.post(hint())
     for number in (1, 2):
         gated.await_look()
@@ -314,7 +353,10 @@ def test_an_answer_that_cannot_ask_for_more_is_looked_for_again(gated: Gated) ->
 
 
 def test_what_rests_since_the_first_look_is_told_with_the_second(gated: Gated) -> None:
-    """The second look did not ask about the pod that a policy has refused; what a budget blocks, it knows better."""
+    """Check that the reply keeps a pod that the first pass put in backoff because a policy rejected its eviction.
+
+    The second pass did not try that pod. For pods blocked by a budget, the second pass has newer results.
+    """
     resting = {"uid": "a", "reason": "Error", "message": "a policy says no", "retryAfter": "2026-01-02T03:04:05Z"}
     blocked = {"uid": "b", "reason": "DisruptionBudget", "message": "budget"}
     answer = gated.post(hint())
@@ -331,7 +373,10 @@ def test_what_rests_since_the_first_look_is_told_with_the_second(gated: Gated) -
 
 
 def test_a_third_look_that_fails_does_not_hide_what_was_evicted(gated: Gated) -> None:
-    """Evicted, drained, and no answer to the look for one more hint: the first answer is told, and asks for a look."""
+    """Check that a failed third pass does not lose the evictions of the first one.
+
+    The second pass found the node drained. The reply is that of the first pass, and requests another pass.
+    """
     answer = gated.to_second_look(lambda event: evicted(event, "a"))
     gated.post(hint(2)).result(PATIENCE)
     gated.end_look(lambda event: [events.event(events.NODE_DRAINED, "evict", FIRST, "node-1", cause=event)])
@@ -344,7 +389,10 @@ def test_a_third_look_that_fails_does_not_hide_what_was_evicted(gated: Gated) ->
 
 @pytest.mark.parametrize("error", [Retry("no time"), BadEvent("a hint that nobody can read")])
 def test_what_a_look_found_is_told_though_the_next_one_fails(error: Exception) -> None:
-    """`guard` has written that it closed the node: made again, its look would find nothing to say (rule 11)."""
+    """Rule 11: The changes of a pass are in the reply to the redelivered event if the next pass failed.
+
+    `guard` changes the node, so a repeated pass would have nothing to report.
+    """
     gated = Gated(guard.LOOKING)
     first, second = node_hint(1), node_hint(2)
     answer = gated.post(first)
@@ -364,7 +412,10 @@ def test_what_a_look_found_is_told_though_the_next_one_fails(error: Exception) -
 
 
 def test_that_a_node_was_drained_is_told_by_no_later_look(gated: Gated) -> None:
-    """It is old by then: the one that comes again says what is."""
+    """Check that a later pass does not report `node.drained` of an earlier pass whose request failed.
+
+    That result may be outdated; the repeated pass reports the current state.
+    """
     answer = gated.to_second_look(
         lambda event: [events.event(events.NODE_DRAINED, "evict", FIRST, "node-1", cause=event)]
     )
@@ -380,7 +431,10 @@ def test_that_a_node_was_drained_is_told_by_no_later_look(gated: Gated) -> None:
 
 
 def test_hints_without_end_are_not_absorbed_for_ever() -> None:
-    """Rule 11: a look that cannot say that there is more ends all the same, and the hint behind it comes once more."""
+    """Rule 11: A request makes a limited number of passes, and a hint during the last one raises `Retry`.
+
+    The reply of these passes cannot request another pass. The broker redelivers the hint.
+    """
     gated = Gated(guard.LOOKING)
     hints = [node_hint(number) for number in range(looks.MOST_LOOKS + 1)]
     answer = gated.post(hints[0])
@@ -402,7 +456,10 @@ def test_hints_without_end_are_not_absorbed_for_ever() -> None:
 
 
 def test_of_several_nodes_the_newest_is_looked_at() -> None:
-    """Hints come out of order: an older one, where all was well, must not hide that the cordon is gone."""
+    """Check that the newest of several coalesced nodes is used.
+
+    Hints arrive out of order, and an older one may show the node before it was uncordoned.
+    """
     nodes = [node_updated({"metadata": {"name": "node-1", "resourceVersion": version}}) for version in ("8", "11", "9")]
 
     assert guard.LOOKING.newest(nodes) is nodes[1]
@@ -418,7 +475,7 @@ def test_drained_in_the_second_look_names_what_the_first_evicted(gated: Gated) -
 
 
 def test_looks_at_one_node_follow_each_other(gated: Gated) -> None:
-    """Another maintenance's hint is not absorbed, and waits for its turn."""
+    """Check that a hint of another maintenance for the same node is not coalesced and waits for the current pass."""
     first = gated.post(hint())
     gated.await_look()
     other = gated.post(hint(of=OTHER))
@@ -439,7 +496,10 @@ def test_looks_at_one_node_follow_each_other(gated: Gated) -> None:
 
 @pytest.mark.parametrize("dry_run", [True, False], ids=["dry-run", "kept"])
 def test_replays_neither_absorb_nor_are_absorbed(gated: Gated, dry_run: bool) -> None:
-    """Who replays wants this event's own answer; and what happens waits for no replay."""
+    """Check that a replay coalesces no hints and is not coalesced.
+
+    The client that replays an event needs that event's own replies, and other events must not wait for a replay.
+    """
     happening = gated.post(hint())
     gated.await_look()
     replay = gated.post(marks.marked(hint(1), "replay-1", dry_run=dry_run))
@@ -454,7 +514,7 @@ def test_replays_neither_absorb_nor_are_absorbed(gated: Gated, dry_run: bool) ->
 
 
 def test_no_hint_is_lost_however_they_come() -> None:
-    """Eight threads, a thousand hints: a look began after each of them, or an answer says that there is more."""
+    """Check with 1000 concurrent hints that a pass starts after each of them, or a reply requests another pass."""
     changes, looked = [0], [0]
     lock = threading.Lock()
 

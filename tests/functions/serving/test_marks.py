@@ -1,4 +1,4 @@
-"""Events that are replayed: run like any other, told to nobody but who asks, and dry where they say so."""
+"""Tests of replayed events: only the client that replays gets the replies, and a dry run stores nothing."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Prepare = Callable[[Functions, Workload, str], BaseCloudEvent]
 
 
 def post(functions: Functions, step: str, event: BaseCloudEvent, accept: str = BATCH, **more: str) -> TestResponse:
-    """Post the event with these extensions beside its own."""
+    """Post the event with additional extensions."""
     message = binary(event)
     headers = {**message.headers, **{f"ce-{name}": value for name, value in more.items()}, "accept": accept}
     return functions.clients[step].post(f"/{step}", data=message.body, headers=headers)
 
 
 def told(response: TestResponse) -> list[Any]:
-    """The events in a batch."""
+    """Return the events of a batch response."""
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == BATCH
     batch: list[Any] = json.loads(response.data)
@@ -43,7 +43,7 @@ def told(response: TestResponse) -> list[Any]:
 
 
 def by_us(entries: list[Object]) -> list[Object]:
-    """The audit entries of our accounts: nodes' heartbeats and controllers go on meanwhile."""
+    """Return the audit entries of the product's accounts, without heartbeats of nodes and writes of controllers."""
     return [entry for entry in entries if entry["user"]["username"].startswith(OURS)]
 
 
@@ -87,7 +87,7 @@ STEPS = {
 def test_a_dry_run_answers_as_ever_and_writes_nothing(
     functions: Functions, work: Workload, audit: Audit, step: str
 ) -> None:
-    """X-2: each step's writes are all sent and none is kept; what it answers carries the marks."""
+    """X-2: A dry run of a step sends all writes, stores none of them, and returns a reply with the same marks."""
     prepare, kind, writes = STEPS[step]
     node = work.node()
     work.pods(node, "a")
@@ -105,7 +105,7 @@ def test_a_dry_run_answers_as_ever_and_writes_nothing(
 
 
 def test_a_dry_status_writes_nothing(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-12: the only writer of the status does not write it either."""
+    """NMO-12: A dry run of `status`, the only writer of the status, does not store the status."""
     item = work.maintenance(work.node())
     begun = functions.begin(item)
     before, kept = len(audit.writes_by()), len(audit.kept())
@@ -118,12 +118,12 @@ def test_a_dry_status_writes_nothing(functions: Functions, work: Workload, audit
 
 
 def test_a_dry_guard_deletes_nothing(functions: Functions, work: Workload, audit: Audit) -> None:
-    """NMO-20: the maintenance of a node that is gone would be deleted, and is not."""
+    """NMO-20: A dry run of `guard` does not delete the maintenance of a node that no longer exists."""
     node = work.node()
     item = work.maintenance(node)
     functions.prepare(item)
     whole = work.read_node(node)
-    # without its owner the garbage collector leaves it to us
+    # without an owner reference, the garbage collector does not delete it
     work.admin.patch(path(item), {"metadata": {"ownerReferences": None}})
     work.delete(f"/api/v1/nodes/{node}")
     before, kept = len(audit.writes_by()), len(audit.kept())
@@ -136,7 +136,10 @@ def test_a_dry_guard_deletes_nothing(functions: Functions, work: Workload, audit
 
 
 def test_a_replay_is_told_to_nobody_who_does_not_ask(functions: Functions, work: Workload) -> None:
-    """X-2: without the header Accept a broker that delivers a replay gets an empty answer: no second chain."""
+    """X-2: A replay without a suitable `Accept` header gets an empty response.
+
+    A broker that delivers a replay therefore does not start a second chain of events.
+    """
     event = functions.begin(work.maintenance(work.node()))
 
     response = post(functions, "cordon", event, accept="*/*", replay="r1")
@@ -145,7 +148,7 @@ def test_a_replay_is_told_to_nobody_who_does_not_ask(functions: Functions, work:
 
 
 def test_a_replay_with_several_answers_posts_none(functions: Functions, work: Workload) -> None:
-    """X-3: resync has several to say, and says them all to who replays; K_SINK is not even set here."""
+    """X-3: A replay of `resync` returns all replies in its response, and needs no `K_SINK`, which is not set here."""
     items = [work.maintenance(work.node()) for _ in range(2)]
 
     found = told(post(functions, "resync", tick(), replay="r1", dryrun="All"))
@@ -155,7 +158,7 @@ def test_a_replay_with_several_answers_posts_none(functions: Functions, work: Wo
 
 @pytest.mark.parametrize("value", ["None", "all", "true", ""])
 def test_another_dry_run_is_refused(functions: Functions, work: Workload, audit: Audit, value: str) -> None:
-    """X-1: a dry run that we might get wrong is no event for us."""
+    """X-1: An event with an unknown value of `dryrun` is rejected, because its sender may not want any writes."""
     event = functions.begin(work.maintenance(work.node()))
     before = len(audit.writes_by())
 
@@ -169,7 +172,7 @@ def test_another_dry_run_is_refused(functions: Functions, work: Workload, audit:
 
 
 def test_a_real_replay_writes_what_is_missing(functions: Functions, work: Workload, audit: Audit) -> None:
-    """X-2: without `dryrun` the step is done; still nobody hears of it."""
+    """X-2: A replay without `dryrun` makes the step's writes; its replies still go only to the client that replays."""
     node = work.node()
     event = functions.begin(work.maintenance(node))
 
@@ -180,7 +183,7 @@ def test_a_real_replay_writes_what_is_missing(functions: Functions, work: Worklo
 
 
 def test_the_figures_know_no_replay(functions: Functions, work: Workload) -> None:
-    """X-2: metrics tell what happened; a replay and the pods it would evict are in none of them."""
+    """X-2: Metrics count neither a replay nor the pods that it would evict."""
     node = work.node()
     work.pods(node, "a")
     event = functions.prepare(work.maintenance(node))
@@ -197,7 +200,7 @@ def figures(functions: Functions) -> list[str]:
 
 
 def test_the_journal_keeps_no_dry_run(functions: Functions) -> None:
-    """X-2: what did not happen is not recorded; a replay that is no dry run is the event that is there already."""
+    """X-2: The journal stores no dry run. A real replay is the event that it contains already."""
     event = tick()
 
     post(functions, "record", event, **DRY)
@@ -206,7 +209,7 @@ def test_the_journal_keeps_no_dry_run(functions: Functions) -> None:
 
 
 def test_the_log_tells_replays_apart(functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture) -> None:
-    """NMO-17, KNM-5: each line of a replay says so, and no line after it."""
+    """NMO-17, KNM-5: Each log line of a replay carries its marks, and no later line does."""
     item: Object = work.maintenance(work.node())
     caplog.handler.setFormatter(JsonLines())
     caplog.clear()
@@ -223,7 +226,7 @@ def test_the_log_tells_replays_apart(functions: Functions, work: Workload, caplo
 
 
 def test_marks_are_inherited(work: Workload) -> None:
-    """X-2: what answers a replay is one, whatever way it goes."""
+    """X-2: A reply to a replay is marked as a replay too."""
     item = work.maintenance("nowhere")
     cause = marks.marked(said(events.NODE_TAINTED, item), "r1", dry_run=True)
 

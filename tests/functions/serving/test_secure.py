@@ -1,4 +1,4 @@
-"""HTTPS with a certificate from a folder: what clients are shown when it changes, and their connections meanwhile."""
+"""Tests of the HTTPS server when its certificate changes: new clients get the new one, open connections keep theirs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = "127.0.0.1"
 
 
 def application() -> web.Application:
-    """Answers with the port of the client, by which a connection is told from another."""
+    """Build an application that responds with the client's port, which identifies the connection."""
 
     async def who(request: web.Request) -> web.Response:
         return web.Response(text=str(request.transport.get_extra_info("peername")[1] if request.transport else 0))
@@ -43,7 +43,7 @@ async def asked(session: ClientSession, port: int) -> str:
 
 
 async def asked_anew(port: int, *authorities: Authority) -> str:
-    """The answer on a connection of its own, to a client that trusts these."""
+    """Return the response on a new connection of a client that trusts these CAs."""
     async with ClientSession(connector=TCPConnector(ssl=trusting(*authorities))) as session:
         return await asked(session, port)
 
@@ -99,7 +99,10 @@ def test_what_cannot_be_used_leaves_the_certificate_before_in_place(tmp_path: Pa
 
 
 def test_a_key_of_another_certificate_is_not_shown(tmp_path: Path) -> None:
-    """As a client would meet it that comes between the writes of the two files."""
+    """Check that the server never uses a key with another key's certificate.
+
+    A client may connect between the writes of the two files.
+    """
     first, second = Authority("first"), Authority("second")
     first.write_certificate(tmp_path, [NAME])
     second.write_certificate(tmp_path / "other", [NAME])
@@ -116,7 +119,10 @@ def test_a_key_of_another_certificate_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_a_secret_as_the_kubelet_mounts_it_is_followed(tmp_path: Path) -> None:
-    """The kubelet writes a new folder and moves one link, `..data`, to it."""
+    """Check that the server uses a new version of a mounted Secret.
+
+    The kubelet writes a new folder and then moves the symlink `..data` to it.
+    """
     old, new = Authority("old"), Authority("new")
     old.write_certificate(tmp_path / "..1", [NAME])
     new.write_certificate(tmp_path / "..2", [NAME])
@@ -135,7 +141,7 @@ def test_a_secret_as_the_kubelet_mounts_it_is_followed(tmp_path: Path) -> None:
 
 
 def test_a_certificate_that_could_not_be_read_for_a_moment_is_tried_again(tmp_path: Path) -> None:
-    """Its files are the same as before: the process had too many open."""
+    """Check that an unchanged certificate is read again after a transient error, such as too many open files."""
     Authority("one").write_certificate(tmp_path, [NAME])
     found = Certificate(tmp_path)
 
@@ -150,7 +156,7 @@ def test_a_certificate_that_could_not_be_read_for_a_moment_is_tried_again(tmp_pa
 
 @contextmanager
 def no_more_files() -> Iterator[None]:
-    """Let the process open none more."""
+    """Lower the limit so that the process cannot open another file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with tempfile.TemporaryFile() as next_one:
         number = next_one.fileno()
@@ -164,7 +170,10 @@ def no_more_files() -> Iterator[None]:
 @pytest.mark.slow
 @proves("NMO-18")
 def test_no_handshake_fails_while_certificates_change(tmp_path: Path) -> None:
-    """Clients that trust both authorities connect without end while the files are written twenty times."""
+    """Check that no handshake fails while the certificate changes twenty times and clients keep connecting.
+
+    The clients trust both CAs.
+    """
     pair = Authority("one"), Authority("two")
     pair[0].write_certificate(tmp_path, [NAME])
 

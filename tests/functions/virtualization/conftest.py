@@ -1,4 +1,4 @@
-"""Virtual machines on the quiet cluster, which go after each test: both steps look at all of them."""
+"""Fixtures: VMIs for tests of `migrate` and `protect`, deleted after each test because both steps read all VMIs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRAINING = {"key": "kubevirt.io/drain", "value": "draining", "effect": "NoSchedu
 
 
 class Machines:
-    """A namespace with virtual machines, and one node that is drained by hand."""
+    """A namespace for VMIs, and a node with a drain taint that an administrator has set."""
 
     def __init__(self, work: Workload) -> None:
         self.work, self.admin = work, work.admin
@@ -28,40 +28,40 @@ class Machines:
         self.node = self.drained()
 
     def drained(self) -> str:
-        """Give another node that is drained by hand."""
+        """Add a drain taint to another node and return its name."""
         name = self.work.node()
         self._drained.append(name)
         self.admin.patch(node_path(name), {"spec": {"taints": [DRAINING]}})
         return name
 
     def taint(self, *taints: Object) -> None:
-        """Give the node these taints and no others."""
+        """Replace the taints of the drained node."""
         self.admin.patch(node_path(self.node), {"spec": {"taints": list(taints)}})
 
     def create(self, body: Object) -> Object:
-        """Create a VMI."""
+        """Create a VMI and return it."""
         return self.admin.create(instances(self.work.namespace), body)
 
     def migrations(self) -> dict[str, str]:
-        """Name of each migration → the VMI that it moves."""
+        """Map the name of each migration to the name of its VMI."""
         items = self.admin.list(migrations(self.work.namespace))["items"]
         return {item["metadata"]["name"]: item["spec"]["vmiName"] for item in items}
 
     def node_of(self, name: str) -> str:
-        """Where a VMI is."""
+        """Return the name of the node on which a VMI runs."""
         return str(self.admin.get(f"{instances(self.work.namespace)}/{name}")["status"]["nodeName"])
 
     def await_elsewhere(self, nodes: list[str], seconds: float) -> None:
-        """Wait until no VMI is on any of these nodes."""
+        """Wait until no VMI runs on any of these nodes."""
         until(self.admin, instances(self.work.namespace), lambda known: not _on(nodes, known.values()), seconds)
 
     def forget_migrations(self) -> None:
-        """Delete all migrations, and what is claimed of any."""
+        """Delete all migrations, and the Lease with the claims on them."""
         self._delete(MIGRATIONS)
         self.admin.run(absent_ok(self.admin.api.request("DELETE", CLAIM_PATH)))
 
     def end(self) -> None:
-        """Take away all of it, and the nodes' taints."""
+        """Delete all migrations, VMIs and KubeVirts, and remove the nodes' taints."""
         for name in self._drained:
             self.admin.patch(node_path(name), {"spec": {"taints": []}})
         self.forget_migrations()
@@ -82,7 +82,7 @@ def _on(nodes: list[str], vmis: Iterable[Object]) -> bool:
 
 @pytest.fixture
 def machines(work: Workload) -> Iterator[Machines]:
-    """Give these."""
+    """Yield a `Machines` with a new namespace and a drained node."""
     one = Machines(work)
     yield one
     one.end()

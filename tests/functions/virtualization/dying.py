@@ -1,4 +1,7 @@
-"""`migrate` on a tick, killed before one of its requests: `dying KUBECONFIG TICK REQUESTS`; 0 where it has no more."""
+"""Runs `migrate` on a tick and kills the process before one of its requests: `dying KUBECONFIG TICK REQUESTS`.
+
+The exit code is -9 after the kill, and 0 if the pass has completed with at most that many requests.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from tests.functions.hints import tick
 
 
 class Dying(Api):
-    """A door whose owner dies when so many requests of `left` have been answered and the next one is due."""
+    """An API client that kills its process instead of sending a request once it has sent `left` requests."""
 
     left = 0
 

@@ -1,4 +1,7 @@
-"""Events about virtual machines whose data somebody forged or spoiled: refused or ignored, and never a 500 (X-1)."""
+"""Fuzz test of `migrate` and `protect` with invalid event data (X-1).
+
+The steps reject or ignore such events, and never respond 500.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ EXAMPLES = 25
 
 
 def sample(machines: Machines, functions: Functions, kind: str) -> CloudEvent:
-    """An honest event of this type, about a machine on a node under maintenance."""
+    """Build a valid event of this type; a `node.tainted` is about a maintenance, any other about a VMI."""
     if kind == events.NODE_TAINTED:
         item = machines.work.maintenance(machines.work.node())
         functions.prepare(item)
@@ -46,7 +49,7 @@ def sample(machines: Machines, functions: Functions, kind: str) -> CloudEvent:
 @proves("X-1")
 @pytest.mark.parametrize(("step", "kind"), CASES, ids=lambda value: value.removeprefix("dev.nodemaintenance."))
 def test_spoiled_data_is_no_crash(machines: Machines, functions: Functions, step: str, kind: str) -> None:
-    """X-1: any field of any other type, wherever it is; and it has nothing migrated that would not be."""
+    """X-1: A field of any other type in the event data causes neither a crash nor a migration."""
     machines.create(vmi("stuck", machines.node, able=UNABLE))
     honest = sample(machines, functions, kind)
     post = poster(functions, step, honest, kind)

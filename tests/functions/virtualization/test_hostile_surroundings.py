@@ -1,4 +1,7 @@
-"""Machines among quotas, budgets and labels of other people: none has a drain shut one down, or wait for ever (X-1)."""
+"""Tests of `migrate` and `protect` with quotas, budgets and labels of other users in their way (X-1).
+
+No drain may shut a VMI down, or wait forever, because of them.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ QUOTAS = {
 def test_beside_a_budget_that_lets_some_go_no_launcher_is_evicted(
     work: Workload, machines: Machines, functions: Functions
 ) -> None:
-    """One for all pods of a namespace, as teams write them: it keeps one of two."""
+    """Check that no virt-launcher pod is evicted although a namespace-wide budget would allow one eviction.
+
+    Users often write such a budget for all pods of a namespace; here it keeps one of two pods.
+    """
     node = work.node()
     for name in ("able", "other"):
         launched(work, vmi(name, node))
@@ -56,7 +62,10 @@ def test_beside_a_budget_that_lets_some_go_no_launcher_is_evicted(
 def test_a_label_on_a_budget_elsewhere_protects_nothing(
     work: Workload, machines: Machines, functions: Functions
 ) -> None:
-    """Whoever knows the uid of a machine may write it anywhere."""
+    """Check that a budget in another namespace with the label of our budgets does not count as a VMI's budget.
+
+    Any user who knows the VMI's uid can write that label.
+    """
     item = machines.create(vmi("able", machines.node))
     elsewhere = work.add_namespace()
     labels = {LABEL: item["metadata"]["uid"]}
@@ -73,7 +82,7 @@ def test_a_label_on_a_budget_elsewhere_protects_nothing(
 def test_a_budget_that_was_edited_is_mended_by_the_tick(
     work: Workload, machines: Machines, functions: Functions
 ) -> None:
-    """It asked for no pod any more."""
+    """Check that a tick restores a budget that was edited so that it protects no pod."""
     machines.create(vmi("able", machines.node))
     functions.answer("protect", tick())
     path = budgets_in(work.namespace)
@@ -90,7 +99,10 @@ def test_a_budget_that_was_edited_is_mended_by_the_tick(
 def test_a_machine_that_says_too_much_leaves_the_others_protected(
     work: Workload, machines: Machines, functions: Functions
 ) -> None:
-    """Whoever may change a VMI writes its status, too: more of it than an annotation holds."""
+    """Check that the other VMIs get their budgets although the status of one VMI is too long for an annotation.
+
+    Any user who may change a VMI can also write its status.
+    """
     loud = machines.create(vmi("a", machines.node))
     machines.admin.create(migrations(work.namespace), migration("by-hand", "a"))
     (moving,) = machines.admin.list(migrations(work.namespace))["items"]
@@ -109,7 +121,11 @@ def test_a_machine_that_says_too_much_leaves_the_others_protected(
 @proves("DRN-8", "DRN-9")
 @pytest.mark.parametrize("step", QUOTAS)
 def test_a_quota_in_one_namespace_leaves_the_others_alone(machines: Machines, functions: Functions, step: str) -> None:
-    """It answers 403. What is refused is told, rests, and takes nobody's slot."""
+    """Check that a quota in one namespace does not affect other namespaces.
+
+    The API server rejects the objects with 403. The rejection is recorded in the Lease and in the budget, the migration
+    backs off, and its slot goes to another VMI.
+    """
     first, second = sorted([machines.work.namespace, machines.work.add_namespace()])
     path = f"/api/v1/namespaces/{first}/resourcequotas"
     machines.admin.create(path, {"metadata": {"name": "none"}, "spec": {"hard": {QUOTAS[step]: "0"}}})
@@ -135,8 +151,11 @@ def test_a_quota_in_one_namespace_leaves_the_others_alone(machines: Machines, fu
 def test_a_budget_that_cannot_be_written_leaves_the_others_protected(
     machines: Machines, functions: Functions, faults: Faults, spoiled: Functions, fault: Fault
 ) -> None:
-    """The webhook of one namespace may be broken. The event is tried again, behind what took all of the first look, and
-    the tick does what is left."""
+    """Check that a budget that cannot be created does not stop the others.
+
+    The webhook of one namespace may be broken. The event is retried and starts with the next VMI, and the tick does the
+    rest.
+    """
     for number in range(3):
         machines.create(vmi(f"vm-{number}", machines.node))
     path = budgets_in(machines.work.namespace)
@@ -157,7 +176,10 @@ def test_a_budget_that_cannot_be_written_leaves_the_others_protected(
 def test_a_machine_behind_budgets_whose_every_write_hangs_is_protected_all_the_same(
     machines: Machines, functions: Functions, faults: Faults, spoiled: Functions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each takes a whole look, and the next one begins behind it, however many there are with nothing to be written."""
+    """Check that a VMI gets its budget although the writes for the two VMIs before it hang.
+
+    Each hanging write takes a whole pass. The next pass starts after it, and skips VMIs without pending writes.
+    """
     made = {item["metadata"]["uid"]: item for item in (create_unable(machines, number) for number in range(8))}
     functions.answer("protect", tick())
     *_, first, second, late = ordered = sorted(made)
@@ -177,7 +199,7 @@ def test_a_machine_behind_budgets_whose_every_write_hangs_is_protected_all_the_s
 
 
 def create_unable(machines: Machines, number: int) -> Object:
-    """A machine that cannot be migrated, which its budget says."""
+    """Create a VMI that cannot be migrated; its budget will state that reason."""
     return machines.create(vmi(f"vm-{number}", machines.node, able=UNABLE))
 
 
@@ -185,7 +207,10 @@ def create_unable(machines: Machines, number: int) -> Object:
 def test_while_another_install_has_the_claim_nothing_is_migrated_or_protected(
     machines: Machines, functions: Functions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two that are set up differently would write over each other's words."""
+    """Check that both steps write nothing while another install holds the install lease.
+
+    Two installs with different settings would overwrite each other's annotations.
+    """
     machines.create(vmi("able", machines.node))
     monkeypatch.setattr(acting, "CLAIMS", acting.Claims())
     drop(machines.admin)
@@ -203,7 +228,10 @@ def test_while_another_install_has_the_claim_nothing_is_migrated_or_protected(
 def test_on_more_nodes_than_are_read_one_by_one_the_drained_one_is_found(
     machines: Machines, functions: Functions
 ) -> None:
-    """They are listed, which takes another right, and no request for each."""
+    """Check that a drained node is found among more nodes than the step reads one by one.
+
+    The step then lists the nodes, which needs the `list` permission instead of one request per node.
+    """
     names = [machines.node, *(machines.work.node() for _ in range(ONE_BY_ONE))]
     space = instances(machines.work.namespace)
     machines.admin.together(*(machines.admin.api.create(space, vmi(name, name)) for name in names))

@@ -1,4 +1,4 @@
-"""Creations of migrations that have no answer, on a real API server: what is tried again, what rests, and its slot."""
+"""Tests of migrations whose creation had no response, on a real API server: retries, backoff and migration slots."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ FAULTS = {
 def test_one_whose_creation_has_no_answer_once_is_created_by_the_same_event(
     machines: Machines, functions: Functions, faults: Faults, spoiled: Functions, fault: Fault
 ) -> None:
-    """The same look creates the other one. It keeps its slot and its claim, and nothing says that anything failed."""
+    """Check that a migration whose creation had no response is created when its event is redelivered.
+
+    The first pass still creates the other migration. The missing one keeps its slot and its claim, and no failure is
+    recorded.
+    """
     for number in range(3):
         machines.create(vmi(f"vm-{number}", machines.node))
     event = tick()
@@ -58,7 +62,11 @@ def test_one_whose_creation_has_no_answer_once_is_created_by_the_same_event(
 def test_one_whose_creation_has_no_answer_twice_rests(
     machines: Machines, functions: Functions, faults: Faults, spoiled: Functions, fault: Fault, *, may_come: bool
 ) -> None:
-    """As is told. Where it may still be created it keeps its slot, under nobody's claim; else the next one has it."""
+    """Check that a migration whose creation had no response twice backs off, with the error in the Lease.
+
+    If the API server may still create it, it keeps its slot, but no attempt owns its claim. Otherwise another migration
+    gets the slot.
+    """
     for number in range(3):
         machines.create(vmi(f"vm-{number}", machines.node))
     event = tick()

@@ -1,4 +1,4 @@
-"""`migrate` on a real API server, with KubeVirt's own kinds."""
+"""Tests of `migrate` on a real API server with KubeVirt's CRDs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ MEDIK8S: Object = {"key": "medik8s.io/drain", "effect": "NoSchedule"}
 
 @proves("DRN-7", "DRN-8", "OSV-2", "X-3a")
 def test_each_machine_that_can_migrate_has_one_migration(machines: Machines, functions: Functions) -> None:
-    """The taint was set by hand, with a value; who cannot, or does not want to, has none. Again nothing is written."""
+    """Check that each migratable VMI with `LiveMigrate` on a drained node gets one migration, and no second one.
+
+    An administrator has set the taint, with a value. VMIs that cannot or should not migrate get none.
+    """
     able = machines.create(vmi("able", machines.node))
     machines.create(vmi("unable", machines.node, able=UNABLE))
     machines.create(vmi("plain", machines.node, strategy=None))
@@ -40,7 +43,7 @@ def test_each_machine_that_can_migrate_has_one_migration(machines: Machines, fun
 
 @proves("C3", "DRN-8")
 def test_the_other_key_does_the_same(machines: Machines, functions: Functions) -> None:
-    """Whichever group a maintenance is of; without a taint nothing migrates."""
+    """Check that the medik8s drain taint causes migrations too, and that none starts without a taint."""
     machines.taint()
     machines.create(vmi("able", machines.node))
     functions.answer("migrate", tick())
@@ -53,7 +56,7 @@ def test_the_other_key_does_the_same(machines: Machines, functions: Functions) -
 
 @proves("OSV-2")
 def test_one_that_becomes_migratable_migrates(machines: Machines, functions: Functions) -> None:
-    """Its condition is all that was in the way."""
+    """Check that a VMI migrates once its condition `LiveMigratable` becomes True."""
     item = machines.create(vmi("late", machines.node, able=UNABLE))
     functions.answer("migrate", tick())
     assert machines.migrations() == {}
@@ -65,7 +68,7 @@ def test_one_that_becomes_migratable_migrates(machines: Machines, functions: Fun
 
 @proves("DRN-8")
 def test_two_migrate_from_a_node_at_once(machines: Machines, functions: Functions) -> None:
-    """The next one goes when one of them is done, and no migration is made twice meanwhile."""
+    """Check that at most two VMIs of a node migrate at once, and that the next one starts when one has finished."""
     for number in range(4):
         machines.create(vmi(f"vm-{number}", machines.node))
     for _ in range(2):
@@ -80,7 +83,7 @@ def test_two_migrate_from_a_node_at_once(machines: Machines, functions: Function
 
 @proves("DRN-8")
 def test_a_migration_by_hand_is_enough(machines: Machines, functions: Functions) -> None:
-    """No second one for a machine that is on its way."""
+    """Check that a VMI that an administrator is migrating gets no second migration."""
     machines.create(vmi("moved", machines.node))
     machines.admin.create(migrations(machines.work.namespace), migration("by-hand", "moved"))
 
@@ -90,7 +93,10 @@ def test_a_migration_by_hand_is_enough(machines: Machines, functions: Functions)
 
 @proves("DRN-9")
 def test_a_failed_migration_is_not_tried_again_at_once(machines: Machines, functions: Functions) -> None:
-    """Its pause is reckoned from what the migration says of itself."""
+    """Check that a failed migration is retried only after a backoff.
+
+    The backoff starts at the failure time in the migration's own status.
+    """
     machines.create(vmi("failing", machines.node))
     functions.answer("migrate", tick())
     finish(machines, "failing", "Failed")
@@ -101,7 +107,10 @@ def test_a_failed_migration_is_not_tried_again_at_once(machines: Machines, funct
 
 @proves("DRN-9", "X-3")
 def test_of_migrations_that_failed_the_newest_are_left(machines: Machines, functions: Functions) -> None:
-    """Some a look, so that those of one that fails for ever do not fill it; none that somebody else has made."""
+    """Check that each pass deletes a limited number of old failed migrations and keeps the newest ones.
+
+    Otherwise the failures of a VMI that never migrates would fill every pass. Migrations of other clients stay.
+    """
     item = machines.create(vmi("failing", machines.node))
     names = [f"evacuation-{item['metadata']['uid']}-{number}" for number in range(1, KEPT + DELETED_AT_ONCE + 3)]
     path = migrations(machines.work.namespace)
@@ -120,7 +129,10 @@ def test_of_migrations_that_failed_the_newest_are_left(machines: Machines, funct
 def test_what_is_claimed_is_created_by_its_attempt_or_later(
     machines: Machines, functions: Functions, *, again: bool
 ) -> None:
-    """What died behind its claim goes on when its event is delivered again; another one waits until it is over."""
+    """Check that a claimed migration is created by the claiming event, or by any event after the claim has expired.
+
+    A process may die after its claim. Its redelivered event then continues with the claim.
+    """
     item, event = machines.create(vmi("able", machines.node)), tick()
     name, now = f"evacuation-{item['metadata']['uid']}-1", datetime.now(timezone.utc)
     mine = Claim(event.get_id() if again else "another", machines.node, now + LEASE)
@@ -139,7 +151,10 @@ def test_what_is_claimed_is_created_by_its_attempt_or_later(
 def test_who_was_held_up_creates_nothing_late(
     machines: Machines, functions: Functions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Count the slot of a creation that hangs until the step's time is over: the next step exceeds no limit."""
+    """Check that a creation that hangs until the step's deadline still occupies its slot.
+
+    The next pass therefore exceeds no limit.
+    """
     for number in range(3):
         machines.create(vmi(f"vm-{number}", machines.node))
     path = migrations(machines.work.namespace)
@@ -160,7 +175,10 @@ def test_who_was_held_up_creates_nothing_late(
 
 @proves("DRN-8")
 def test_the_server_gives_a_migration_up_in_time(machines: Machines, functions: Functions, audit: Audit) -> None:
-    """It is told when: what hangs in a webhook must not come when its slot is another one's."""
+    """Check that a creation passes its time limit to the API server.
+
+    A request that hangs in a webhook must not create a migration after another one got its slot.
+    """
     machines.create(vmi("able", machines.node))
     functions.answer("migrate", tick())
 
@@ -170,7 +188,10 @@ def test_the_server_gives_a_migration_up_in_time(machines: Machines, functions: 
 
 @proves("DRN-8")
 def test_a_claim_is_written_before_what_it_is_for(machines: Machines, functions: Functions, audit: Audit) -> None:
-    """Two processes see the same claim, and the one that comes late is refused. At last it is taken off again."""
+    """Check that the claim is written before the migration is created, and removed afterwards.
+
+    Concurrent processes therefore see the claim, and the write of the slower one is rejected.
+    """
     machines.create(vmi("able", machines.node))
     functions.answer("migrate", tick())
 
@@ -183,7 +204,7 @@ def test_a_claim_is_written_before_what_it_is_for(machines: Machines, functions:
 
 @proves("DRN-10")
 def test_beside_kubevirt_nothing_is_made(machines: Machines, functions: Functions, audit: Audit) -> None:
-    """Its object is there: migrations are its own."""
+    """Check that no migration is created while a KubeVirt object exists, because KubeVirt migrates the VMIs itself."""
     machines.create(vmi("able", machines.node))
     install_kubevirt(machines)
 
@@ -193,14 +214,14 @@ def test_beside_kubevirt_nothing_is_made(machines: Machines, functions: Function
 
 
 def install_kubevirt(machines: Machines) -> None:
-    """Create the object by which KubeVirt is known."""
+    """Create a KubeVirt object, by which the steps detect KubeVirt."""
     namespace = machines.work.namespace
     body = {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {}}
     machines.admin.create(f"/apis/kubevirt.io/v1/namespaces/{namespace}/kubevirts", body)
 
 
 def finish(machines: Machines, instance: str, phase: str) -> None:
-    """Have the migrations of a machine end."""
+    """Set the phase of all migrations of a VMI."""
     for name, moved in machines.migrations().items():
         if moved == instance:
             path = f"{migrations(machines.work.namespace)}/{name}/status"

@@ -1,4 +1,4 @@
-"""`migrate` in many processes at once, killed, and asked twice: none for a machine twice, never more than may be."""
+"""Tests of `migrate` in many concurrent or killed processes: no VMI migrates twice, and no limit is exceeded."""
 
 from __future__ import annotations
 
@@ -40,16 +40,22 @@ pytestmark = pytest.mark.slow
 
 SEED, PROCESSES, SECONDS = 1, 6, 60.0
 SLOWEST, ROUNDS = 0.03, 300
-"""Seconds that a request is held up for, and conditions that change before all machines are migratable."""
+"""Maximum delay of a request in seconds, and random condition changes before all VMIs are migratable."""
 FEWEST_REQUESTS = 8
-"""Of one look that creates two: four lists, node, lease and its write, and one for each."""
+"""Minimum requests of a pass that creates two migrations.
+
+There are four lists, the reads of the node and the Lease, a write of the Lease, and the two creations.
+"""
 
 
 @proves("DRN-8", "X-2")
 def test_killed_before_any_of_its_requests_it_makes_none_twice(
     machines: Machines, functions: Functions, quiet: LocalCluster
 ) -> None:
-    """By SIGKILL, at each in turn; its event, delivered again, ends what was begun, and begins nothing beside it."""
+    """Check that a process killed before any one of its requests causes no duplicate migration.
+
+    The redelivered event completes what was begun and creates nothing else.
+    """
     for number in range(4):
         machines.create(vmi(f"vm-{number}", machines.node))
     kubeconfig = str(quiet.kubeconfig_for(access.service_account("migrate")))
@@ -72,8 +78,10 @@ def test_killed_before_any_of_its_requests_it_makes_none_twice(
 def test_who_sees_other_machines_as_the_next_exceeds_no_bound(
     machines: Machines, functions: Functions, quiet: LocalCluster, moment: str
 ) -> None:
-    """Between one's reading and its write the others become migratable, and another process looks. Of both only the
-    first to claim creates."""
+    """Check that of two processes that see different migratable VMIs, only the first to claim creates migrations.
+
+    Between the read and the write of one process, the other VMIs become migratable and another process makes a pass.
+    """
     made = [machines.create(vmi(f"vm-{number}", machines.node, able=able(number < 2))) for number in range(4)]
     other = Cluster(str(quiet.kubeconfig_for(access.service_account("migrate"))))
     if moment == "a later claim":
@@ -97,7 +105,7 @@ def test_who_sees_other_machines_as_the_next_exceeds_no_bound(
 
 
 def able(is_so: bool) -> Object:
-    """The condition that says whether a machine can be migrated."""
+    """Return the condition that states whether a VMI is migratable."""
     return ABLE if is_so else UNABLE
 
 
@@ -106,7 +114,10 @@ def able(is_so: bool) -> Object:
 def test_many_processes_with_events_twice_and_shuffled_keep_the_bounds(
     machines: Machines, quiet: LocalCluster, sources: int, each: int, most: int
 ) -> None:
-    """All of them migrate, each once; a watch sees how many do at any moment."""
+    """Check that concurrent processes with repeated, unordered events migrate each VMI once and exceed no limit.
+
+    A watch counts the migrations in progress at any moment.
+    """
     nodes = [machines.node, *(machines.drained() for _ in range(sources - 1))]
     names = [f"vm-{number}" for number in range(sources * each)]
     for number, name in enumerate(names):
@@ -127,7 +138,7 @@ def test_many_processes_with_events_twice_and_shuffled_keep_the_bounds(
 
 
 def hints(machines: Machines, names: list[str]) -> list[BaseCloudEvent]:
-    """One of each kind about each machine."""
+    """Build a hint of each type about each VMI and migration, and a tick."""
     found: list[BaseCloudEvent] = [tick()]
     for name, kind, of in itertools.product(names, (events.REFERENCE_UPDATED, events.REFERENCE_DELETED), KINDS):
         metadata = {"name": name, "namespace": machines.work.namespace}
@@ -139,7 +150,7 @@ KINDS = (INSTANCE, MIGRATION)
 
 
 class Slow(Api):
-    """A door behind a network where each request takes its time: what was read is old when it is acted upon."""
+    """An API client that delays each request, so that its reads are outdated when it writes."""
 
     chance = Random(SEED)
 
@@ -149,7 +160,7 @@ class Slow(Api):
 
 
 def process(kubeconfig: str, known: list[BaseCloudEvent], seed: int, done: threading.Event) -> int:
-    """Looks at hints in any order, also at those that it had, with a door of its own; how often it was refused."""
+    """Run `migrate` with random hints until `done` is set, with its own API client; return the number of rejections."""
     chance, refused = Random(SEED + seed), 0
     cluster = Cluster(kubeconfig)
     cluster.api = cluster.run(Slow.connect(kubeconfig))
@@ -164,7 +175,7 @@ def process(kubeconfig: str, known: list[BaseCloudEvent], seed: int, done: threa
 
 @contextmanager
 def playing(machines: Machines, done: threading.Event) -> Iterator[None]:
-    """Have each migration end where its machine is on another node."""
+    """Finish each migration within the block, with its VMI on another node."""
     with ThreadPoolExecutor(1) as thread:
         played = thread.submit(play, machines, done)
         yield
@@ -173,9 +184,9 @@ def playing(machines: Machines, done: threading.Event) -> Iterator[None]:
 
 
 def play(machines: Machines, done: threading.Event) -> None:
-    """The machine moves first, as with KubeVirt: for a moment its migration still runs.
+    """Move each migrating VMI, and then end its migration, as KubeVirt does in this order.
 
-    For some rounds one machine or another is not migratable, so that who looks sees other ones as the next.
+    For the first rounds, VMIs are migratable at random, so that processes see different ones as the next.
     """
     where, chance, rounds = migrations(machines.work.namespace), Random(SEED), itertools.count()
     while not done.wait(0.02):

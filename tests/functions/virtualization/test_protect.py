@@ -1,4 +1,4 @@
-"""`protect` on a real API server, with KubeVirt's own kinds and the disruption controller."""
+"""Tests of `protect` on a real API server with KubeVirt's CRDs and the disruption controller."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.proofs import proves
 from tests.workload import Workload, audit, pod_on
 
 COLLECTED_SECONDS = 60.0
-"""The garbage collector looks for kinds that are new every 30 s, and deletes nothing of their objects' before that."""
+"""Timeout for garbage collection: the collector discovers new kinds only every 30 s, and their objects after that."""
 
 
 def budgets(machines: Machines) -> dict[str, Object]:
@@ -28,7 +28,7 @@ def budgets(machines: Machines) -> dict[str, Object]:
 
 @proves("DRN-9", "DRN-7", "X-3a")
 def test_a_machine_that_migrates_has_a_budget_as_long_as_it_is_there(machines: Machines, functions: Functions) -> None:
-    """One for each with the strategy, on whatever node; it goes with its machine."""
+    """Check that each VMI with `LiveMigrate`, on any node, has one budget, which is garbage-collected with the VMI."""
     item = machines.create(vmi("able", "another-node"))
     machines.create(vmi("plain", "another-node", strategy=None))
     for _ in range(2):
@@ -41,7 +41,10 @@ def test_a_machine_that_migrates_has_a_budget_as_long_as_it_is_there(machines: M
 
 @proves("DRN-9", "OSV-2")
 def test_a_drain_says_what_a_launcher_pod_waits_for(work: Workload, functions: Functions, machines: Machines) -> None:
-    """First that it cannot migrate and why; then, since that has changed, that it migrates. It is not evicted."""
+    """Check that a blocked virt-launcher pod reports why its VMI cannot migrate, and later that it is migrating.
+
+    The pod is never evicted.
+    """
     node = work.node()
     item = launched(work, vmi("late", node, able=UNABLE))
     functions.answer("protect", tick())
@@ -59,7 +62,7 @@ def test_a_drain_says_what_a_launcher_pod_waits_for(work: Workload, functions: F
 
 
 def blocked(functions: Functions) -> tuple[str, str]:
-    """What `evict` says of the one pod that is left, when `protect` has it look."""
+    """Run `protect` and then `evict`; return the reason and the message of the only blocked pod."""
     changed = functions.answer("protect", tick())
     assert changed is not None
     assert changed.get_type() == events.LAUNCHERS_CHANGED
@@ -71,7 +74,7 @@ def blocked(functions: Functions) -> tuple[str, str]:
 
 
 def counted(machines: Machines, item: Object) -> None:
-    """Wait until the disruption controller has seen the pod."""
+    """Wait until the disruption controller has counted the VMI's pod."""
     path = f"{budgets_in(machines.work.namespace)}/launcher-{item['metadata']['uid']}"
     machines.work.wait_for(path, lambda found: bool(found and found.get("status", {}).get("currentHealthy") == 1))
 
@@ -80,7 +83,10 @@ def counted(machines: Machines, item: Object) -> None:
 def test_beside_kubevirt_a_budget_of_ours_goes_when_another_one_stands(
     machines: Machines, functions: Functions
 ) -> None:
-    """Not before: for a moment without any, a drain would shut the machine down. None is made anew."""
+    """Check that with KubeVirt a budget of ours is deleted only once KubeVirt's budget exists, and is not recreated.
+
+    If there was no budget for a moment, a drain would shut the VMI down.
+    """
     item = machines.create(vmi("able", machines.node))
     uid = item["metadata"]["uid"]
     functions.answer("protect", tick())
@@ -110,7 +116,11 @@ def test_beside_kubevirt_a_budget_of_ours_goes_when_another_one_stands(
 def test_where_kubevirt_does_not_know_the_taint_it_is_asked_by_an_eviction(
     work: Workload, machines: Machines, functions: Functions, strategy: str, remedy: str
 ) -> None:
-    """Which its budget refuses, and virt-api with it; once, and again with each tick. The budget says what helps."""
+    """Check that `evict` requests the evacuation by an eviction if KubeVirt does not react to the drain taint.
+
+    It sends one eviction per event, which is rejected because of the budget. The blocked pod's message contains the
+    remedy.
+    """
     node = work.node()
     item = launched(work, vmi("unheard", node, strategy=strategy))
     owner = {"apiVersion": item["apiVersion"], "kind": item["kind"], "name": "unheard", "uid": item["metadata"]["uid"]}
@@ -138,7 +148,10 @@ def test_where_kubevirt_does_not_know_the_taint_it_is_asked_by_an_eviction(
 def test_the_pod_that_a_machine_migrates_to_is_not_evicted(
     work: Workload, machines: Machines, functions: Functions
 ) -> None:
-    """It is pending, so the API server would ask no budget; without it the migration fails."""
+    """Check that the target pod of a migration is not evicted, because the migration would fail.
+
+    The pod is pending, so the API server would evict it without checking a budget.
+    """
     node = work.node()
     item = machines.create(vmi("moving", "another-node"))
     labels = {"kubevirt.io": "virt-launcher", CREATED_BY: item["metadata"]["uid"], TARGET: "uid-of-the-migration"}
@@ -156,7 +169,7 @@ def test_the_pod_that_a_machine_migrates_to_is_not_evicted(
 
 @proves("DRN-9", "DRN-7")
 def test_the_budget_goes_with_the_strategy(machines: Machines, functions: Functions) -> None:
-    """Whoever takes `LiveMigrate` off a machine has it evicted as any other; nothing of ours is in the way."""
+    """Check that the budget is deleted when a user removes `LiveMigrate` from the VMI, so that it can be evicted."""
     item = machines.create(vmi("fickle", "another-node"))
     functions.answer("protect", tick())
     assert len(budgets(machines)) == 1
@@ -167,6 +180,6 @@ def test_the_budget_goes_with_the_strategy(machines: Machines, functions: Functi
 
 
 def announced(machines: Machines, item: Object) -> list[Object]:
-    """The Events about a machine."""
+    """Return the Events about a VMI."""
     found = machines.admin.list(events_path(machines.work.namespace))["items"]
     return [each for each in found if each["involvedObject"].get("uid") == item["metadata"]["uid"]]

@@ -1,4 +1,4 @@
-"""How long each write of a look at budgets may take, by the deadline that it meets."""
+"""Tests of the time limits of the writes in a pass of `protect`, which depend on the pass's deadline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kube.door.deadline import seconds_left, within
 
 LOOK_SECONDS = 1.6
 MARGIN = 0.15
-"""What a busy computer may need between two lines."""
+"""Tolerance in seconds for delays on a busy machine."""
 
 
 def seconds_of_writes(writes: Writes, look_seconds: float, count: int) -> list[float]:
@@ -21,7 +21,10 @@ def seconds_of_writes(writes: Writes, look_seconds: float, count: int) -> list[f
 
 
 def test_the_first_write_of_a_look_may_be_slow_and_no_other_one() -> None:
-    """Looks begin with one machine after another, so that a slow webhook keeps no budget from being written."""
+    """Check that a pass's first write gets all unreserved time, and each later one a fixed limit.
+
+    Passes start with different VMIs in turn, so even a slow webhook prevents no budget from being written.
+    """
     writes = Writes()
     first, *others = seconds_of_writes(writes, LOOK_SECONDS, 3)
 
@@ -31,7 +34,7 @@ def test_the_first_write_of_a_look_may_be_slow_and_no_other_one() -> None:
 
 
 def test_a_first_write_late_in_a_look_has_as_much_time_as_any() -> None:
-    """It leaves less for what comes behind it, as the others do; where there is not even that it is not tried."""
+    """Check that a late first write gets the usual limit, and is not sent if less time than the reserve is left."""
     writes = Writes()
 
     assert seconds_of_writes(writes, WRITE_SECONDS, 1) == pytest.approx([WRITE_SECONDS], abs=MARGIN)

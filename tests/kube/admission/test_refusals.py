@@ -1,4 +1,4 @@
-"""Who is in the way of a new NodeMaintenance, and what is said of him."""
+"""Tests of which NodeMaintenances conflict with a new one, and of the denial messages."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def other(name: str = "other", api_version: str = MEDIK8S.api_version, **metadat
     ("known", "stands"),
     [
         (other(), True),
-        (other("nm", KUBEVIRT.api_version), True),  # the same name in another group is another object
-        (other(deletionTimestamp="2026-01-01T00:00:00Z"), True),  # it has the node until that is given back
-        (other("nm"), False),  # the server itself says that it is there
+        (other("nm", KUBEVIRT.api_version), True),  # a different object: the API group differs
+        (other(deletionTimestamp="2026-01-01T00:00:00Z"), True),  # it holds the node until its finalizer is removed
+        (other("nm"), False),  # the API server itself reports that it already exists
         (other(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["example.com/x"]), False),
         ({**other(), "status": {"errorOnLeaseCount": 4}}, False),
     ],

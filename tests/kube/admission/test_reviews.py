@@ -1,4 +1,4 @@
-"""AdmissionReviews, in and out."""
+"""Tests of parsing and building AdmissionReviews."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is warned of before a drain, on plain dicts."""
+"""Tests of the admission warnings about a drain, on plain dicts."""
 
 from __future__ import annotations
 
@@ -98,7 +98,10 @@ def test_pods_under_two_budgets_are_named() -> None:
     ("expected", "needed", "never"), [(3, 3, True), (3, 4, True), (4, 3, False), (0, 0, False), (0, 1, False)]
 )
 def test_a_budget_over_all_of_its_pods_never_lets_one_go(expected: int, needed: int, never: bool) -> None:
-    """`maxUnavailable: 0` and a `minAvailable` of all replicas alike."""
+    """Require all pods exactly if `desiredHealthy` is at least `expectedPods` and there are pods.
+
+    This covers both `maxUnavailable: 0` and a `minAvailable` of all replicas.
+    """
     assert never_admits(counted("b", expected=expected, needed=needed)) is never
 
 

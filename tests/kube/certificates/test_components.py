@@ -1,4 +1,4 @@
-"""Schedules: when a certificate of each component is due, and from when on a new one is valid."""
+"""Tests of the renewal schedules of each component and of the validity period of certificates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
     ],
 )
 def test_authority_and_server_are_renewed_on_the_components_schedule(component: str, age: timedelta, due: bool) -> None:
-    """OSV-21: every day, every 15 days, every year; the serial changes at the due time."""
+    """OSV-21: CA and serving certificate get new serials after the component's period (1, 15 or 365 days)."""
     world = World(component, "api")
     world.settle()
     before = world.serial("api"), world.serial(world.component.authority)
@@ -63,7 +63,7 @@ def test_nothing_begins_in_the_future_and_no_server_outlives_its_authority(compo
 
 @proves("OSV-21")
 def test_a_clock_that_was_ahead_leaves_nothing_that_is_not_valid_yet() -> None:
-    """What was issued by a clock of tomorrow is replaced: no client takes it today."""
+    """Certificates issued by a clock that was a day ahead are replaced, because no client accepts them yet."""
     world = World("kubevirt", "api")
     world.now += DAY
     world.settle()

@@ -1,4 +1,4 @@
-"""What is put into an object that asks for a CA bundle: the bundle, and the rules that wait for it."""
+"""Tests of what is injected into a CA injection target: the CA bundle and the annotated webhook rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OTHER = {"apiGroups": ["other.example.com"], "operations": ["CREATE"]}
 
 
 def configuration(rules: str | None, *webhooks: dict[str, Any]) -> Object:
-    """A configuration with such webhooks, and the annotation unless it is None."""
+    """Return a configuration with these webhooks and, unless `rules` is None, with the rules annotation."""
     annotations = {} if rules is None else {RULES: rules}
     metadata = {"name": "hook", "resourceVersion": "7", "annotations": annotations}
     hooks = [{"clientConfig": {}, **webhook} for webhook in webhooks]
@@ -23,7 +23,7 @@ def configuration(rules: str | None, *webhooks: dict[str, Any]) -> Object:
 
 
 def test_the_rules_come_with_the_bundle() -> None:
-    """In one patch; a webhook that has rules keeps its own."""
+    """Inject the bundle and the annotated rules in one patch; a webhook that already has rules keeps them."""
     carrier = configuration(json.dumps([RULE]), {}, {"rules": [OTHER]})
 
     patch = injected(carrier, "bundle")
@@ -34,7 +34,10 @@ def test_the_rules_come_with_the_bundle() -> None:
 
 
 def test_rules_that_were_taken_off_are_due() -> None:
-    """As after an upgrade from a configuration that was applied with rules in it."""
+    """Annotated rules that a webhook lacks must be injected again.
+
+    An upgrade removes them if an earlier version applied the configuration with rules in the manifest.
+    """
     carrier = configuration(json.dumps([RULE]), {})
     whole = {**carrier, **injected(carrier, "bundle"), "metadata": carrier["metadata"]}
     assert carries(whole, "bundle")
@@ -45,7 +48,7 @@ def test_rules_that_were_taken_off_are_due() -> None:
 
 
 def written_by(*managers: str) -> list[Object]:
-    """The `managedFields` of a configuration to whose webhook `hook` these have written rules."""
+    """Return the `managedFields` of a configuration whose webhook `hook` got its rules from these managers."""
     fields: Object = {"f:webhooks": {'k:{"name":"hook"}': {"f:rules": {}}}}
     return [{"manager": manager, "fieldsV1": fields} for manager in managers]
 
@@ -54,7 +57,7 @@ def written_by(*managers: str) -> list[Object]:
     ("managers", "kept"), [(["nodemaintenance"], False), (["nodemaintenance", "kubectl"], True), (["kubectl"], True)]
 )
 def test_rules_that_we_wrote_follow_the_annotation(managers: list[str], kept: bool) -> None:
-    """An upgrade changes the annotation; rules that somebody else wrote, too, stay as they are."""
+    """Replace our own rules after an upgrade changed the annotation, but keep rules that another manager wrote too."""
     carrier = configuration(json.dumps([RULE]), {"name": "hook", "rules": [OTHER]})
     carrier = {**carrier, **injected(carrier, "bundle"), "metadata": carrier["metadata"]}
     carrier["metadata"]["managedFields"] = written_by(*managers)
@@ -64,7 +67,7 @@ def test_rules_that_we_wrote_follow_the_annotation(managers: list[str], kept: bo
 
 
 def test_what_the_server_adds_to_a_rule_is_no_difference() -> None:
-    """Else the configuration would be written with every tick."""
+    """Ignore defaults that the API server adds to a rule; otherwise each tick would write the configuration."""
     short = {"apiGroups": ["example.com"], "operations": ["CREATE"]}
     carrier = configuration(json.dumps([short]), {"name": "hook", "rules": [{**short, "scope": "*"}]})
     carrier = {**carrier, **injected(carrier, "bundle"), "metadata": carrier["metadata"]}

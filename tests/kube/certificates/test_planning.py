@@ -1,4 +1,4 @@
-"""What comes next: every state of a component's Secrets, and that no state between two writes locks a client out."""
+"""Tests of the planned certificate writes: each state of a component, and clients' trust between any two writes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LITTLE = timedelta(seconds=1)
 
 @pytest.fixture
 def world() -> World:
-    """A component with two servers that are served."""
+    """Return a settled scenario: one component with two servers that have certificates."""
     made = World("kubevirt", "api", "handler")
     made.settle()
     return made
 
 
 def webhook(world: World) -> None:
-    """What asks for the bundle by the annotation."""
+    """Add a webhook configuration that requests the CA bundle by annotation."""
     metadata = {"annotations": {INJECT: f"{SPACE}/api"}}
     world.put("ValidatingWebhookConfiguration", "hook", {"metadata": metadata, "webhooks": [{"clientConfig": {}}]})
 
@@ -54,7 +54,7 @@ def test_where_nothing_is_due_nothing_is_written(world: World) -> None:
 
 @proves("OSV-22")
 def test_a_new_authority_is_published_beside_the_old_one_before_any_server_shows_it(world: World) -> None:
-    """The order of the writes, and that nothing moves on before the pause is over."""
+    """Check the order of the writes, and that no server changes before the waiting period ends."""
     webhook(world)
     world.settle()
     before, serials = world.trusted(), (world.serial("api"), world.serial("handler"))
@@ -84,7 +84,7 @@ def test_a_new_authority_is_published_beside_the_old_one_before_any_server_shows
 
 @proves("OSV-22")
 def test_two_rotations_inside_one_pause_keep_both_old_authorities(world: World) -> None:
-    """And whoever has read what was published the pause before a server changes believes it after."""
+    """Clients that read the bundle before a server's certificate changes still trust that server afterwards."""
     authority = world.component.authority
     first = world.trusted()
 
@@ -105,7 +105,7 @@ def test_two_rotations_inside_one_pause_keep_both_old_authorities(world: World) 
 
 @proves("OSV-22")
 def test_an_old_authority_is_trusted_until_it_expires_and_no_longer(world: World) -> None:
-    """A server that takes its new certificate late goes on being believed; and bundles do not grow."""
+    """Servers that load a new certificate late stay trusted, and the bundle never has more than three CAs."""
     (old,) = world.trusted()
     most = 0
     while world.now < issuing.ends(old):
@@ -120,8 +120,11 @@ def test_an_old_authority_is_trusted_until_it_expires_and_no_longer(world: World
 
 @proves("OSV-20", "OSV-22")
 def test_while_the_next_authority_is_held_back_servers_are_renewed_by_the_one_in_use(world: World) -> None:
-    """The API server believes them by a configuration that may not be written any more. Once a period, not faster and
-    faster towards the authority's end; when nothing of that works any more, the next one signs."""
+    """Servers get one more certificate from the current CA, and no further ones as that CA's expiry approaches.
+
+    The next CA is held back because a webhook configuration that trusts the servers cannot be written. Once the current
+    CA has expired, the next CA signs.
+    """
     webhook(world)
     world.settle()
     world.refused.add(("ValidatingWebhookConfiguration", "hook"))
@@ -141,8 +144,11 @@ def test_while_the_next_authority_is_held_back_servers_are_renewed_by_the_one_in
 
 @proves("OSV-22")
 def test_looks_that_cannot_tell_who_reads_the_bundle_do_not_begin_the_pause_anew(world: World) -> None:
-    """Every tenth, and none of them writes. One behind the pause takes nothing, and renews what is due by the authority
-    in use: nobody knows how many more will follow."""
+    """Passes that cannot list the CA injection targets do not restart the waiting period, and write nothing during it.
+
+    Every tenth pass is such a pass. After the waiting period, it does not activate the next CA. It renews due
+    certificates with the current CA, because an unknown number of such passes may follow.
+    """
     webhook(world)
     world.settle()
     world.now += timedelta(days=1)
@@ -167,7 +173,7 @@ def test_looks_that_cannot_tell_who_reads_the_bundle_do_not_begin_the_pause_anew
 @proves("OSV-22")
 @pytest.mark.parametrize("sees", [True, False])
 def test_the_pause_begins_where_somebody_looks_who_can_tell_who_reads_the_bundle(world: World, sees: bool) -> None:
-    """Until then the authority is published and no moment counts."""
+    """Published CAs get no publication time until a pass knows the CA injection targets."""
     webhook(world)
     world.settle()
     world.now += timedelta(days=1)
@@ -184,7 +190,10 @@ def test_the_pause_begins_where_somebody_looks_who_can_tell_who_reads_the_bundle
 
 @proves("OSV-22")
 def test_who_is_known_to_be_left_behind_ends_the_pause_though_others_may_be_too(world: World) -> None:
-    """A server's Secret that has lost the next authority, and may not be written any more."""
+    """Remove the next CA's publication time if a server's Secret lacks that CA and cannot be written.
+
+    The CA injection targets are unknown in this pass, which alone would not end the waiting period.
+    """
     world.now += timedelta(days=1)
     world.settle()
     (newest, *older) = world.trusted()
@@ -274,7 +283,7 @@ def test_with_authority_and_a_secret_lost_together_the_server_is_not_kept_waitin
 
 @proves("OSV-22")
 def test_a_certificate_of_somebody_else_is_believed_until_ours_takes_its_place() -> None:
-    """Its signer is published with ours, and only a pause after that the server changes."""
+    """Publish the other issuer's CA together with ours, and replace the certificate one waiting period later."""
     theirs = World("cdi", "api")
     theirs.settle()
     world = World("cdi")
@@ -308,7 +317,7 @@ def test_when_the_published_bundle_is_lost_the_same_one_is_published(world: Worl
 
 
 def test_who_may_write_the_bundle_alone_makes_nobody_trusted(world: World) -> None:
-    """The ConfigMap is read by many, and believed where nothing else is left."""
+    """Ignore CAs that another writer adds to the ConfigMap: it counts only if the CA's Secret is lost."""
     stranger = World("macpool", "api")
     stranger.settle()
     before = world.trusted()
@@ -355,8 +364,10 @@ def test_without_names_nothing_is_issued_and_the_others_are() -> None:
 @proves("OSV-20", "OSV-22")
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_between_any_two_writes_a_client_with_the_published_bundle_connects(component: str) -> None:
-    """Over four periods, with all that can be lost lost in turn: clients that read the bundle at once, and clients that
-    read it a pause ago, believe every server that has a certificate."""
+    """Clients with the current bundle, or with one as old as the waiting period, accept every server that has a Secret.
+
+    The test covers four periods and deletes a server's Secret, the CA's Secret and the ConfigMap in turn.
+    """
     world = World(component, "api", "handler")
     webhook(world)
     world.settle()
@@ -403,7 +414,10 @@ def test_neither_a_pair_nor_a_write_shows_a_key_when_it_is_printed(world: World)
 
 
 def test_an_authority_that_is_taken_out_of_its_secret_is_trusted_no_longer(world: World) -> None:
-    """What is left to do about a stolen key, once every server shows a certificate of another authority."""
+    """Stop trusting a CA that the administrator removes from the CA's Secret, for example after a key was stolen.
+
+    At that time, every server has a certificate from another CA.
+    """
     authority, (stolen,) = world.component.authority, world.trusted()
     world.secret(authority)["metadata"]["annotations"] = {holders.RENEW: "now"}
     world.settle()

@@ -1,4 +1,4 @@
-"""Objects as an API server would have them, changed by nothing but the writes that the rules decide on."""
+"""In-memory objects of a component, which only the planned writes change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPACE = "somewhere"
 
 
 class World:
-    """One namespace, one component, a clock that is set."""
+    """Scenario of one component in one namespace, with a clock that the test sets."""
 
     def __init__(self, component: str = "kubevirt", *servers: str) -> None:
         self.component = COMPONENTS[component]
@@ -43,7 +43,7 @@ class World:
         self.objects[kind, name] = {**item, "kind": kind, "metadata": metadata}
 
     def state(self) -> State:
-        """As `lookup` reads it."""
+        """Return the state as `lookup` would read it from the API server."""
         secrets = {name: item for (kind, name), item in self.objects.items() if kind == "Secret"}
         authority = secrets.pop(self.component.authority, None)
         publication = self.objects.get(("ConfigMap", self.component.publication))
@@ -63,7 +63,7 @@ class World:
         )
 
     def writes(self) -> Iterator[Write]:
-        """Every write until nothing is left to do, done one after another."""
+        """Yield each planned write after applying it, until nothing is left to do."""
         while write := next_write(self.state(), self.now, PAUSE):
             self.do(write)
             yield write
@@ -72,7 +72,7 @@ class World:
         return list(self.writes())
 
     def do(self, write: Write) -> None:
-        """Keep what a write brings; one that rests on an old version is an error."""
+        """Apply a write; it fails if it was planned for an older version of the object."""
         kind, name = write.of
         body = copy.deepcopy(write.body)
         if write.creates:
@@ -92,22 +92,22 @@ class World:
         return issuing.serial(pair.parsed)
 
     def shown(self, name: str) -> str:
-        """The certificate that a server shows."""
+        """Return the certificate that a server presents."""
         return holders.text(self.secret(name), holders.CERTIFICATE)
 
     def trusted(self) -> list[str]:
-        """What clients read."""
+        """Return the CA certificates that clients read."""
         return holders.bundle_of(self.objects.get(("ConfigMap", self.component.publication)))
 
     def accepts(self, name: str, trusted: list[str] | None = None) -> bool:
-        """Whether a client with the published bundle, or one it has read before, believes a server."""
+        """Return whether a client trusts a server, with the published bundle or with one that it read earlier."""
         shown = self.shown(name)
         signers = self.trusted() if trusted is None else trusted
         return any(issuing.is_signed_by(shown, each) and issuing.is_valid(each, self.now) for each in signers)
 
 
 def merged(there: Any, patch: Any) -> Any:
-    """A merge patch (RFC 7396)."""
+    """Return the object with a JSON merge patch (RFC 7396) applied."""
     if not isinstance(patch, dict):
         return patch
     found = dict(there) if isinstance(there, dict) else {}

@@ -1,4 +1,4 @@
-"""What nodes offer, read in ConfigMaps: entries for one node or many, and what is wrong with them in one sentence."""
+"""Tests of parsing CPU capabilities from ConfigMaps, and of the problems that are reported for invalid entries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def config_map(name: str = "offered", **entries: Any) -> Object:
 
 @proves("OSV-38")
 def test_an_entry_is_for_the_node_of_its_key_or_for_those_it_names() -> None:
-    """Machines of one kind share one."""
+    """Share one entry between nodes with the same hardware."""
     told = read([config_map(a=PLAIN, kind={**PLAIN, "nodes": ["b", "c"]})])
     capability = Capability(frozenset({"Haswell"}), frozenset({"avx2"}))
 
@@ -34,14 +34,14 @@ def test_an_entry_is_for_the_node_of_its_key_or_for_those_it_names() -> None:
 
 @proves("OSV-38")
 def test_the_name_of_a_cpu_stands_for_its_features() -> None:
-    """Further ones are added."""
+    """Add the entry's features to those of its CPU model."""
     told = read([config_map(a={"models": [], "cpu": "Haswell", "features": ["vmx"]})])
     assert told.nodes["a"] == Capability(frozenset(), frozenset({*(features_of("Haswell") or ()), "vmx"}))
 
 
 @proves("OSV-38")
 def test_an_unknown_cpu_leaves_its_nodes_as_they_are() -> None:
-    """Nobody knows its features."""
+    """Nodes with an unknown CPU model keep their labels, because the model's features are unknown."""
     told = read([config_map(a={"models": [], "cpu": "Unheard"}, b=PLAIN)])
 
     assert told.nodes["a"] is None
@@ -73,7 +73,7 @@ def test_an_unknown_cpu_leaves_its_nodes_as_they_are() -> None:
     ],
 )
 def test_what_is_malformed_names_field_and_remedy(entry: Any, message: str) -> None:
-    """Its nodes may be any; so nothing is concluded of a node that is in no entry."""
+    """Malformed entries make the whole input incomplete, because they could name any node."""
     told = read([config_map(a=entry, b=PLAIN)])
 
     assert list(told.nodes) == ["b"]
@@ -87,7 +87,7 @@ def test_what_is_malformed_names_field_and_remedy(entry: Any, message: str) -> N
 @proves("OSV-33")
 @pytest.mark.parametrize("name", ["a b", "é", "-a", "a-", "x" * 64, "a/b"])
 def test_what_no_label_can_be_named_is_left_out_and_told(name: str) -> None:
-    """The others are used."""
+    """Use the legal names of an entry, and report the illegal ones."""
     told = read([config_map(a={"models": [name, "486"], "features": [name, "sse4.1", "x" * 63]})])
 
     assert told.nodes["a"] == Capability(frozenset({"486"}), frozenset({"sse4.1", "x" * 63}))
@@ -97,7 +97,7 @@ def test_what_no_label_can_be_named_is_left_out_and_told(name: str) -> None:
 
 
 def test_a_node_that_is_named_twice_is_left_as_it_is() -> None:
-    """Which of the two is right nobody can tell; both are named."""
+    """Nodes in two entries get no capability, and the problem names both entries."""
     told = read([config_map("one", a=PLAIN, b=PLAIN), config_map("two", x={**PLAIN, "nodes": ["a", "b", "c"]})])
 
     assert [node for node, capability in told.nodes.items() if capability is None] == ["a", "b"]
@@ -108,7 +108,7 @@ def test_a_node_that_is_named_twice_is_left_as_it_is() -> None:
 
 
 def test_each_entry_that_names_nodes_which_are_not_there_is_told_once() -> None:
-    """Not where all of them are there."""
+    """Report one problem per entry with nonexistent nodes, and none if all nodes exist."""
     told = read([config_map("one", a=PLAIN, x={**PLAIN, "nodes": ["b", "c", "d"]})])
 
     assert [problem.message for problem in strangers(told, {"a", "d"})] == [

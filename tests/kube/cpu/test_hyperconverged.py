@@ -1,4 +1,4 @@
-"""What HyperConverged says of CPU models: those that become obsolete, the least one, and what cannot be read."""
+"""Tests of the CPU settings in HyperConverged: obsolete models, the minimum model, and malformed fields."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read(told: Any) -> Settings:
 
 @proves("OSV-31")
 def test_what_is_named_is_added_to_what_is_always_obsolete() -> None:
-    """A model that nobody knows does no harm, nor one that is named twice."""
+    """Accept models that are unknown or always obsolete anyway."""
     assert read({"cpuModels": ["Haswell", "Conroe", "Nobody"]}).obsolete == ALWAYS_OBSOLETE | {"Haswell", "Nobody"}
 
 
@@ -44,13 +44,13 @@ def test_what_is_named_is_added_to_what_is_always_obsolete() -> None:
     ],
 )
 def test_the_least_model_has_a_default(told: Any, least: str) -> None:
-    """The documents have it under two names."""
+    """Read the minimum model from either of the two field names in the requirement documents."""
     assert read(told).least == least
 
 
 @proves("OSV-32")
 def test_an_unknown_least_model_is_a_problem_and_no_settings() -> None:
-    """To subtract nothing would label each node with all of its features."""
+    """Return a problem: without a minimum model, every feature of every node would become a label."""
     found = settings(hyperconverged({"minCPUModel": "penryn"}))
 
     assert isinstance(found, Problem)
@@ -69,7 +69,7 @@ def test_an_unknown_least_model_is_a_problem_and_no_settings() -> None:
     ],
 )
 def test_what_is_malformed_names_field_and_remedy(told: Any, message: str) -> None:
-    """A CRD without a schema lets it through."""
+    """Report a problem for values that a CRD without a schema accepts."""
     found = settings(hyperconverged(told))
 
     assert isinstance(found, Problem)
@@ -81,7 +81,7 @@ def test_what_is_malformed_names_field_and_remedy(told: Any, message: str) -> No
 
 @proves("C18")
 def test_of_two_the_oldest_counts_and_the_other_is_told() -> None:
-    """In whichever namespaces; one of another name is nobody's."""
+    """Choose the oldest object in any namespace, and ignore objects with another name."""
     old, new = hyperconverged({}), hyperconverged({}, namespace="other", created="2026-02-01T00:00:00Z")
     stranger = {"metadata": {**old["metadata"], "name": "stranger"}}
     item, problems = chosen([new, stranger, old])

@@ -1,4 +1,4 @@
-"""The tables of CPU models: what the documents say of Penryn and Haswell, and how they are made of libvirt's map."""
+"""Tests of the CPU model tables, and of the program that generates them from libvirt's CPU map."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRINTED = (
     "aes avx avx2 bmi1 bmi2 erms fma fsgsbase hle invpcid movbe pcid pclmuldq popcnt rdtscp rtm sse4.2 tsc-deadline "
     "x2apic xsave"
 )
-"""What the document prints for a Haswell above Penryn."""
+"""Features that the requirement document lists for a Haswell CPU in addition to those of Penryn."""
 BASE = "<cpus><model name='Base'><feature name='fpu'/><feature name='sse'/></model></cpus>"
 HEIR = (
     "<cpus><model name='Heir'><model name='Base'/><feature name='avx'/><feature name='vmx-x' added='yes'/>"
@@ -30,7 +30,7 @@ HEIR = (
 
 @proves("OSV-34")
 def test_penryn_and_haswell_are_as_the_document_says() -> None:
-    """29 features and 50."""
+    """Penryn has 29 features and Haswell has 50."""
     assert features_of("Penryn") == frozenset(PENRYN.split())
     assert features_of("Haswell") == frozenset({*PENRYN.split(), *PRINTED.split(), "smep"})
     assert (len(PENRYN.split()), len(PRINTED.split())) == (29, 20)
@@ -38,25 +38,25 @@ def test_penryn_and_haswell_are_as_the_document_says() -> None:
 
 @proves("OSV-35", "C13")
 def test_a_haswell_has_what_the_document_prints_and_smep() -> None:
-    """The rule gives one feature more than the document's list, and the rule wins."""
+    """Follow the document's rule, which gives one feature more than the document's own list."""
     assert (features_of("Haswell") or set()) - (features_of("Penryn") or set()) == {*PRINTED.split(), "smep"}
 
 
 @proves("OSV-30")
 def test_fifteen_models_are_always_obsolete() -> None:
-    """Each is one of libvirt's."""
+    """Check that libvirt's CPU map contains each of them."""
     assert len(ALWAYS_OBSOLETE) == 15
     assert {name for name in ALWAYS_OBSOLETE if features_of(name) is None} == set()
 
 
 def test_names_are_case_sensitive_and_an_unknown_one_has_no_table() -> None:
-    """Nothing is guessed."""
+    """Return None for a name in the wrong case and for an empty name."""
     assert features_of("haswell") is None
     assert features_of("") is None
 
 
 def test_the_file_names_its_source_and_the_licence() -> None:
-    """Whoever ships it can say where it is from."""
+    """Check that `models.json` states its source and the licence of that source."""
     source = json.loads(FILE.read_text())["source"]
 
     assert "libvirt" in source
@@ -64,7 +64,7 @@ def test_the_file_names_its_source_and_the_licence() -> None:
 
 
 def test_the_file_is_made_of_libvirts_map(tmp_path: Path) -> None:
-    """A model has what it builds on; what libvirt added to it or took off it later is not of it."""
+    """Include the features of base models, but not the features that libvirt marks as added or removed later."""
     (tmp_path / "x86_Base.xml").write_text(BASE)
     (tmp_path / "x86_Heir.xml").write_text(HEIR)
     (tmp_path / "arm_Other.xml").write_text(BASE.replace("Base", "Other"))
@@ -75,7 +75,7 @@ def test_the_file_is_made_of_libvirts_map(tmp_path: Path) -> None:
 
 
 def test_the_file_is_as_its_program_writes_it() -> None:
-    """A model a line, sorted, so that a newer map shows as the difference that it is."""
+    """Write one model per line in sorted order, so that a newer CPU map gives a readable diff."""
     told = json.loads(FILE.read_text())
     version = told["source"].split(",")[0].removeprefix("libvirt ")
 
@@ -83,6 +83,6 @@ def test_the_file_is_as_its_program_writes_it() -> None:
 
 
 def test_a_folder_without_models_is_told() -> None:
-    """Not an empty file."""
+    """Raise `LocalClusterError` instead of writing an empty file."""
     with pytest.raises(LocalClusterError, match="name libvirt's folder cpu_map"):
         models(Path("/nowhere"))

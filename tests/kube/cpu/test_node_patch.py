@@ -1,4 +1,4 @@
-"""Labels due and labels there, the one patch between them, and the annotation that keeps a node as it is."""
+"""Tests of the desired CPU labels, of the patch that sets them, and of the skip annotation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def node(*labels: str, annotations: Any = None, **more: str) -> Object:
 
 
 def operations(found: list[Object]) -> dict[str, set[str]]:
-    """Operation → labels, less the test that stands before them."""
+    """Return the labels that a patch changes, by operation, without the leading test operation."""
     assert found[0] == {"op": "test", "path": "/metadata/resourceVersion", "value": "7"}
     done: dict[str, set[str]] = {}
     for each in found[1:]:
@@ -41,7 +41,7 @@ def operations(found: list[Object]) -> dict[str, set[str]]:
 
 @proves("OSV-30", "OSV-33", "OSV-35", "OSV-36")
 def test_models_that_are_not_obsolete_and_features_that_the_least_one_has_not() -> None:
-    """Case matters; and the node is marked as labelled by us."""
+    """Compare model names case-sensitively, and add the label that marks the node as managed."""
     due = due_labels(HASWELL, DEFAULTS)
 
     assert due == dict.fromkeys(
@@ -51,7 +51,7 @@ def test_models_that_are_not_obsolete_and_features_that_the_least_one_has_not() 
 
 @proves("OSV-36")
 def test_one_patch_adds_replaces_and_removes_what_is_ours_and_nothing_else() -> None:
-    """Older forms are removed when met; what others write under other names stays."""
+    """Remove labels in KubeVirt's old format, and keep the labels of other owners."""
     there = node(f"{MODEL}Gone", f"{FEATURE}gone", MARK, *OLDER, *FOREIGN, **{f"{MODEL}Haswell": "false"})
     due = dict.fromkeys([MARK, f"{MODEL}Haswell", f"{FEATURE}avx"], "true")
 
@@ -63,7 +63,7 @@ def test_one_patch_adds_replaces_and_removes_what_is_ours_and_nothing_else() -> 
 
 
 def test_a_node_that_is_as_it_should_be_needs_no_patch() -> None:
-    """Nor one that never had a label of ours, where none is due."""
+    """Return no patch if the labels are correct, or if the node has none of ours and needs none."""
     due = due_labels(HASWELL, DEFAULTS)
 
     assert patch(node(*due, *FOREIGN), due) == []
@@ -71,7 +71,7 @@ def test_a_node_that_is_as_it_should_be_needs_no_patch() -> None:
 
 
 def test_a_node_without_any_label_gets_its_first() -> None:
-    """There is nothing to add to."""
+    """Add the whole label map, because a JSON patch cannot add a key to a missing map."""
     bare: Object = {"metadata": {"name": "a", "resourceVersion": "7"}}
     assert patch(bare, {MARK: "true"})[1:] == [{"op": "add", "path": "/metadata/labels", "value": {MARK: "true"}}]
 
@@ -90,7 +90,7 @@ def test_a_node_without_any_label_gets_its_first() -> None:
     ],
 )
 def test_the_annotation_skips_a_node_by_its_value(annotations: Any, skipped: bool, told: bool) -> None:
-    """That it is there says nothing; what says neither is told, and skips nothing."""
+    """Skip a node only for the value `true`; report any other value except `false`."""
     item = node(annotations=annotations)
     problem = skip_problem(item)
 

@@ -1,4 +1,4 @@
-"""What an answer of the API server means."""
+"""Tests of the mapping from API responses to errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CAUSES = {"details": {"causes": [{"reason": "FieldValueInvalid"}]}}
     ],
 )
 def test_an_answer_is_one_of_five_errors(status: int, body: Object, patch: bool, kind: type[ApiError]) -> None:
-    """X-6, NMO-4: each status is the error that tells what to do next."""
+    """X-6, NMO-4: each status maps to the error class that determines how the caller continues."""
     error = error_of(status, {**body, "message": "its own words"}, patch=patch)
 
     assert type(error) is kind
@@ -37,7 +37,7 @@ def test_an_answer_is_one_of_five_errors(status: int, body: Object, patch: bool,
 
 @pytest.mark.parametrize("status", [404, 409, 410, 422])
 def test_what_a_webhook_refuses_is_no_conflict_and_nothing_gone(status: int) -> None:
-    """X-6: of its own it has only the words; a patch that it refuses is not read again and sent again."""
+    """X-6: a webhook's denial is `Rejected` whatever its status, so that the caller does not retry the patch."""
     words = 'admission webhook "w.example.com" denied the request: not on Fridays'
 
     error = error_of(status, {"message": words}, patch=True)
@@ -47,5 +47,5 @@ def test_what_a_webhook_refuses_is_no_conflict_and_nothing_gone(status: int) -> 
 
 
 def test_an_answer_without_words_gets_some() -> None:
-    """X-6: a proxy's answer has no Status object."""
+    """X-6: a response without a Status object, for example from a proxy, gets a default message."""
     assert error_of(502, {}).message == "the API server answered 502"

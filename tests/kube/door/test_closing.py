@@ -1,4 +1,4 @@
-"""Requests that are cancelled at any moment leave no socket behind."""
+"""Tests that a cancelled request leaves no open socket."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from localcluster.cluster import LocalCluster
 
 STEPS = 80
 STEP_SECONDS = 0.00025
-"""A connection and its first answer take some 5 ms here: the cancels fall on each part of it."""
+"""A connection and its first response take about 5 ms here, so the cancellations hit every phase of it."""
 
 
 def sockets() -> set[Path]:
-    """What this process has open."""
+    """Return the open sockets of this process."""
     return {Path("/proc/self/fd") / str(number) for number in _descriptors()}
 
 
@@ -27,7 +27,7 @@ def _descriptors() -> Iterator[int]:
         try:
             if link.readlink().name.startswith("socket:"):
                 yield int(link.name)
-        except FileNotFoundError:  # the directory itself
+        except FileNotFoundError:  # the descriptor of the directory itself, closed by now
             continue
 
 
@@ -44,7 +44,7 @@ async def _left_after(kubeconfig: str, seconds: float) -> set[Path]:
 
 @pytest.mark.parametrize("first", range(4))
 def test_a_request_cancelled_at_any_moment_leaves_no_socket(cluster: LocalCluster, first: int) -> None:
-    """Between its handshake and its first byte a connection is in no pool, and ends with a farewell of its own."""
+    """Close a connection even if it is cancelled between its TLS handshake and first byte, when no pool contains it."""
     for step in range(first, STEPS, 4):
         left = asyncio.run(_left_after(str(cluster.kubeconfig), step * STEP_SECONDS))
         assert not left, f"cancelled after {step * STEP_SECONDS * 1000:g} ms"

@@ -1,4 +1,4 @@
-"""Requests side by side: their results, their first error, and that none goes on without its caller."""
+"""Tests of concurrent requests: the order of results, the first error, and no request that outlives its caller."""
 
 from __future__ import annotations
 

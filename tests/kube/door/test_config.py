@@ -1,4 +1,4 @@
-"""Which cluster a door leads to, as whom, and through which proxy."""
+"""Tests of the API client's configuration: server, credentials, certificates and proxy."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_environment_names_the_proxy(host: str, proxy: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As every tool reads it: by scheme, but for the hosts that NO_PROXY names, and what is below them.
+    """Choose the proxy by the URL's scheme, except for the hosts and domains in `NO_PROXY`.
 
-    And but for this machine, as with kubectl.
+    Loopback addresses never use a proxy, as with kubectl.
     """
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.com:3128")
     monkeypatch.setenv("NO_PROXY", "10.0.0.1,.inside.example.com")
@@ -77,7 +77,7 @@ def test_a_kubeconfigs_own_proxy_comes_first(own: str | None, used: str, monkeyp
 
 
 def kubeconfig(file: Path, name: str) -> Path:
-    """One with one context, which is of no use: nobody connects."""
+    """Write a kubeconfig with one context, whose server does not exist."""
     content = {
         "current-context": name,
         "clusters": [{"name": name, "cluster": {"server": f"https://{name}.example:6443"}}],
@@ -91,7 +91,7 @@ def kubeconfig(file: Path, name: str) -> Path:
 
 @pytest.fixture
 def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A pod with an account of its own; the home of whoever is in it."""
+    """Simulate a pod with a ServiceAccount, and return the home directory of its user."""
 
     def as_the_pod(*, client_configuration: Configuration) -> None:
         client_configuration.host = "https://pods-own.example"
@@ -110,17 +110,17 @@ async def _host(file: str | None, context: str | None) -> str:
 
 
 def host(file: Path | None = None, context: str | None = None) -> str:
-    """The server that a door leads to."""
+    """Return the URL of the server that the API client uses."""
     return asyncio.run(_host(str(file) if file else None, context))
 
 
 def test_a_pods_own_account_is_for_who_names_nothing(pod: Path) -> None:
-    """As with kubectl: so a function in its pod needs no file."""
+    """Use the pod's ServiceAccount without a kubeconfig, as kubectl does, so that a function needs no file."""
     assert host() == "https://pods-own.example"
 
 
 def test_whoever_names_a_cluster_gets_that_one_in_a_pod_too(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The option, then the environment, then the file in the home."""
+    """Prefer the option, then `KUBECONFIG`, then the kubeconfig in the home directory."""
     kubeconfig(pod / ".kube" / "config", "home")
     assert host() == "https://home.example:6443"
     assert host(context="home") == "https://home.example:6443"
@@ -130,7 +130,7 @@ def test_whoever_names_a_cluster_gets_that_one_in_a_pod_too(pod: Path, monkeypat
 
 
 def test_a_context_never_leads_to_the_pods_own_cluster(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A drain in the wrong cluster is worse than none: with no such context, or no file at all, it is an error."""
+    """Raise an error for a missing context or kubeconfig, because a drain in the wrong cluster would be worse."""
     with pytest.raises(Unavailable, match="there is no kubeconfig"):
         host(context="staging")
     kubeconfig(pod / ".kube" / "config", "home")
@@ -141,7 +141,7 @@ def test_a_context_never_leads_to_the_pods_own_cluster(pod: Path, monkeypatch: p
 def test_a_kubeconfig_of_the_environment_that_is_not_there_is_an_error(
     pod: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not the pod's own account in its place."""
+    """Raise an error instead of using the pod's ServiceAccount."""
     monkeypatch.setenv("KUBECONFIG", str(pod / "nowhere"))
     with pytest.raises(Unavailable, match="there is no kubeconfig"):
         host()
@@ -159,7 +159,7 @@ async def _kept_by(connections: int, kubeconfig: Path) -> int:
 
 
 def test_a_warm_connection_takes_little_memory(cluster: LocalCluster) -> None:
-    """A function has a hundred of them, PodSource one for each node under maintenance."""
+    """Limit the memory per connection: a function has up to a hundred, PodSource one per node under maintenance."""
     tracemalloc.start()
     try:
         kept = asyncio.run(_kept_by(30, cluster.kubeconfig))
@@ -171,7 +171,7 @@ def test_a_warm_connection_takes_little_memory(cluster: LocalCluster) -> None:
 
 @pytest.fixture
 def mutual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Give certificate and key in PEM, of a server as of its client; temporary files come into `temporary`."""
+    """Return a certificate and key in PEM, for server and client; temporary files go to the directory `temporary`."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     certificates.write_serving(tmp_path / "cert", tmp_path / "key")
@@ -179,7 +179,7 @@ def mutual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def with_a_client(file: Path, server: str, pems: dict[str, str], held: Container[str]) -> str:
-    """Give a kubeconfig that holds some of these PEMs itself, and names files beside it for the others."""
+    """Write a kubeconfig that embeds the PEMs in `held` and refers to files for the others; return its path."""
     entry: dict[str, Any] = {}
     for name, pem in {**pems, "certificate-authority": pems["client-certificate"]}.items():
         (file.parent / name).write_text(pem)
@@ -192,12 +192,12 @@ def with_a_client(file: Path, server: str, pems: dict[str, str], held: Container
 
 
 def authority(entry: dict[str, Any]) -> dict[str, Any]:
-    """What of it is the cluster's."""
+    """Return the entries that belong to the cluster, not to the user."""
     return {name: value for name, value in entry.items() if name.startswith("certificate-authority")}
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Tell a client who it is, by its certificate."""
+    """Respond with the serial number of the client's certificate."""
     await reader.readuntil(b"\r\n\r\n")
     body = json.dumps({"serial": writer.get_extra_info("peercert")["serialNumber"]}).encode()
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
@@ -206,7 +206,7 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def ask_as_client(directory: Path, pems: dict[str, str], held: Container[str]) -> tuple[Object, Object]:
-    """Ask a server that wants a client certificate, by connections that verify its own, and by those that do not."""
+    """Request `/version` from a server that requires a client certificate, with and without verifying the server."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(directory / "cert"))
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(directory / "cert", directory / "key")
@@ -226,7 +226,10 @@ NAMED = ("certificate-authority", "client-certificate", "client-key")
 def test_certificates_that_a_kubeconfig_holds_are_in_no_file(
     tmp_path: Path, mutual: dict[str, str], held: Container[str]
 ) -> None:
-    """Nor the key: what is ended by a signal leaves nothing behind. Files beside the kubeconfig do as well."""
+    """Keep embedded certificates and keys in memory: a temporary file would remain after a signal.
+
+    A kubeconfig may also refer to files next to it.
+    """
     verified, unverified = asyncio.run(ask_as_client(tmp_path, mutual, held))
 
     assert verified == unverified
@@ -247,7 +250,7 @@ def test_certificates_that_a_kubeconfig_holds_are_in_no_file(
 def test_a_certificate_that_cannot_be_used_is_named(
     tmp_path: Path, mutual: dict[str, str], where: str, field: dict[str, str], said: str
 ) -> None:
-    """Without its own authority a server would be believed that any authority of the system vouches for."""
+    """Raise an error for an invalid CA: without it, any CA of the system could vouch for the server."""
     content = yaml.safe_load(kubeconfig(tmp_path / "config", "local").read_text())
     content[where][0][where[:-1]] = {**content[where][0][where[:-1]], **field}
     (tmp_path / "config").write_text(yaml.safe_dump(content))
@@ -257,7 +260,7 @@ def test_a_certificate_that_cannot_be_used_is_named(
 
 
 def test_a_key_without_a_certificate_is_left_alone(tmp_path: Path, mutual: dict[str, str]) -> None:
-    """As kubectl leaves it: the user's token speaks for it."""
+    """Ignore the key as kubectl does; the user's token authenticates."""
     content = yaml.safe_load(kubeconfig(tmp_path / "config", "local").read_text())
     content["users"][0]["user"] = {"token": "mine", "client-key": "key"}
     (tmp_path / "config").write_text(yaml.safe_dump(content))

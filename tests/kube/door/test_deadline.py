@@ -1,4 +1,4 @@
-"""A server that does not answer holds nobody longer than he has time."""
+"""Tests of deadlines against a server that never responds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kube.samples import pod
 
 @pytest.fixture
 def silent(tmp_path: Path) -> Iterator[Cluster]:
-    """Give a door to a server that takes connections and says nothing."""
+    """Yield an API client for a server that accepts connections and never responds."""
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         where = {"server": f"http://127.0.0.1:{server.getsockname()[1]}"}
         known = {"clusters": [{"name": "c", "cluster": where}], "users": [{"name": "u", "user": {}}]}
@@ -35,7 +35,7 @@ def silent(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_all_requests_of_a_block_share_its_time(silent: Cluster) -> None:
-    """Design rule 3: two readings after one another, and two at once, end when the time is up."""
+    """Design rule 3: two sequential pairs of concurrent requests all end at the deadline of their block."""
     began = time.monotonic()
 
     with within(0.3):
@@ -47,7 +47,10 @@ def test_all_requests_of_a_block_share_its_time(silent: Cluster) -> None:
 
 
 def test_an_eviction_without_an_answer_goes_on_and_the_next_batch_waits_for_the_same(silent: Cluster) -> None:
-    """NMO-6, X-6: nobody knows yet whether it was done; a look without time sends none at all."""
+    """NMO-6, X-6: an unanswered eviction stays in flight, and the next batch waits for it instead of sending another.
+
+    A batch without any time left raises `Unavailable` and sends no eviction.
+    """
     waiting = pod("a")
 
     for _ in range(2):
@@ -61,6 +64,6 @@ def test_an_eviction_without_an_answer_goes_on_and_the_next_batch_waits_for_the_
 
 
 def test_no_request_is_sent_when_the_time_is_up(silent: Cluster) -> None:
-    """Design rule 3: the client takes no time for all the time there is, and would wait without end."""
+    """Design rule 3: a request after the deadline fails at once; the HTTP client would treat zero as no timeout."""
     with within(0.0), pytest.raises(Unavailable, match="no answer from the API server in time"):
         silent.run(asyncio.wait_for(silent.api.get("/version"), 2))

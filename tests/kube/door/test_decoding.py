@@ -1,4 +1,4 @@
-"""The warnings that come with the API server's answers."""
+"""Tests of the warnings in the API server's response headers."""
 
 from __future__ import annotations
 

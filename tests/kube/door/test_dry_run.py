@@ -1,4 +1,4 @@
-"""The door whose writes are not kept, on a real API server and its audit log."""
+"""Tests of the dry-run API client against a real API server and its audit log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.workload import Workload, audit, is_dry
 
 Write = Callable[[Cluster, Workload, str], tuple[str, Object]]
 UNTRUE = "nothing that happened"
-"""What no function says, should one be at work on this cluster."""
+"""A text that no function writes, in case one runs on this cluster."""
 
 
 def _cordon(door: Cluster, work: Workload, node: str) -> tuple[str, Object]:
@@ -51,13 +51,13 @@ WRITES = {"JSON patch": _cordon, "merge patch": _merge, "status": _status, "dele
 
 @pytest.fixture
 def work(installed: LocalCluster, admin: Cluster) -> Workload:
-    """Give a namespace of the test's own."""
+    """Return a workload in a namespace of its own."""
     return Workload(installed, admin)
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_a_write_is_answered_and_not_kept(work: Workload, admin: Cluster, write: Write) -> None:
-    """X-2: the object is after the write what it was before, and the audit log calls the write a dry run."""
+    """X-2: a dry-run write succeeds, leaves the object unchanged, and is a dry run in the audit log."""
     node = work.node()
     seen = audit(work.local)
 
@@ -75,9 +75,9 @@ def test_a_write_is_answered_and_not_kept(work: Workload, admin: Cluster, write:
 
 @pytest.mark.parametrize("path", [leases.LEASES, announcements.EVENTS], ids=["lease", "event"])
 def test_a_new_object_is_answered_and_not_kept(work: Workload, admin: Cluster, path: str) -> None:
-    """X-2, NMO-27, OSV-12: leases and Events, too."""
+    """X-2, NMO-27, OSV-12: Leases and Events created in a dry run are not stored either."""
     now, node = moment("2026-01-02T03:04:05Z"), work.node()
-    item = maintenance()  # none that is there: functions may be at work on this cluster, and would hold the lease
+    item = maintenance()  # nonexistent, because functions may run on this cluster and would acquire its Lease
     lease = leases.lease_of(node, item, now)
     wanted = lease if path == leases.LEASES else announcements.node_event(node, "Test", "text", item, now)
 
@@ -89,7 +89,7 @@ def test_a_new_object_is_answered_and_not_kept(work: Workload, admin: Cluster, p
 
 
 def test_what_would_be_refused_is_refused(work: Workload, admin: Cluster) -> None:
-    """NMO-6: a dry eviction asks the budgets as a real one does; reading is as ever."""
+    """NMO-6: a dry-run eviction is refused by its budget as a real one is; reads work as usual."""
     node = work.node()
     (pod,) = work.pods(node, "held", labels={"app": "db"})
     work.budget("keep", {"app": "db"}, 1, counted=1)

@@ -1,4 +1,4 @@
-"""A batch of evictions against a real API server, sent although the budgets say no: its refusals are data."""
+"""Tests of eviction batches against a real API server, including evictions that it refuses."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tests.workload import Audit, Workload
 
 @pytest.fixture
 def work(installed: LocalCluster, admin: Cluster) -> Workload:
-    """Give a namespace of the test's own; its pods are on node-1, or on a node of the test's own.
+    """Return a workload in a namespace of its own, with pods on node-1 or on a node of its own.
 
-    A batch also reports late evictions of its node, for example those of the test before.
+    Some tests need their own node: a batch also reports its node's late evictions, for example of the previous test.
     """
     return Workload(installed, admin)
 
@@ -42,7 +42,7 @@ def batch(admin: Cluster, *pods: Object, seconds: float = 1.0) -> Batch:
 
 
 def test_the_servers_no_is_data(work: Workload, admin: Cluster) -> None:
-    """NMO-6, X-6: a 429 by a closed budget is a blocked pod with that budget's name and the server's sentence."""
+    """NMO-6, X-6: a pod refused with 429 is blocked, with the budget's name and the API server's message."""
     (pod,) = work.pods("node-1", "a", labels={"app": "db"})
     work.budget("keep-all", {"app": "db"}, 1, counted=1)
 
@@ -53,7 +53,7 @@ def test_the_servers_no_is_data(work: Workload, admin: Cluster) -> None:
 
 
 def test_two_budgets_are_a_500_that_is_data_too(work: Workload, admin: Cluster) -> None:
-    """NMO-6: the server answers 500 to a pod behind two budgets: blocked with that reason, the other pod goes."""
+    """NMO-6: a pod under two budgets, refused with 500, is blocked for that reason; the other pod is evicted."""
     twice, free = work.pods("node-1", "twice", labels={"app": "db"})[0], work.pods("node-1", "free")[0]
     for name in ("one", "two"):
         work.budget(name, {"app": "db"}, 0, counted=1)
@@ -65,7 +65,7 @@ def test_two_budgets_are_a_500_that_is_data_too(work: Workload, admin: Cluster) 
 
 
 def test_a_pod_that_is_refused_by_itself_does_not_hold_the_queue(work: Workload, admin: Cluster) -> None:
-    """NMO-6: under one budget the first pod is refused for a reason of its own; those behind it are sent."""
+    """NMO-6: after a pod is refused for a reason of its own, the batch still evicts the other pods under its budget."""
     (refused,) = work.pods("node-1", "refused", labels={"app": "db", "also": "yes"})
     others = work.pods("node-1", "b", "c", labels={"app": "db"})
     budget = work.budget("one", {"app": "db"}, 0, counted=3)
@@ -79,7 +79,7 @@ def test_a_pod_that_is_refused_by_itself_does_not_hold_the_queue(work: Workload,
 
 
 def test_behind_a_pod_that_its_budget_refuses_none_is_sent(work: Workload, admin: Cluster) -> None:
-    """NMO-6, X-6: the server counts otherwise than the plan; it is asked a few times, and not for each of ten pods."""
+    """NMO-6, X-6: after a budget refuses one of ten pods, the batch blocks the rest without a request for each."""
     audit = Audit(work.local.audit_log)
     pods: list[Mapping[str, Any]] = [*work.pods("node-1", *"abcdefghij", labels={"app": "db"})]
     budget = work.budget("keep-all", {"app": "db"}, 10, counted=10)
@@ -93,7 +93,7 @@ def test_behind_a_pod_that_its_budget_refuses_none_is_sent(work: Workload, admin
 
 
 def test_behind_evictions_without_an_answer_the_rest_is_left_to_the_next_hint(work: Workload, admin: Cluster) -> None:
-    """Design rule 9: a look that can send nothing asks for no other one at once."""
+    """Design rule 9: a batch that can send no eviction reports no deferred pod, so that no pass follows at once."""
     audit = Audit(work.local.audit_log)
     pods: list[Mapping[str, Any]] = [*work.pods("node-1", *"abc", labels={"app": "db"})]
     budget, name = work.budget("some", {"app": "db"}, 0, counted=3), f"{work.namespace}/some"
@@ -119,7 +119,7 @@ def test_behind_evictions_without_an_answer_the_rest_is_left_to_the_next_hint(wo
 
 @pytest.mark.parametrize("what", ["never-there", "another-of-its-name"])
 def test_a_pod_that_is_gone_counts_as_gone(work: Workload, admin: Cluster, what: str) -> None:
-    """NMO-6: a 404 is done; another pod of the same name is left alone by the uid precondition."""
+    """NMO-6: a pod with a 404 counts as gone, and the uid precondition protects another pod of the same name."""
     pod = samples.pod(what, namespace=work.namespace)
     if what == "another-of-its-name":
         work.pods("node-1", what)
@@ -134,7 +134,7 @@ def test_a_pod_that_is_gone_counts_as_gone(work: Workload, admin: Cluster, what:
 
 
 def test_a_batch_ends_in_time(work: Workload, admin: Cluster) -> None:
-    """NMO-6: when its time is up no further eviction is sent; the rest is told as unsent."""
+    """NMO-6: after its time is up, a batch sends no eviction and reports the remaining pods as deferred."""
     pods = work.pods("node-1", "a", "b")
 
     done = batch(admin, *pods, seconds=-1)
@@ -145,8 +145,8 @@ def test_a_batch_ends_in_time(work: Workload, admin: Cluster) -> None:
 def test_a_pod_that_an_old_list_shows_is_not_evicted_twice(
     work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """X-2: the cache from which the next look lists may be older than the evictions of the one before."""
-    monkeypatch.setattr(inflight_evictions, "GRANTED_SECONDS", 60.0)  # no batch is as old as that, on any machine
+    """X-2: pods that an outdated cached list still shows are not evicted a second time."""
+    monkeypatch.setattr(inflight_evictions, "GRANTED_SECONDS", 60.0)  # longer than the batches take on any machine
     audit = Audit(work.local.audit_log)
     bare = work.pods("node-1", "bare")
     behind: list[Mapping[str, Any]] = [*work.pods("node-1", "a", "b", labels={"app": "db"})]
@@ -154,7 +154,7 @@ def test_a_pod_that_an_old_list_shows_is_not_evicted_twice(
     asked = Plan(free=[*bare], queues={name: behind}, budgets={name: budget})
 
     evicted: list[str] = []
-    while len(evicted) < 3:  # a slow server answers some of them to a later batch
+    while len(evicted) < 3:  # a slow API server may respond during a later batch
         evicted += [item["name"] for item in admin.run(evict_batch(admin.api, asked)).evicted]
     last = admin.run(evict_batch(admin.api, asked))
 
@@ -166,7 +166,10 @@ def test_a_pod_that_an_old_list_shows_is_not_evicted_twice(
 
 @pytest.mark.slow
 def test_what_was_granted_behind_its_batch_is_told_by_the_next_one(work: Workload, admin: Cluster) -> None:
-    """Design rule 10: the pod is on its way by then, and in no plan; each eviction is told once, at its own node."""
+    """Design rule 10: an eviction granted after its batch is reported once, by the node's next batch.
+
+    At that time the pod is terminating, so no plan contains it.
+    """
     node = work.node()
     (pod,) = work.pods(node, "slow")
 
@@ -180,7 +183,7 @@ def test_what_was_granted_behind_its_batch_is_told_by_the_next_one(work: Workloa
 
 @pytest.mark.slow
 def test_what_was_granted_behind_the_last_batch_is_taken_without_one(work: Workload, admin: Cluster) -> None:
-    """A node that is drained meanwhile."""
+    """Take the late outcomes of a node for which no further batch follows, because it is drained."""
     node = work.node()
     (pod,) = work.pods(node, "slow")
 
@@ -193,7 +196,7 @@ def test_what_was_granted_behind_the_last_batch_is_taken_without_one(work: Workl
 
 @pytest.mark.slow
 def test_of_its_own_alone_a_batch_takes_the_outcome(work: Workload, admin: Cluster) -> None:
-    """A replay beside a drain: what that has sent is not sent again, and is left to its next look."""
+    """Replays during a drain neither repeat the drain's evictions nor take their outcomes."""
     node = work.node()
     slow, other = work.pods(node, "slow", "other")
 
@@ -217,7 +220,7 @@ async def _answered(sending: Sending, pod: Mapping[str, Any]) -> None:
 
 @pytest.mark.parametrize("budgeted", [False, True])
 def test_the_pod_of_the_process_goes_alone_and_last(work: Workload, admin: Cluster, budgeted: bool) -> None:
-    """A process that ends tells nobody what came of the evictions that it had sent."""
+    """Evict the process's own pod last, because an exiting process cannot report the outcomes of other evictions."""
     node, labels = work.node(), {"app": "evict"}
     (own,) = work.pods(node, "own", labels=labels)
     others = work.pods(node, "a", "b")
@@ -226,12 +229,12 @@ def test_the_pod_of_the_process_goes_alone_and_last(work: Workload, admin: Clust
     queues: dict[str, list[Pod]] = {name: [own]} if budgeted else {}
     asked = Plan(free=[*free, *others], queues=queues, budgets={name: budget})
     told: list[str] = []
-    while len(told) < 2:  # a slow server answers to a later batch
+    while len(told) < 2:  # a slow API server may respond during a later batch
         done = admin.run(evict_batch(admin.api, asked, node=node, host="own"))
         told += [item["name"] for item in done.evicted]
         assert done.unsent == [own] or not done.evicted
     left, last = Plan(free=free, queues=queues, budgets={name: budget}), Batch(unsent=[own])
-    while last.unsent:  # a slow server has not answered an eviction of the test before
+    while last.unsent:  # an eviction of the previous test may still be in flight
         last = admin.run(evict_batch(admin.api, left, node=node, host="own"))
 
     assert sorted(told) == ["a", "b"]
@@ -241,10 +244,10 @@ def test_the_pod_of_the_process_goes_alone_and_last(work: Workload, admin: Clust
 def test_the_pod_of_the_process_waits_for_answers(
     work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And asks for no look at once: that would see the same."""
+    """Report no deferred pod, because an immediate pass would find the same state."""
     node = work.node()
     own, other = work.pods(node, "own", "other")
-    monkeypatch.setattr(Sending, "_request", lambda *_: asyncio.sleep(1))  # no answer for that long
+    monkeypatch.setattr(Sending, "_request", lambda *_: asyncio.sleep(1))  # no response within the batch
 
     async def beside_one_under_way() -> Batch:
         await Sending.of(admin.api).send(other, time.monotonic() + 1)
@@ -254,7 +257,7 @@ def test_the_pod_of_the_process_waits_for_answers(
 
 
 def test_the_pod_of_the_process_waits_for_answers_from_other_nodes(work: Workload, admin: Cluster) -> None:
-    """No hint of those is about this node: what is unsent is asked for."""
+    """Report the process's own pod as deferred, because events of other nodes start no pass for this node."""
     (own,), (other,) = work.pods("node-3", "own"), work.pods("node-2", "other")
 
     async def beside_one_under_way() -> Batch:
@@ -265,13 +268,13 @@ def test_the_pod_of_the_process_waits_for_answers_from_other_nodes(work: Workloa
 
 
 def budget_that_opens(work: Workload, counted: int, allows: int) -> Object:
-    """A budget that lets all its pods go, as it was when it let only so many."""
+    """Create a budget that admits all its pods, and return it with a status that admits only `allows` of them."""
     budget = work.budget("some", {"app": "db"}, 0, counted=counted)
     return {**budget, "status": {**budget["status"], "disruptionsAllowed": allows}}
 
 
 def batches(admin: Cluster, pods: Sequence[Pod], budget: Object, host: str = "") -> tuple[Batch, int]:
-    """What came of the batches, and how often budgets were read for them."""
+    """Return the result of the batches, and how often they read budgets."""
     with requests_of(admin.api) as asked:
         done = admin.run(evict_batches(admin.api, plan(pods, [budget]), pods, host=host))
     return done, sum(count for what, count in asked.items() if "poddisruptionbudgets" in what)
@@ -284,7 +287,7 @@ def names(pods: Iterable[Mapping[str, str]]) -> list[str]:
 def test_what_opens_while_a_batch_is_sent_goes_in_the_same_look(
     work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten evictions take as long as pods need elsewhere: one list of budgets in place of another look and status."""
+    """Evict newly admitted pods in the same pass: one list of budgets saves another pass and status write."""
     monkeypatch.setattr(eviction_batch, "OPENED_SECONDS", 0.0)
     pods: list[Pod] = [*work.pods("node-1", *"abc", labels={"app": "db"})]
 
@@ -297,7 +300,7 @@ def test_what_opens_while_a_batch_is_sent_goes_in_the_same_look(
 def test_behind_a_short_batch_no_budget_is_read_again(
     work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A budget of one has not opened by then; it would cost a request for each pod."""
+    """Read no budgets after a short batch: no replacement pod is ready yet, and each pod would cost a request."""
     monkeypatch.setattr(eviction_batch, "OPENED_SECONDS", 60.0)
     pods: list[Pod] = [*work.pods("node-1", *"abc", labels={"app": "db"})]
 
@@ -309,7 +312,7 @@ def test_behind_a_short_batch_no_budget_is_read_again(
 def test_a_budget_that_stays_closed_ends_the_look(
     work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 3: the next one is a hint's; who waits is blocked, once, with the counts that were read last."""
+    """Rule 3: the pass ends if the budget admits no more pods, and reports each waiting pod as blocked once."""
     monkeypatch.setattr(eviction_batch, "OPENED_SECONDS", 0.0)
     pods: list[Pod] = [*work.pods("node-1", *"abc", labels={"app": "db"})]
     budget = work.budget("some", {"app": "db"}, 2, counted=3)
@@ -324,7 +327,7 @@ def test_a_budget_that_stays_closed_ends_the_look(
 def test_a_server_that_counts_otherwise_is_not_asked_again(
     work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 9: the plan lets a pod go, and the server refuses it: no further batch in this look."""
+    """Rule 9: no further batch follows in this pass if the API server refuses an eviction that the plan admitted."""
     monkeypatch.setattr(eviction_batch, "OPENED_SECONDS", 0.0)
     pods: list[Pod] = [*work.pods("node-1", *"abc", labels={"app": "db"})]
     budget = work.budget("some", {"app": "db"}, 3, counted=3)
@@ -338,7 +341,7 @@ def test_a_server_that_counts_otherwise_is_not_asked_again(
 def test_the_pod_of_the_process_is_in_no_later_batch(
     work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The outcomes of the first one would be told by nobody."""
+    """Leave the process's own pod to the next pass: an exiting process could not report the first batch's outcomes."""
     monkeypatch.setattr(eviction_batch, "OPENED_SECONDS", 0.0)
     pods: list[Pod] = [*work.pods("node-1", "a", "own", labels={"app": "db"})]
 
@@ -351,7 +354,7 @@ def test_the_pod_of_the_process_is_in_no_later_batch(
 def test_budgets_that_cannot_be_read_lose_no_outcome(
     work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who was evicted is told all the same; the others are left to the next hint."""
+    """Report the evicted pods even if budgets cannot be read again; the other pods wait for the next event."""
 
     async def refused(*_: object) -> Listed:
         raise Unavailable(503, "the server is busy")
@@ -366,11 +369,11 @@ def test_budgets_that_cannot_be_read_lose_no_outcome(
 
 
 class Weak(dict[str, Any]):
-    """A pod of which a test can see whether anybody has it still."""
+    """A pod dict that supports weak references, so that a test can check whether it is still in memory."""
 
 
 def test_a_pod_is_forgotten_when_its_eviction_is_booked(work: Workload, admin: Cluster) -> None:
-    """NMO-6: of thousands of pods that went none stays in memory for as long as an outcome is kept."""
+    """NMO-6: an evicted pod is freed from memory once its outcome is recorded, because a drain evicts thousands."""
     pod = Weak(work.pods("node-1", "a")[0])
     seen, name = weakref.ref(pod), f"eviction of {pod['metadata']['uid']}"
 
@@ -384,7 +387,7 @@ def test_a_pod_is_forgotten_when_its_eviction_is_booked(work: Workload, admin: C
 
 
 def test_an_orphan_is_a_daemon_whose_daemonset_is_gone(work: Workload, admin: Cluster) -> None:
-    """NMO-7: of two DaemonSet pods the one without its DaemonSet is the orphan; other pods are never."""
+    """NMO-7: only a DaemonSet pod whose DaemonSet does not exist is an orphan."""
     living = work.daemonset("agent", "node-1")
     orphan = samples.pod("orphan", namespace=work.namespace, owner="DaemonSet")
 

@@ -1,4 +1,4 @@
-"""How fast evictions are sent: so many a second, in turn between nodes."""
+"""Tests of the eviction limits: evictions per second, fairness between nodes, and unanswered evictions."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SHORTEST, LONGEST = OVERTAKEN
 
 
 def run(scenario: Coroutine[Any, Any, Any]) -> Any:
-    """The scenario on a loop of its own."""
+    """Run the scenario on its own event loop, and return its result."""
     return asyncio.run(scenario)
 
 
 async def _order(pace: Pace, *nodes: str) -> list[str]:
-    """The nodes in the order in which their turns come, all asked for at once."""
+    """Return the nodes in the order of their turns, which all tasks request at once."""
     order: list[str] = []
 
     async def one(node: str) -> None:
@@ -33,7 +33,7 @@ async def _order(pace: Pace, *nodes: str) -> list[str]:
 
 
 def test_what_is_within_a_second_goes_at_once() -> None:
-    """No turn waits while there are any."""
+    """Grant turns at once as long as tokens are left."""
 
     async def scenario() -> float:
         pace, started = Pace(50), asyncio.get_running_loop().time()
@@ -44,7 +44,7 @@ def test_what_is_within_a_second_goes_at_once() -> None:
 
 
 def test_no_second_has_more() -> None:
-    """Forty more than a second has take four tenths at least, at a hundred a second."""
+    """Take at least 0.4 s for forty turns beyond the first hundred, at a hundred per second."""
 
     async def scenario() -> float:
         pace, started = Pace(100), asyncio.get_running_loop().time()
@@ -55,7 +55,7 @@ def test_no_second_has_more() -> None:
 
 
 def test_nodes_take_turns() -> None:
-    """A node with one pod does not wait for another one's twenty."""
+    """Nodes with few pods do not wait for the twenty pods of another node."""
 
     async def scenario() -> list[str]:
         pace = Pace(50)
@@ -69,7 +69,7 @@ def test_nodes_take_turns() -> None:
 
 
 def test_a_turn_that_does_not_come_in_time_is_given_up() -> None:
-    """Nobody's turn is spent on it."""
+    """Spend no token on a task whose time is up."""
 
     async def scenario() -> tuple[bool, bool]:
         pace = Pace(10)
@@ -81,7 +81,7 @@ def test_a_turn_that_does_not_come_in_time_is_given_up() -> None:
 
 
 def test_a_busy_server_is_left_in_peace() -> None:
-    """Nobody gets a turn before the time that the server asked for."""
+    """Grant no turn during the backoff that the API server requested."""
 
     async def scenario() -> float:
         pace, loop = Pace(100), asyncio.get_running_loop()
@@ -106,7 +106,7 @@ def test_the_setting(environment: dict[str, str], expected: float) -> None:
 
 
 def usual(*seconds: float) -> Usual:
-    """What is usual after such answers."""
+    """Return a `Usual` that has recorded these response times."""
     known = Usual()
     for each in seconds:
         known.add(each)
@@ -126,19 +126,19 @@ def usual(*seconds: float) -> Usual:
     ],
 )
 def test_the_more_have_no_answer_the_longer_the_next_one_waits(usually: float, unanswered: int, seconds: float) -> None:
-    """Design rule 9: those that collided collide again, with whoever comes then."""
+    """Design rule 9: the delay grows with the unanswered evictions, because each new one may conflict with them."""
     assert pause(0.12, usually, unanswered) == pytest.approx(seconds)
 
 
 def test_what_is_usual_is_told_by_those_that_did_not_sleep() -> None:
-    """Most answers of a busy server are late by half a second or more, and still the others say what it takes."""
+    """Compute the median without the responses that include the API server's sleep, even if those are the majority."""
     assert usual(0.1, 0.7, 0.12, 0.9, 1.4, 0.8, 0.11, 0.6).seconds() == 0.11
     assert usual(*[0.4] * 16, *[0.1] * 16).seconds() == 0.1
     assert usual(3.0, 0.6).seconds() == 0.0
 
 
 async def _starts(count: int, answer: float, usually: Usual | None = None) -> list[float]:
-    """When so many evictions started, each answered after `answer` seconds, since the first one did."""
+    """Return the start times of `count` evictions, each of which is answered after `answer` seconds."""
     lane, starts, tasks = Lane(usually or Usual()), [], []
     for _ in range(count):
         assert await lane.turn(time.monotonic() + 10)
@@ -155,12 +155,12 @@ def _apart(starts: list[float]) -> list[float]:
 
 
 def test_an_answer_lets_the_next_one_start_at_once() -> None:
-    """Quick answers: one after another, without a pause."""
+    """Start evictions one after another without a delay if the responses are quick."""
     assert sum(_apart(run(_starts(6, answer=0.01)))) < 5 * SHORTEST
 
 
 def test_who_sleeps_is_overtaken_but_not_by_a_crowd() -> None:
-    """None is answered: five start soon, the sixth only when those had time to wake."""
+    """Start five unanswered evictions quickly, and the sixth only after these had time to wake up."""
     *soon, last = _apart(run(_starts(6, answer=60)))
 
     assert len(soon) == 4
@@ -169,14 +169,14 @@ def test_who_sleeps_is_overtaken_but_not_by_a_crowd() -> None:
 
 
 def test_where_all_are_slow_one_is_not_overtaken_before_its_time() -> None:
-    """On a slow server an eviction that has no answer yet does not sleep: overtaken, it would collide."""
+    """Delay the next eviction by the usual response time: on a slow server, an unanswered one is hardly sleeping."""
     apart = _apart(run(_starts(4, answer=0.25, usually=usual(*[0.25] * 16))))
 
     assert all(seconds >= 0.24 for seconds in apart)
 
 
 def test_a_turn_that_does_not_come_in_time_is_none() -> None:
-    """The look ends without sending; the lane is held by whoever has no answer."""
+    """Return False at the deadline; the queue still has an unanswered eviction."""
 
     async def scenario() -> tuple[bool, bool]:
         lane, sleeper = Lane(Usual()), asyncio.create_task(asyncio.sleep(60))
@@ -190,7 +190,7 @@ def test_a_turn_that_does_not_come_in_time_is_none() -> None:
 
 
 def test_two_nodes_share_the_lane_of_a_budget() -> None:
-    """Two queues behind one budget: their evictions start one after another, as those of one queue do."""
+    """Start the evictions of two nodes under one budget one after another, like those of one node."""
 
     async def scenario() -> list[float]:
         lane, starts, tasks = Lane(Usual()), [], []
@@ -209,7 +209,7 @@ def test_two_nodes_share_the_lane_of_a_budget() -> None:
 
 
 def test_slow_answers_narrow_the_window_and_quick_ones_widen_it_again() -> None:
-    """Down to what keeps a small server busy, and up to the connections that evictions may have."""
+    """Keep the limit between a minimum for small API servers and the number of connections for evictions."""
     window = Window()
     for _ in range(MOST):
         window.learn(SLOW[0])
@@ -245,7 +245,7 @@ async def _until(done: asyncio.Future[None]) -> None:
 
 
 def test_who_finds_no_place_in_time_takes_none() -> None:
-    """The place of one that was answered goes to the one that waits, not to the one whose time was up."""
+    """Give a freed slot to the task that still waits, not to the one whose time was up."""
 
     async def scenario() -> list[bool]:
         return await _two_in_a_window_of_one(asyncio.get_running_loop().create_future())
@@ -254,7 +254,7 @@ def test_who_finds_no_place_in_time_takes_none() -> None:
 
 
 def test_a_place_that_comes_as_time_runs_out_is_not_lost() -> None:
-    """Since Python 3.12 `asyncio.wait_for` gives up what came in the same turn of the loop."""
+    """Keep a slot that is granted at the timeout; since Python 3.12, `asyncio.wait_for` would drop it."""
 
     async def scenario() -> tuple[bool, bool]:
         window = Window()
@@ -263,7 +263,7 @@ def test_a_place_that_comes_as_time_runs_out_is_not_lost() -> None:
         asyncio.get_running_loop().call_later(0.01, window.leave)
         waiting = asyncio.create_task(window.turn("b", time.monotonic() + 0.02))
         await asyncio.sleep(0)
-        time.sleep(0.05)  # both are due when the loop comes to them
+        time.sleep(0.05)  # slot and timeout are both due in the next loop iteration
         had = await waiting
         if had:
             window.leave()
@@ -290,5 +290,5 @@ async def _order_in_a_window_of_one(*nodes: str) -> list[str]:
 
 
 def test_nodes_take_turns_at_the_window() -> None:
-    """P7: a hundred pods of one node do not hold up the one pod of another until their look ends."""
+    """P7: a hundred pods of one node do not delay another node's only pod until their pass ends."""
     assert run(_order_in_a_window_of_one("a", "a", "a", "b", "c", "a", "b")) == ["a", "b", "c", "a", "b", "a", "a"]

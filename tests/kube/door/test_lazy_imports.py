@@ -1,4 +1,4 @@
-"""What a package costs to import is put off, and nothing of the package is lost by it."""
+"""Tests of deferred package imports: a deferred package offers everything that an imported one does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ runs = globals().get("runs", 0) + 1
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Give the `__init__` of a package `put_off`, which nobody has imported."""
+    """Yield the path of the `__init__.py` of a package `put_off`, which is not imported yet."""
     folder = tmp_path / "put_off"
     folder.mkdir()
     (folder / "part.py").write_text("VALUE = 7\n")
@@ -41,7 +41,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.usefixtures("package")
 def test_a_part_is_imported_without_the_whole() -> None:
-    """The package's own code has not run; a name asked of it runs the code, once."""
+    """Import a submodule without running the package's code; the first access to one of its names runs it once."""
     postpone("put_off")
 
     assert import_module("put_off.part").VALUE == 7
@@ -53,7 +53,7 @@ def test_a_part_is_imported_without_the_whole() -> None:
 
 @pytest.mark.usefixtures("package")
 def test_what_is_imported_already_stays() -> None:
-    """Whoever was first has the whole package, and keeps it."""
+    """Leave a package unchanged that is already imported."""
     whole = import_module("put_off")
     postpone("put_off")
 
@@ -63,7 +63,7 @@ def test_what_is_imported_already_stays() -> None:
 
 @pytest.mark.usefixtures("package")
 def test_what_is_nowhere_is_said_as_ever() -> None:
-    """A name that the code does not give, and a package that is not installed."""
+    """Raise the usual errors for a missing name and for a package that is not installed."""
     postpone("put_off")
 
     with pytest.raises(AttributeError, match="module 'put_off' has no attribute 'nothing'"):
@@ -73,7 +73,7 @@ def test_what_is_nowhere_is_said_as_ever() -> None:
 
 
 def test_an_error_of_the_code_comes_each_time(package: Path) -> None:
-    """A second asker learns why, too."""
+    """Raise the error of the package's code at each access, not only at the first."""
     package.write_text("raise RuntimeError('broken')")
     postpone("put_off")
 
@@ -83,7 +83,7 @@ def test_an_error_of_the_code_comes_each_time(package: Path) -> None:
 
 
 def test_threads_wait_for_the_one_that_runs_the_code(package: Path) -> None:
-    """No thread sees half a package."""
+    """Concurrent accesses wait for the running import, so that no thread sees a partial package."""
     package.write_text(PACKAGE.format(seconds=0.2))
     postpone("put_off")
     module, started = sys.modules["put_off"], time.perf_counter()
@@ -97,7 +97,7 @@ def test_threads_wait_for_the_one_that_runs_the_code(package: Path) -> None:
 
 @pytest.mark.slow
 def test_the_kubernetes_package_lacks_nothing() -> None:
-    """What we do not import is there for whoever asks, after the door and in the same process."""
+    """Check that the whole `kubernetes` package is still importable in a process that uses the API client."""
     code = """
         import sys
         from kube.door import api

@@ -1,4 +1,4 @@
-"""Certificates are read late, and trusted as if they had been read early."""
+"""Tests that deferred loading of the system's certificates does not change which servers are trusted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def late() -> ssl.SSLContext:
 
 
 def test_a_late_context_trusts_what_an_early_one_does() -> None:
-    """It reads when it is asked, and is late no more."""
+    """Load the certificates at first use; afterwards the context is an ordinary one."""
     early, context = ssl.create_default_context(), late()
 
     assert type(context) is LateContext
@@ -46,7 +46,7 @@ def test_a_late_context_trusts_what_an_early_one_does() -> None:
 
 
 def test_contexts_made_afterwards_are_as_ever() -> None:
-    """Nothing is left behind in `ssl`."""
+    """Restore the methods of `ssl.SSLContext` at the end of the block."""
     late()
     names = {"load_default_certs", "set_default_verify_paths"}
 
@@ -59,7 +59,7 @@ def test_contexts_made_afterwards_are_as_ever() -> None:
 def test_a_connection_trusts_the_systems_certificates(
     cluster: LocalCluster, tmp_path: Path, trusted: bool, said: str
 ) -> None:
-    """A sink under https: a certificate of the system's list is taken, any other is refused."""
+    """Accept a server, such as an https sink, only if the system's certificates contain its CA."""
     system = tmp_path / "system.crt"
     system.write_text(cluster.certificate)
     file = {"SSL_CERT_FILE": str(system)} if trusted else {}

@@ -1,4 +1,4 @@
-"""The follower against a real API server, through a connection that breaks."""
+"""Tests of `follow` against a real API server, through a connection that a test can cut."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from localcluster import access
 from localcluster.cluster import LocalCluster
 from tests.eventing.local.cable import Cable
 
-PATIENCE = 20.0  # seconds for one change to come
+PATIENCE = 20.0  # seconds to wait for one change
 Changes = AsyncGenerator[Change, None]
 
 
@@ -35,7 +35,7 @@ def cable(cluster: LocalCluster) -> Iterator[Cable]:
 
 @pytest.fixture
 def namespace(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace of the test's own."""
+    """Yield the name of a new namespace, and delete the namespace after the test."""
     name = f"following-{abs(hash(request.node.name)) % 10**8}"
     cluster.door().create("/api/v1/namespaces", {"metadata": {"name": name}})
     yield name
@@ -43,7 +43,7 @@ def namespace(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator
 
 
 def apply(cluster: LocalCluster, path: str, body: Object) -> None:
-    """Have the object at `path` be so."""
+    """Create or update the object at `path` by server-side apply."""
     query = {"fieldManager": "test", "force": "true"}
     door = cluster.door()
     door.run(door.api.request("PATCH", path, query=query, body=body, content_type=APPLY_PATCH))
@@ -55,7 +55,7 @@ def remove(cluster: LocalCluster, path: str) -> None:
 
 
 def follows(cluster: LocalCluster, cable: Cable, test: Callable[[Api], Awaitable[None]], kind: type[Api] = Api) -> None:
-    """Run `test` with an Api whose connections go through `cable`."""
+    """Run `test` with an API client whose connections go through `cable`."""
     kubeconfig = cable_kubeconfig(cluster, cable)
 
     async def run() -> None:
@@ -74,7 +74,7 @@ def cable_kubeconfig(cluster: LocalCluster, cable: Cable) -> Path:
 
 
 async def upcoming(changes: Changes, wanted: int) -> list[tuple[str, str]]:
-    """The next changes as (kind, name)."""
+    """Return the next changes as (kind, name)."""
     told: list[tuple[str, str]] = []
     for _ in range(wanted):
         change = await asyncio.wait_for(anext(changes), PATIENCE)
@@ -88,12 +88,15 @@ def config_map(cluster: LocalCluster, namespace: str, name: str, **data: str) ->
 
 
 def paths(namespace: str) -> tuple[str, dict[str, Any]]:
-    """ConfigMaps of the namespace, without the one that every namespace has."""
+    """Return path and selector of the namespace's ConfigMaps, without the one that every namespace has."""
     return f"/api/v1/namespaces/{namespace}/configmaps", {"fields": "metadata.name!=kube-root-ca.crt"}
 
 
 def test_what_is_there_comes_first_then_every_change(cluster: LocalCluster, cable: Cable, namespace: str) -> None:
-    """ADDED, SYNCED with the list's version, then changes; objects know their kind, a deleted one its last version."""
+    """Yield existing objects, then SYNCED with the list's resourceVersion, then every change in order.
+
+    Objects have their kind, and a deleted object has its last state.
+    """
     config_map(cluster, namespace, "one")
 
     async def test(api: Api) -> None:
@@ -121,7 +124,10 @@ def test_what_is_there_comes_first_then_every_change(cluster: LocalCluster, cabl
 def test_a_watch_brings_what_is_there_itself(
     cluster: LocalCluster, cable: Cable, namespace: str, refused: list[int]
 ) -> None:
-    """KEP-3157: no list is asked for, unless the server refuses such a watch; each object comes once, then SYNCED."""
+    """KEP-3157: the watch yields each existing object once and then SYNCED, without a list.
+
+    If the API server refuses such a watch, a list yields the existing objects.
+    """
     config_map(cluster, namespace, "one")
     config_map(cluster, namespace, "two")
 
@@ -148,7 +154,7 @@ def test_a_watch_brings_what_is_there_itself(
 def test_a_stream_that_breaks_before_its_end_is_compared_with_a_list(
     cluster: LocalCluster, cable: Cable, namespace: str
 ) -> None:
-    """What went meanwhile comes as deleted, and what was yielded already does not come again."""
+    """Yield an object that was deleted after the break as DELETED, and repeat no object that was yielded before it."""
     config_map(cluster, namespace, "one")
     config_map(cluster, namespace, "two")
 
@@ -167,7 +173,7 @@ def test_a_stream_that_breaks_before_its_end_is_compared_with_a_list(
 
 
 def test_without_initial_only_changes_come(cluster: LocalCluster, cable: Cable, namespace: str) -> None:
-    """What was there already is known, but not told."""
+    """Yield no existing objects, but do yield their deletions."""
     config_map(cluster, namespace, "one")
 
     async def test(api: Api) -> None:
@@ -184,7 +190,7 @@ def test_without_initial_only_changes_come(cluster: LocalCluster, cable: Cable, 
 def test_a_broken_watch_is_resumed_without_loss_or_repetition(
     cluster: LocalCluster, cable: Cable, namespace: str
 ) -> None:
-    """What happened while the connection was cut comes in order, once."""
+    """Yield the changes that happened while the connection was cut once each, in order."""
     config_map(cluster, namespace, "one")
 
     async def test(api: Api) -> None:
@@ -205,7 +211,7 @@ def test_a_broken_watch_is_resumed_without_loss_or_repetition(
 
 
 class Forgetful(Api):
-    """The real server, asked to resume from a version that it has long forgotten whenever `forget` is set."""
+    """API client that resumes the next watch from an expired resourceVersion if `forget` is set."""
 
     forget = False
 
@@ -237,8 +243,10 @@ spec:
 
 @pytest.fixture
 def benches(cluster: LocalCluster, namespace: str) -> Iterator[str]:
-    """The path of a kind that was not served from the cluster's first moment: the server's memory of changes begins
-    when the kind does, so version 1 is too old for it."""
+    """Yield the API path of a custom resource that was not served from the cluster's start.
+
+    The API server's watch history of this kind starts with its CRD, so resourceVersion 1 is too old.
+    """
     cluster.kubectl("apply", "-f", "-", input=CRD)
     cluster.await_kinds("benches.following.example.com")
     yield f"/apis/following.example.com/v1/namespaces/{namespace}/benches"
@@ -246,7 +254,7 @@ def benches(cluster: LocalCluster, namespace: str) -> Iterator[str]:
 
 
 def test_after_a_410_the_difference_is_told(cluster: LocalCluster, cable: Cable, namespace: str, benches: str) -> None:
-    """Deleted, made anew, changed and added objects each come once; what stayed the same does not come."""
+    """Yield deleted, recreated, changed and added objects once each, and unchanged objects not at all."""
 
     def bench(name: str, x: str) -> None:
         metadata = {"name": name, "namespace": namespace}
@@ -280,7 +288,7 @@ def test_after_a_410_the_difference_is_told(cluster: LocalCluster, cable: Cable,
 
 
 def test_a_kind_that_is_not_served_is_the_callers_affair(cluster: LocalCluster, cable: Cable) -> None:
-    """NotFound at the start is raised."""
+    """Raise `NotFound` if the kind is not served at the start."""
 
     async def test(api: Api) -> None:
         with pytest.raises(NotFound):
@@ -290,7 +298,7 @@ def test_a_kind_that_is_not_served_is_the_callers_affair(cluster: LocalCluster, 
 
 
 def test_an_api_server_that_is_away_at_first_is_waited_for(cluster: LocalCluster, cable: Cable, namespace: str) -> None:
-    """The first list is asked for until it comes."""
+    """Retry the first list until the API server is available."""
     cable.cut()
 
     async def test(api: Api) -> None:
@@ -306,7 +314,7 @@ def test_an_api_server_that_is_away_at_first_is_waited_for(cluster: LocalCluster
 
 
 class Refused(Witness):
-    """Takes down what it is told."""
+    """Stream observer that records its notifications."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -325,7 +333,7 @@ class Refused(Witness):
 
 
 class Broken(Api):
-    """The real server, whose first watch breaks behind its first object."""
+    """API client whose first watch breaks after its first object."""
 
     breaks = True
 
@@ -340,12 +348,12 @@ class Broken(Api):
 
 
 class Strict(Api):
-    """The real server, which answers the next lists and watches with these errors instead."""
+    """API client whose next lists and watches fail with the given status codes."""
 
     lists: ClassVar[list[int]] = []
     watches: ClassVar[list[int]] = []
     asked = 0
-    """How many lists it was asked for."""
+    """Number of list requests."""
 
     async def list(self, path: str, **options: Any) -> Object:
         self.asked += 1
@@ -366,7 +374,7 @@ class Strict(Api):
 def test_a_refused_list_and_a_refused_watch_are_tried_again(
     cluster: LocalCluster, cable: Cable, namespace: str, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
-    """With a witness, which hears of each refusal; the log says it once. What was refused is not lost."""
+    """Retry with a stream observer, which receives each failure; log the message once, and lose no change."""
     witness = Refused()
 
     async def test(api: Api) -> None:
@@ -380,7 +388,7 @@ def test_a_refused_list_and_a_refused_watch_are_tried_again(
 
     follows(cluster, cable, test, Strict)
 
-    refused, watches = f"failed {status}", 1 if status == 400 else 2  # a version that is not understood is given up
+    refused, watches = f"failed {status}", 1 if status == 400 else 2  # after a 400, the client lists again
     said = [told for told in witness.told if told not in ("opened", "closed")]
     assert said == [refused, refused, "listed", *[refused] * watches]
     assert witness.told.count("opened") == witness.told.count("closed") >= watches
@@ -390,7 +398,10 @@ def test_a_refused_list_and_a_refused_watch_are_tried_again(
 def test_failures_that_alternate_are_tried_in_pauses_that_grow(
     cluster: LocalCluster, cable: Cable, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As of a load balancer with one server that is broken and one that is away; each is said once."""
+    """Increase the backoff across different errors, and log each error once.
+
+    A load balancer with two failing servers may return such errors.
+    """
 
     async def test(api: Api) -> None:
         assert isinstance(api, Strict)
@@ -418,7 +429,7 @@ def test_without_a_witness_a_refused_list_is_the_callers_affair(
 def test_only_what_is_kept_is_given_and_compared(
     cluster: LocalCluster, cable: Cable, namespace: str, benches: str
 ) -> None:
-    """Of every change, a deletion that a fresh list shows, too; and the witness hears of that list."""
+    """Yield only what `keep` returns, also for a deletion that a new list shows; notify the observer of that list."""
     witness = Refused()
 
     def name_only(item: Object) -> Object:

@@ -1,4 +1,4 @@
-"""Pages of a list on a real API server."""
+"""Tests of paged lists against a real API server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.workload import Workload
 
 @pytest.fixture
 def maps(installed: LocalCluster, admin: Cluster) -> tuple[str, set[str]]:
-    """Give a collection of seven ConfigMaps with a label, and one without; and the names of the seven."""
+    """Create seven ConfigMaps with a label and one without; return the collection's path and the names of the seven."""
     path = f"/api/v1/namespaces/{Workload(installed, admin).namespace}/configmaps"
     names = {f"map-{number}" for number in range(7)}
     for name in names:
@@ -29,7 +29,7 @@ def maps(installed: LocalCluster, admin: Cluster) -> tuple[str, set[str]]:
 def test_all_pages_are_the_whole_list(
     admin: Cluster, maps: tuple[str, set[str]], monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
-    """Rule 10: whatever fits into a page, each item comes once, and the selector holds on every page."""
+    """Rule 10: whatever the page size, a list returns each item once, and each page applies the selector."""
     monkeypatch.setattr(paging, "PAGE", page)
     path, names = maps
 
@@ -41,7 +41,7 @@ def test_all_pages_are_the_whole_list(
 def test_where_the_pages_are_forgotten_the_list_is_read_anew(
     admin: Cluster, maps: tuple[str, set[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """API concepts, "resource versions": 410 for the second page; what was read of the first is not in twice."""
+    """API concepts, "resource versions": after a 410 for page 2, the whole list is read again without duplicates."""
     monkeypatch.setattr(paging, "PAGE", 3)
     path, names = maps
     real = Api.list
@@ -66,7 +66,7 @@ def test_a_collection_that_is_not_there_is_an_error(admin: Cluster) -> None:
 def test_a_page_is_cut_down_before_the_next_one_is_read(
     admin: Cluster, maps: tuple[str, set[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 10: of a fleet's pods never more than a page is in memory whole; the version is that of the state shown."""
+    """Rule 10: at most one page of complete objects is in memory; the list returns its resourceVersion."""
     monkeypatch.setattr(paging, "PAGE", 3)
     path, names = maps
     real, order = Api.list, ""

@@ -1,4 +1,4 @@
-"""Whether the API server's certificate is verified, against a real one."""
+"""Tests that the API client verifies the API server's certificate, against a real server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.proofs import proves
 
 @pytest.fixture
 def strangers(cluster: LocalCluster, tmp_path: Path) -> Path:
-    """Give a kubeconfig with another authority than the one that signed the server's certificate."""
+    """Return a kubeconfig whose CA did not sign the server's certificate."""
     content = yaml.safe_load(cluster.kubeconfig.read_text())
     other = new_authority(next(iter(COMPONENTS.values())), datetime.now(timezone.utc)).certificate
     [entry] = content["clusters"]
@@ -31,7 +31,7 @@ def strangers(cluster: LocalCluster, tmp_path: Path) -> Path:
 
 @proves("MUT-52")
 def test_a_server_that_the_authority_does_not_vouch_for_is_not_asked(strangers: Path) -> None:
-    """Unless verifying is given up, by one view and for nobody else; its owner closes the connections of both."""
+    """Refuse the server except in a view that disabled verification; closing the client closes both connections."""
     door = Cluster(str(strangers))
     try:
         with pytest.raises(Unavailable, match="certificate verify failed"):

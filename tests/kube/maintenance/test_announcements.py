@@ -1,4 +1,4 @@
-"""Events about nodes, on plain dicts."""
+"""Tests of the Kubernetes Events about nodes and maintenances, on plain dicts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def name_of(event: Object) -> str:
 
 
 def test_the_event_is_as_a_kubelet_writes_it() -> None:
-    """OSV-12: in namespace default, about the node by its name in place of the uid, Normal, with its times."""
+    """OSV-12: an Event about a node is Normal, in namespace default, and has the node's name in place of its uid."""
     event = node_event("node-1", CORDON, "said", maintenance(), NOW)
 
     assert event["metadata"]["namespace"] == "default"
@@ -38,7 +38,7 @@ def test_the_event_is_as_a_kubelet_writes_it() -> None:
 
 
 def test_an_event_is_whole() -> None:
-    """OSV-12, NMO-27: about a maintenance by its uid; counted from one; the name is the object's and a hash."""
+    """OSV-12, NMO-27: a maintenance's Event has its uid and count 1; its name is the maintenance's name and a hash."""
     itself, _ = maintenance_events(FAIL, "why", maintenance(), NOW)
     name = itself["metadata"].pop("name")
 
@@ -67,7 +67,7 @@ def test_an_event_is_whole() -> None:
 
 
 def test_told_twice_it_has_one_name() -> None:
-    """OSV-12, X-2: the same said again is the same Event, whenever; another reason, node or maintenance is another."""
+    """OSV-12, X-2: the name of an Event depends on maintenance, object and reason, not on message and time."""
     first = node_event("node-1", "A", "said", maintenance(), NOW)
 
     assert name_of(node_event("node-1", "A", "said again", maintenance(), NOW)) == name_of(first)
@@ -76,7 +76,7 @@ def test_told_twice_it_has_one_name() -> None:
 
 
 def test_told_again_it_is_counted() -> None:
-    """OSV-12: the count goes up, message and last time are the newest, and nothing else is written."""
+    """OSV-12: a repeated Event increases the count and replaces only the message and the last timestamp."""
     later = node_event("node-1", "A", "said again", maintenance(), NOW + timedelta(seconds=1))
 
     patch = counted_again({"count": 2, "firstTimestamp": timestamp(NOW)}, later)
@@ -85,7 +85,10 @@ def test_told_again_it_is_counted() -> None:
 
 
 def test_a_maintenance_is_told_at_itself_by_its_uid_and_at_its_node() -> None:
-    """NMO-27: two Events with one message; a failure is a Warning; without a node there is one."""
+    """NMO-27: a maintenance and its node each get an Event with the same message, a Warning for a failure.
+
+    Without a node there is only the Event about the maintenance.
+    """
     item = maintenance()
 
     itself, node = maintenance_events(FAIL, "why", item, NOW)
@@ -99,7 +102,10 @@ def test_a_maintenance_is_told_at_itself_by_its_uid_and_at_its_node() -> None:
 
 
 def test_a_long_name_and_a_long_message_make_an_event_all_the_same() -> None:
-    """NMO-27: the name of an Event has 253 characters like that of its object, and is a subdomain, too."""
+    """NMO-27: an Event about an object with the longest possible name has a valid name, and its message is truncated.
+
+    Names of Events have at most 253 characters and are DNS subdomains.
+    """
     name = "a" * (LONGEST_NAME - 1) + "-b.example.com"
 
     event = node_event(name, "R", "x" * 10_000, maintenance(), NOW)
@@ -111,7 +117,7 @@ def test_a_long_name_and_a_long_message_make_an_event_all_the_same() -> None:
 
 
 def test_what_is_announced_says_all_that_is_looked_for() -> None:
-    """NMO-27: about which object, with which reason, and as a Normal one where nothing failed; counted from one."""
+    """NMO-27: an Event names the object and the reason, has type Normal if nothing failed, and starts with count 1."""
     itself, node = maintenance_events(SUCCEED, "", maintenance(), NOW)
 
     known = {"apiVersion": maintenance()["apiVersion"], "kind": "NodeMaintenance", "name": "nm", "uid": "nm-uid"}

@@ -1,4 +1,4 @@
-"""What one line says of all blocked pods."""
+"""Tests of the one-line summary of blocked pods."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def blocked(name: str, message: str = SENTENCE) -> Blocked:
 
 
 def test_a_summary_of_five_is_whole() -> None:
-    """NMO-13: no word of others where there are none."""
+    """NMO-13: a summary of five pods mentions no further pods."""
     assert "more" not in summary([blocked(name) for name in "edcba"])
 
 
 def test_the_summary_names_five() -> None:
-    """NMO-13: lastError is one line, however many pods are blocked; those of one reason share its words."""
+    """NMO-13: the summary for `lastError` is one line that names five pods, grouped by message."""
     others = [blocked(name) for name in "gfedca"]
     line = summary([*others, blocked("b", "slow down")])
 

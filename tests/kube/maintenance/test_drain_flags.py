@@ -1,4 +1,4 @@
-"""Which pods a maintenance drains by `spec.drain`, and which its flags refuse, as truth tables on plain dicts."""
+"""Tests of `spec.drain`, on plain dicts: which pods a maintenance drains, and which pods its flags block."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ WEB, DB = {"app": "web"}, {"app": "db"}
 
 
 def item(drain: object, status: Object | None = None) -> Object:
-    """A maintenance with this `spec.drain`."""
+    """Return a maintenance with this `spec.drain`."""
     made = maintenance(status)
     return {**made, "spec": {**made["spec"], "drain": drain}}
 
 
 def scratch(**more: str) -> Object:
-    """A pod with an emptyDir volume."""
+    """Return a pod with an emptyDir volume."""
     return {**pod(**more), "spec": EMPTY_DIR}  # type: ignore[arg-type]
 
 
@@ -67,13 +67,13 @@ def reasons(leaving: list[Object], options: DrainOptions, orphans: set[str] | No
     ],
 )
 def test_what_the_spec_asks_for(drain: object, options: DrainOptions) -> None:
-    """DRN-1a: unset is the drain of the documents."""
+    """DRN-1a: unset and invalid fields have the defaults of the drain in the requirement documents."""
     assert options_of(item(drain)) == options
 
 
 @given(pods)
 def test_unset_it_is_the_drain_of_the_documents(listed: list[Object]) -> None:
-    """DRN-1a: the same pods leave, and nothing is refused."""
+    """DRN-1a: without `spec.drain`, the same pods leave as in the documents' drain, and no pod is blocked."""
     found = sorted_for(listed, options_of(maintenance()), NOW)
 
     assert found == sort(listed)
@@ -95,7 +95,7 @@ def test_unset_it_is_the_drain_of_the_documents(listed: list[Object]) -> None:
     ],
 )
 def test_what_a_flag_refuses(waiting: Object, options: DrainOptions, reason: str) -> None:
-    """DRN-1a: it is left to leave, and blocked; whatever else is there goes."""
+    """DRN-1a: a pod that a flag blocks still has to leave; all other pods are evicted."""
     other = pod("other", owner="ReplicaSet")
     found = sorted_for([waiting, other], options, NOW)
 
@@ -129,7 +129,7 @@ def test_static_pods_are_nobodys_business(static: dict[str, str]) -> None:
 
 
 def test_pods_that_are_not_selected_are_none_of_its() -> None:
-    """DRN-1a, DRN-5: neither pending nor refused, be they DaemonSet pods or bare."""
+    """DRN-1a, DRN-5: unselected pods are neither pending nor blocked, even DaemonSet pods and unmanaged pods."""
     web, listed = pod("web", labels=WEB), [pod("db", labels=DB), pod("agent", owner="DaemonSet"), pod("none")]
 
     found = sorted_for([web, *listed], DrainOptions(pod_selector="app=web", ignore_daemonsets=False), NOW)
@@ -138,7 +138,7 @@ def test_pods_that_are_not_selected_are_none_of_its() -> None:
 
 
 def test_a_selector_that_cannot_be_read_lets_nobody_go() -> None:
-    """DRN-1a: an older schema let it in: it might have meant anybody."""
+    """DRN-1a: an invalid selector, which an older schema admits, blocks all pods, because it may select any of them."""
     options = DrainOptions(pod_selector="app=(")
     found = sorted_for([pod("a", owner="Job"), pod("b")], options, NOW)
 
@@ -162,7 +162,7 @@ def test_a_selector_that_cannot_be_read_lets_nobody_go() -> None:
     ids=["never skipped", "not deleted", "ten seconds", "eleven seconds", "has time left"],
 )
 def test_who_is_not_waited_for(skip: int, until: str, waited: bool) -> None:
-    """DRN-1a: as kubectl's --skip-wait-for-delete-timeout."""
+    """DRN-1a: `skipWaitForDeleteTimeoutSeconds` has the effect of kubectl's --skip-wait-for-delete-timeout."""
     waiting = pod(deletionTimestamp=until) if until else pod()
 
     options = DrainOptions(skip_wait_seconds=skip)
@@ -172,7 +172,7 @@ def test_who_is_not_waited_for(skip: int, until: str, waited: bool) -> None:
 
 
 def test_a_daemon_without_its_daemonset_is_bare() -> None:
-    """DRN-1a, NMO-7: kubectl wants --force for it; a status that names it for that says what it is."""
+    """DRN-1a, NMO-7: `force: false` blocks a DaemonSet pod without a DaemonSet, and its status entry identifies it."""
     orphan = pod("agent", owner="DaemonSet")
     blocked = {"namespace": "ns", "name": "agent", "reason": "Force"}
 
@@ -183,7 +183,7 @@ def test_a_daemon_without_its_daemonset_is_bare() -> None:
 
 
 def test_the_warning_names_whom_it_concerns() -> None:
-    """NMO-8a: who is refused is not said to be deleted, or ignored."""
+    """NMO-8a: the warning names no blocked pod, neither as deleted nor as ignored."""
     listed = [pod("agent", owner="DaemonSet"), pod("bare"), scratch(name="scratch")]
     kept = DrainOptions(delete_emptydir_data=False)
 
@@ -193,7 +193,7 @@ def test_the_warning_names_whom_it_concerns() -> None:
 
 
 def test_what_is_told_already() -> None:
-    """DRN-1a: with the same reason, or it is another refusal."""
+    """DRN-1a: a refusal counts as reported only if the status lists the pod with the same reason."""
     (one,) = refused(sorted_for([pod()], STRICT, NOW), STRICT)
     told = {"namespace": "ns", "name": "pod", "reason": "Force"}
 
@@ -223,7 +223,7 @@ def test_what_is_not_given_is_not_set(given_flags: dict[str, object]) -> None:
 
 
 def test_a_selector_that_cannot_be_read_is_read_once() -> None:
-    """Rule 9: every look at a node asks it of each pod, and it may be long."""
+    """Rule 9: an invalid selector is parsed once, although each pass needs it for each pod and it may be long."""
     options, before = DrainOptions(pod_selector="once in (" + " " * 2000), parsed.cache_info().misses
 
     found = sorted_for([pod(str(number)) for number in range(250)], options, NOW)
@@ -234,7 +234,7 @@ def test_a_selector_that_cannot_be_read_is_read_once() -> None:
 
 @given(pods)
 def test_by_default_no_flag_refuses_anybody(leaving: list[Object]) -> None:
-    """DRN-1a: unset flags are those of the documents: nobody's emptyDir data and no DaemonSet stops a drain."""
+    """DRN-1a: with the default flags, neither emptyDir data nor DaemonSets block any pod."""
     everybody = [{**it, "spec": EMPTY_DIR} for it in leaving]
 
     assert reasons(everybody, NODE_MAINTENANCE, {uid(it) for it in everybody}) == []

@@ -1,4 +1,4 @@
-"""Pods that are left alone for a while, since evicting them changed nothing (design rule 9)."""
+"""Tests of the backoff for pods whose eviction changes nothing (design rule 9)."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ OURS = [{"key": key, "operator": "Exists"} for key in ("medik8s.io/drain", "node
 
 
 def item(*blocked: Object, cordoned: str = "True") -> Object:
-    """A maintenance whose node is cordoned since CORDONED."""
+    """Return a maintenance whose node has been cordoned since `CORDONED`."""
     condition = {"type": "Cordoned", "status": cordoned, "lastTransitionTime": timestamp(CORDONED)}
     return maintenance({"conditions": [condition], "blockedPods": list(blocked)})
 
 
 def returned(seconds: float = 5, tolerations: list[Object] = EVERYTHING, owner: str = "ReplicaSet") -> Object:
-    """A pod that was made so long after the cordon."""
+    """Return a pod that was created this many seconds after the cordon."""
     made = pod("web", owner=owner, creationTimestamp=timestamp(CORDONED + timedelta(seconds=seconds)))
     return {**made, "spec": {"tolerations": tolerations}}
 
 
 @given(st.integers(0, 10_000))
 def test_a_pause_is_as_long_as_it_has_been_so(seconds: int) -> None:
-    """Never under SHORTEST, never over LONGEST, and never shorter than one before."""
+    """Keep the backoff between `SHORTEST` and `LONGEST`, and never let it shrink as time passes."""
     elapsed = timedelta(seconds=seconds)
 
     assert SHORTEST <= pause(elapsed) <= LONGEST
@@ -42,7 +42,10 @@ def test_a_pause_is_as_long_as_it_has_been_so(seconds: int) -> None:
 
 
 def test_a_pod_that_always_returns_is_evicted_ever_more_seldom() -> None:
-    """Evicted as soon as it may be, back within a second: at most four times in the first minute, then once in each."""
+    """Evict a pod that is always recreated within a second ever less often.
+
+    It is evicted at most four times in the first minute, and at most twice in each later one.
+    """
     evictions, now = [0.0], 0.0
     while now < 600:
         back = now + 1
@@ -55,7 +58,7 @@ def test_a_pod_that_always_returns_is_evicted_ever_more_seldom() -> None:
 
 @pytest.mark.parametrize(("seconds", "due"), [(14, False), (15, True)])
 def test_a_pod_that_returned_is_left_alone_and_then_evicted(seconds: int, due: bool) -> None:
-    """Made 5 s after the cordon: not before it is 10 s old."""
+    """Delay the eviction of a pod created 5 s after the cordon until it is 10 s old."""
     found, resting = parted([returned(5)], item(), CORDONED + timedelta(seconds=seconds))
 
     assert bool(found) is due
@@ -63,7 +66,10 @@ def test_a_pod_that_returned_is_left_alone_and_then_evicted(seconds: int, due: b
 
 
 def test_on_a_node_that_was_opened_a_pod_returns_since_the_beginning() -> None:
-    """The time at which the node was seen open says nothing: what came before it, after the object, has returned."""
+    """Use the maintenance's creation time if the status reports the node as not cordoned.
+
+    The transition time of that condition is not the time of the cordon.
+    """
     begun = item(cordoned="False")
     begun["metadata"]["creationTimestamp"] = timestamp(CORDONED - timedelta(seconds=10))
 
@@ -73,7 +79,7 @@ def test_on_a_node_that_was_opened_a_pod_returns_since_the_beginning() -> None:
 
 
 def test_a_cordon_that_is_still_to_come_is_of_a_wrong_clock() -> None:
-    """What returned is left alone all the same: since the object was made, by the API server's own clock."""
+    """Use the maintenance's creation time, set by the API server's clock, if the reported cordon lies in the future."""
     begun = item()
     begun["metadata"]["creationTimestamp"] = timestamp(CORDONED)
     begun["status"]["conditions"][0]["lastTransitionTime"] = timestamp(CORDONED + timedelta(minutes=5))
@@ -84,7 +90,7 @@ def test_a_cordon_that_is_still_to_come_is_of_a_wrong_clock() -> None:
 
 
 def test_what_was_refused_under_another_spec_is_tried_at_once() -> None:
-    """DRN-1a: a pause is no longer than the spec that was refused."""
+    """DRN-1a: a changed spec ends the backoff of earlier refusals."""
     refused = {"namespace": "ns", "name": "a", "reason": "Forbidden", "retryAfter": timestamp(CORDONED + LONGEST)}
     waits = {**item({**refused, "since": timestamp(CORDONED)})}
     drained = {"type": "Drained", "status": "False", "observedGeneration": 1}
@@ -96,7 +102,7 @@ def test_what_was_refused_under_another_spec_is_tried_at_once() -> None:
 
 @pytest.mark.parametrize(("ahead", "rests"), [(LONGEST, True), (timedelta(hours=1), False)])
 def test_a_pause_that_is_longer_than_any_is_none(ahead: timedelta, rests: bool) -> None:
-    """Rule 11: it was written by a clock that was set back since; nothing else would end it."""
+    """Rule 11: a retry time far in the future, written by a clock that was set back since, causes no backoff."""
     held = {"namespace": "ns", "name": "a", "reason": "Error", "retryAfter": timestamp(CORDONED + ahead)}
 
     assert bool(parted([pod("a")], item(held), CORDONED)[1]) is rests
@@ -117,7 +123,7 @@ def test_it_says_why_and_what_to_do() -> None:
 
 @pytest.mark.parametrize("tolerations", [[], OURS[:1]], ids=["none", "one"])
 def test_a_pod_that_passes_the_scheduler_by_returns(tolerations: list[Object]) -> None:
-    """Its template names the node: no toleration is needed, and evicted, it is back within a second (rule 9)."""
+    """Rule 9: a pod whose template names the node bypasses the scheduler and is recreated here without tolerations."""
     due, (blocked,) = parted([returned(2, tolerations)], item(), CORDONED + timedelta(seconds=3))
 
     assert (due, blocked.reason) == ([], "Returns")
@@ -139,7 +145,7 @@ def test_a_pod_that_passes_the_scheduler_by_returns(tolerations: list[Object]) -
     ],
 )
 def test_an_honest_pod_waits_for_nobody(one: Object, of: Object) -> None:
-    """Beside one that returns."""
+    """Evict at once each pod that was not recreated here, although another pod is in backoff."""
     back = returned()
     back["metadata"]["name"] = "back"
 
@@ -149,7 +155,7 @@ def test_an_honest_pod_waits_for_nobody(one: Object, of: Object) -> None:
 
 
 def test_before_the_status_says_cordoned_the_time_of_the_request_counts() -> None:
-    """The first pods are back before the first status is written."""
+    """Use the maintenance's creation time before the first status, because the first pods are recreated earlier."""
     asked = item(cordoned="False")
     asked["metadata"]["creationTimestamp"] = timestamp(CORDONED)
 
@@ -157,7 +163,7 @@ def test_before_the_status_says_cordoned_the_time_of_the_request_counts() -> Non
 
 
 def test_a_refused_pod_is_left_alone_until_its_time() -> None:
-    """By a policy, say; the status names the time, and the reason stays as it was."""
+    """Keep a pod that a policy refused in backoff until the retry time in the status, with the same reason."""
     refused = {
         "namespace": "ns",
         "name": "a",
@@ -175,7 +181,7 @@ def test_a_refused_pod_is_left_alone_until_its_time() -> None:
 
 
 def test_a_terminating_pod_is_on_its_way() -> None:
-    """It is in nobody's way, and not blocked."""
+    """Do not treat a terminating pod as blocked."""
     gone = pod("a", deletionTimestamp="2026-01-02T03:04:00Z")
     refused = {"namespace": "ns", "name": "a", "reason": "Error", "retryAfter": "2026-01-02T03:05:00Z"}
 
@@ -188,7 +194,7 @@ def test_a_terminating_pod_is_on_its_way() -> None:
     ids=["new", "since 30 s", "since long", "another reason before"],
 )
 def test_what_is_refused_gets_a_time(known: list[tuple[str, int]], after: int) -> None:
-    """It grows with how long the pod has been refused for this reason."""
+    """Increase the backoff with the time for which the pod has been refused for this reason."""
     before = [
         {"namespace": "ns", "name": "a", "reason": reason, "since": timestamp(CORDONED - timedelta(seconds=seconds))}
         for reason, seconds in known
@@ -241,7 +247,10 @@ def test_tolerations_as_the_scheduler_reads_them(toleration: Object, taint: bool
     ids=["a moment ago", "ten seconds ago", "over", "so long already", "again", "for a minute", "no longer"],
 )
 def test_what_is_undone_again_and_again_rests_ever_longer(first: int, last: int, rests: bool) -> None:
-    """Rule 9: as long as it has been so, ten seconds to a minute; what was never announced does not rest."""
+    """Rule 9: the backoff is as long as the repetition has lasted, between ten seconds and a minute.
+
+    A correction without an Event is not in backoff.
+    """
     announced = {
         name: timestamp(CORDONED - timedelta(seconds=seconds))
         for name, seconds in (("firstTimestamp", first), ("lastTimestamp", last))
@@ -253,7 +262,7 @@ def test_what_is_undone_again_and_again_rests_ever_longer(first: int, last: int,
 
 @pytest.mark.parametrize("foreign", ["soon", 7, None, {}])
 def test_a_pause_that_nobody_can_read_is_none(foreign: object) -> None:
-    """X-6: a status that another program wrote: the pod is tried, and its next pause is the shortest."""
+    """X-6: invalid times from another program cause no backoff, and the next refusal gets the shortest backoff."""
     held = {"namespace": "ns", "name": "pod", "reason": "Error", "retryAfter": foreign, "since": foreign}
     due, resting = parted([pod()], item(held), CORDONED)
     (again,) = dated([Blocked({"namespace": "ns", "name": "pod", "uid": "u"}, "Error", "m")], item(held), CORDONED)
@@ -264,7 +273,7 @@ def test_a_pause_that_nobody_can_read_is_none(foreign: object) -> None:
 
 
 def test_a_pause_in_another_zone_is_obeyed() -> None:
-    """X-6: what names the same moment."""
+    """X-6: a retry time in another time zone means the same instant."""
     held = {"namespace": "ns", "name": "pod", "reason": "Error", "retryAfter": "2026-01-02T05:04:06.5+02:00"}
 
     assert parted([pod()], item(held), CORDONED)[0] == []
@@ -272,7 +281,7 @@ def test_a_pause_in_another_zone_is_obeyed() -> None:
 
 
 def test_a_node_that_was_closed_at_the_end_of_time_holds_nobody_back() -> None:
-    """Another program may have written the condition; no pod is made after it."""
+    """Ignore a cordon time in the year 9999, which another program may have written."""
     closed = item()
     closed["status"]["conditions"][0]["lastTransitionTime"] = "9999-12-31T23:59:59Z"
 
@@ -280,7 +289,7 @@ def test_a_node_that_was_closed_at_the_end_of_time_holds_nobody_back() -> None:
 
 
 def test_an_event_of_the_end_of_time_rests_nobody() -> None:
-    """Anybody may write it, or a clock that was set back since."""
+    """Ignore an Event from the year 9999: any client may write it, or a clock may have been set back."""
     last = {"firstTimestamp": timestamp(CORDONED), "lastTimestamp": "9999-12-31T23:59:59Z"}
 
     assert not is_resting(last, CORDONED)

@@ -1,4 +1,4 @@
-"""Maintenances of a node, looked up on a real API server where something is wrong with one group."""
+"""Tests of listing a node's maintenances on a real API server, including API groups that fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def in_every_group(work: Workload, node: str) -> list[Object]:
 @proves("X-7")
 @pytest.mark.usefixtures("leftover")
 def test_a_crd_that_knows_no_field_selector_is_listed_whole(installed: LocalCluster, admin: Cluster) -> None:
-    """X-7: the server refuses the selector for that group: its objects are found all the same, and those only."""
+    """X-7: if the server rejects our field selector for one API group, the list has exactly the node's objects."""
     work = Workload(installed, admin)
     wanted = in_every_group(work, "one-node")
     others = in_every_group(work, "other-node")
@@ -41,7 +41,7 @@ def test_a_crd_that_knows_no_field_selector_is_listed_whole(installed: LocalClus
 
 
 def test_a_group_that_is_not_installed_has_none(installed: LocalCluster, admin: Cluster) -> None:
-    """C7: the oldest group is opt-in."""
+    """C7: an API group that is not installed has no objects; the oldest group is optional."""
     item = Workload(installed, admin).maintenance("a-node")
 
     found = admin.run(undeleted(admin.api, "a-node"))
@@ -54,7 +54,7 @@ def test_a_group_that_is_not_installed_has_none(installed: LocalCluster, admin: 
 
 @pytest.mark.parametrize("position", range(3))
 def test_a_group_that_is_refused_stops_no_other(position: int, caplog: pytest.LogCaptureFixture) -> None:
-    """X-6, X-7: what the account may not list counts as none, and the log says so."""
+    """X-6, X-7: an API group that the account may not list counts as refused and is logged; the others are used."""
     answers: list[list[Object] | BaseException] = [[], [], []]
     answers[position] = DENIED
 
@@ -66,7 +66,7 @@ def test_a_group_that_is_refused_stops_no_other(position: int, caplog: pytest.Lo
 
 @pytest.mark.parametrize("answers", sorted(set(itertools.permutations([0, 1, 2]))))
 def test_a_group_that_does_not_answer_stops_all(answers: tuple[int, ...]) -> None:
-    """X-6: nobody may take a part for all, whatever the others say."""
+    """X-6: if one API group does not respond, the lookup raises, because a partial list must not pass for complete."""
     known: list[list[Object] | BaseException] = [[], DENIED, GONE]
 
     with pytest.raises(Unavailable):
@@ -74,7 +74,7 @@ def test_a_group_that_does_not_answer_stops_all(answers: tuple[int, ...]) -> Non
 
 
 def test_when_all_are_refused_there_is_nothing_to_go_by(installed: LocalCluster) -> None:
-    """X-6: an account without any right gets the refusal, and no empty list."""
+    """X-6: an account without any permission gets the refusal instead of an empty list."""
     door = Cluster(str(installed.kubeconfig_for(service_account("record"))))
 
     with pytest.raises(Denied, match="cannot list resource"):

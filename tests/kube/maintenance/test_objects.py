@@ -1,4 +1,4 @@
-"""NodeMaintenance objects: when they have begun, what begins and releases them. Pure rules on plain dicts."""
+"""Tests of NodeMaintenance objects on plain dicts: whether they have begun, and the patches that begin and end them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
     ],
 )
 def test_the_snapshot(annotations: Object | None, counts: tuple[int, int] | None) -> None:
-    """NMO-11: the counts as they were written; one that somebody spoiled counts as none, so it is taken anew."""
+    """NMO-11: the annotated counts are read as they were written; an invalid annotation counts as missing."""
     item = {"metadata": {"uid": "u", "annotations": annotations, "finalizers": [m.FINALIZER]}}
 
     assert snapshot(item) == (counts and {"totalpods": counts[0], "evictionPods": counts[1]})
@@ -50,7 +50,7 @@ COUNTS = {"totalpods": 4, "evictionPods": 2}
 
 
 def no_finalizer() -> Object:
-    """One that has not begun, and came with a snapshot: a file that was saved from an earlier one."""
+    """Return a maintenance that has not begun but has a snapshot, as in a manifest saved from an earlier object."""
     item = maintenance()
     return {**item, "metadata": {**item["metadata"], "finalizers": []}}
 
@@ -69,14 +69,17 @@ def no_finalizer() -> Object:
     ],
 )
 def test_the_counts_outlive_the_snapshot(item: Object, counts: Object | None) -> None:
-    """NMO-11: they never change, whatever somebody does to the object's metadata."""
+    """NMO-11: the counts never change, even if a user replaces the object's metadata."""
     assert m.counted(item) == counts
 
 
 @pytest.mark.parametrize("odd", ["x", 1, ["x"], True, None], ids=str)
 @pytest.mark.parametrize("field", ["spec", "status"])
 def test_what_is_no_object_says_nothing(field: str, odd: object) -> None:
-    """X-3: somebody else's CRD may let anything in, and whoever lists it lists the others, too."""
+    """X-3: a spec or status that is not an object counts as empty, so that other objects are still listed.
+
+    The CRD of another product may admit such values.
+    """
     item = {**maintenance({"phase": "Running", "lastError": "x", **COUNTS}), field: odd}
 
     cut = m.trimmed(item)
@@ -89,7 +92,7 @@ def test_what_is_no_object_says_nothing(field: str, odd: object) -> None:
 
 
 def test_what_is_whole_is_not_begun_again() -> None:
-    """X-2: nothing is sent where finalizer, owner and counts are there; each of them that is missing is sent."""
+    """X-2: the begin patch is empty if finalizer, owner and counts are set, and otherwise sets what is missing."""
     item = maintenance()
     assert m.begin_patch(item, node(), COUNTS) == {}
 
@@ -112,14 +115,14 @@ def test_what_is_whole_is_not_begun_again() -> None:
     ids=["active", "new", "to be restored", "the old operator's", "kept by others"],
 )
 def test_what_is_deleted_and_released_is_over(deletion: str | None, finalizers: list[str], over: bool) -> None:
-    """Rule 12: it does not answer for its node any more."""
+    """Rule 12: a maintenance that is deleted and released has no claim to its node."""
     item = {"metadata": {"deletionTimestamp": deletion, "finalizers": finalizers}}
 
     assert m.is_over(item) is over
 
 
 def test_an_heir_is_kept_by_our_finalizer_beside_those_of_others() -> None:
-    """X-7: for the version that was read."""
+    """X-7: a successor gets our finalizer in addition to others, for the resourceVersion that was read."""
     item = maintenance(counts="")
     item["metadata"]["finalizers"] = ["example.com/hold"]
 
@@ -129,7 +132,7 @@ def test_an_heir_is_kept_by_our_finalizer_beside_those_of_others() -> None:
 
 
 def test_begin_writes_all_at_once() -> None:
-    """NMO-11, NMO-16, NMO-20: finalizer, owner and counts in one patch that holds for the version that was read."""
+    """NMO-11, NMO-16, NMO-20: one patch sets finalizer, owner and counts, for the resourceVersion that was read."""
     item = maintenance(counts="")
     item["metadata"] |= {
         "finalizers": ["example.com/hold"],
@@ -157,7 +160,7 @@ def test_begin_writes_all_at_once() -> None:
     ids=["no owner", "this node", "another node", "no node", "both"],
 )
 def test_the_owner_reference_says_on_which_node_it_began(owners: list[Object] | None, same: bool) -> None:
-    """NMO-20: the uid decides, where it is known."""
+    """NMO-20: the uid in the owner reference decides on which node the maintenance began, if there is one."""
     item = maintenance()
     item["metadata"]["ownerReferences"] = owners
 
@@ -165,7 +168,7 @@ def test_the_owner_reference_says_on_which_node_it_began(owners: list[Object] | 
 
 
 def test_release_takes_ours_and_the_old_operators() -> None:
-    """NMO-16: the finalizers of others stay."""
+    """NMO-16: the release patch removes our finalizer and the replaced operator's, and keeps all others."""
     item = maintenance()
     item["metadata"]["finalizers"] = ["a/b", m.FINALIZER, "foregroundDeleteNodeMaintenance"]
 
@@ -173,7 +176,7 @@ def test_release_takes_ours_and_the_old_operators() -> None:
 
 
 def test_a_trimmed_one_tells_whether_it_has_begun_and_is_over() -> None:
-    """What PodSource keeps of each: nothing that grows with the pods of the node."""
+    """Keep only fields that do not grow with the node's pods, because PodSource stores each trimmed object."""
     item = maintenance({"phase": m.RUNNING, "pendingPods": ["a"] * 500})
     item["metadata"] |= {"deletionTimestamp": "2026-01-02T03:04:05Z", "managedFields": [{}]}
 
@@ -208,13 +211,13 @@ def test_who_asked_is_the_user_or_else_the_program(metadata: Object, who: str) -
 
 @pytest.mark.parametrize("spec", [None, {}, {"nodeName": None}, {"nodeName": ""}], ids=str)
 def test_no_node_is_an_empty_name(spec: Object | None) -> None:
-    """NMO-2: an object that an old schema let in without a node names none."""
+    """NMO-2: an object without a node, which an old schema admitted, has the node name ""."""
     assert m.node_name({"metadata": {}, "spec": spec}) == ""
 
 
 @pytest.mark.parametrize("api_version", GROUPS)
 def test_the_group_selects_path_and_taint(api_version: str) -> None:
-    """X-7, C2, C3: one engine; the group gives the path and the drain taint."""
+    """X-7, C2, C3: the API group determines the path and the drain taint."""
     item = {**maintenance(), "apiVersion": api_version}
 
     assert m.path(item) == f"/apis/{api_version}/nodemaintenances/nm"
@@ -222,14 +225,14 @@ def test_the_group_selects_path_and_taint(api_version: str) -> None:
 
 
 def test_times_are_in_utc_with_seconds() -> None:
-    """NMO-12: lastUpdate is RFC 3339 in UTC, whatever the clock's zone."""
+    """NMO-12: `lastUpdate` is RFC 3339 in UTC, whatever the time zone of the input."""
     east = timezone(timedelta(hours=5))
 
     assert timestamp(NOW.astimezone(east).replace(microsecond=7)) == "2026-01-02T03:04:05Z"
 
 
 def test_times_are_in_utc_wherever_the_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NMO-12: the same where the clock on the wall shows another time."""
+    """NMO-12: `lastUpdate` is in UTC, whatever the local time zone."""
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("TZ", "IST-5:30")
         time.tzset()
@@ -240,7 +243,7 @@ def test_times_are_in_utc_wherever_the_machine_is(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_trimmed_maintenance_says_the_same() -> None:
-    """Which node, begun or not, over or not; its lists of pods are left out."""
+    """Return the same node, phase and path for a trimmed object, which has no lists of pods."""
     for item in (maintenance(), maintenance({"phase": "Running", "pendingPods": ["a"]}), maintenance(counts="")):
         less = {**m.trimmed(item), "apiVersion": item["apiVersion"]}
         for ask in (m.node_name, m.is_deleting, m.has_begun, m.phase, m.path):
@@ -259,7 +262,7 @@ def test_a_trimmed_maintenance_says_the_same() -> None:
     ],
 )
 def test_a_time_is_read_in_every_form_that_a_status_takes(text: str) -> None:
-    """NMO-12: the schema lets all of RFC 3339 in; whoever restores a backup writes it in another form than ours."""
+    """NMO-12: every RFC 3339 form is parsed, because the schema admits all of them and a backup may contain any."""
     assert moment(text) == moment_or_none(text) == NOW
 
 
@@ -267,18 +270,18 @@ def test_a_time_is_read_in_every_form_that_a_status_takes(text: str) -> None:
     "text", ["", "yesterday", "2026-13-02T03:04:05Z", "2026-01-02T03:04:05", "0001-01-01T00:00:00+05:00"]
 )
 def test_what_is_no_time_is_none(text: str) -> None:
-    """A kind that another program has left may hold anything."""
+    """Return None for a text that is not a time; another program may have written it."""
     assert moment_or_none(text) is None
 
 
 @pytest.mark.parametrize("value", [None, 7, {}, ["x"]])
 def test_what_is_no_text_is_no_time(value: object) -> None:
-    """The same."""
+    """Return None for a value that is not text."""
     assert moment_or_none(value) is None
 
 
 def test_blocked_pods_that_nobody_can_read_are_left_out() -> None:
-    """The same: what has no name is none."""
+    """Omit malformed entries of `blockedPods`."""
     whole = {"namespace": "ns", "name": "a", "reason": "R"}
 
     assert m.blocked_pods({"status": {"blockedPods": [whole, "x", {"name": "b"}, {**whole, "reason": 7}]}}) == [whole]

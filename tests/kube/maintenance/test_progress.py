@@ -1,4 +1,4 @@
-"""The status of a NodeMaintenance, told truthfully: pure rules on plain dicts."""
+"""Tests of the status of a NodeMaintenance, on plain dicts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ DRAINED = Findings(drained=True)
 
 
 def shown(pods: Sequence[Object], where: Object | None = IN_MAINTENANCE) -> Shown:
-    """What is read of a node and its pods."""
+    """Return the snapshot of a node and its pods."""
     return Shown.of(maintenance(), where, pods)
 
 
 def written(item: Object, *pods: Object, findings: Findings | None = None, now: datetime = NOW) -> Object:
-    """The whole status after the patch; it must have been one."""
+    """Return the complete status after the patch; fails without a patch."""
     patch = status_patch(item, shown(pods), [findings or Findings()], now)
     assert patch is not None
     merged = {**(item.get("status") or {}), **patch["status"]}
@@ -37,7 +37,7 @@ def written(item: Object, *pods: Object, findings: Findings | None = None, now: 
 
 
 def after(item: Object, *pods: Object, findings: Findings | None = None, now: datetime = NOW) -> Object:
-    """The object after the patch, as the API server would keep it."""
+    """Return the object after the patch, as the API server would store it."""
     return {**item, "status": written(item, *pods, findings=findings, now=now)}
 
 
@@ -59,13 +59,13 @@ def condition_of(item: Object, kind: str) -> tuple[str, str, str]:
     ],
 )
 def test_progress(eviction_pods: int, pending: int, before: int, percent: int) -> None:
-    """NMO-10: (evictionPods - pending) * 100 // evictionPods, never less than before."""
+    """NMO-10: progress is (evictionPods - pending) * 100 // evictionPods, and never less than before."""
     assert progress(eviction_pods, pending, before) == percent
 
 
 @given(st.integers(0, 50), st.lists(st.integers(0, 60), max_size=20))
 def test_progress_never_decreases(eviction_pods: int, pendings: list[int]) -> None:
-    """NMO-10: whatever the sequence of pending pods, progress goes up only and stays within 0 to 100."""
+    """NMO-10: for any sequence of pending pods, progress only increases and stays within 0 to 100."""
     seen = [0]
     for pending in pendings:
         seen.append(progress(eviction_pods, pending, seen[-1]))
@@ -75,7 +75,7 @@ def test_progress_never_decreases(eviction_pods: int, pendings: list[int]) -> No
 
 
 def test_the_status_of_a_running_drain() -> None:
-    """NMO-10, NMO-12, KNM-2, C1: phase, progress, both spellings, pods by name and by namespace."""
+    """NMO-10, NMO-12, KNM-2, C1: a running drain has a phase, progress, both spellings, and pods with namespaces."""
     status = written(maintenance(), pod("a"), pod("b", namespace="other"), pod("c", owner="DaemonSet"))
 
     assert (status["phase"], status["drainProgress"]) == ("Running", 60)
@@ -88,7 +88,7 @@ def test_the_status_of_a_running_drain() -> None:
 
 
 def test_the_patch_holds_for_the_version_that_was_read() -> None:
-    """X-6: somebody else's write in between makes it a conflict, not a loss."""
+    """X-6: the patch conflicts with another client's write after the read, instead of overwriting it."""
     patch = status_patch(maintenance(), shown([]), [DRAINED], NOW)
 
     assert patch is not None
@@ -97,14 +97,14 @@ def test_the_patch_holds_for_the_version_that_was_read() -> None:
 
 @pytest.mark.parametrize("pods", [[], [pod("a")]], ids=["drained", "running"])
 def test_nothing_is_written_when_only_the_time_changes(pods: list[Object]) -> None:
-    """NMO-12, X-2: the same state a minute later is no patch, so a status write does not cause the next one."""
+    """NMO-12, X-2: the same state one minute later gives no patch, so that a status write does not cause another."""
     item = after(maintenance(), *pods, findings=DRAINED)
 
     assert status_patch(item, shown(pods), [DRAINED], LATER) is None
 
 
 def test_only_what_changes_is_sent() -> None:
-    """NMO-12: a pod that went changes progress and pending pods, not the counts."""
+    """NMO-12: after a pod has left, the patch has the progress and the pending pods, but not the counts."""
     item = after(maintenance(), pod("a"), pod("b"))
 
     patch = status_patch(item, shown([pod("a")]), [Findings()], LATER)
@@ -128,14 +128,14 @@ def test_only_what_changes_is_sent() -> None:
     ],
 )
 def test_the_phase(before: str | None, pods: list[Object], findings: Findings, phase: str) -> None:
-    """NMO-10: Succeeded only by a drained findings on an empty node, and only as long as nothing is left."""
+    """NMO-10: the phase is Succeeded only after a drained event, and only as long as no pod is left."""
     item = maintenance({"phase": before} if before else None)
 
     assert written(item, *pods, findings=findings)["phase"] == phase
 
 
 def test_success_is_complete() -> None:
-    """NMO-10, NMO-13: progress 100, nothing pending or blocked, no error left."""
+    """NMO-10, NMO-13: after success, progress is 100, no pod is pending or blocked, and `lastError` is unset."""
     blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
     item = after(maintenance(), pod("a"), findings=Findings(error="a is blocked", blocked=[blocked]))
 
@@ -147,7 +147,7 @@ def test_success_is_complete() -> None:
 
 
 def test_a_clean_step_clears_the_error() -> None:
-    """NMO-13, C20: lastError holds the latest error and is gone after a clean pass."""
+    """NMO-13, C20: `lastError` holds the latest error, and a step without errors clears it."""
     item = after(maintenance(), pod("a"), findings=Findings(error="no right to cordon"))
 
     assert item["status"]["lastError"] == "no right to cordon"
@@ -155,7 +155,7 @@ def test_a_clean_step_clears_the_error() -> None:
 
 
 def test_a_step_that_says_nothing_of_blocked_pods_leaves_their_error() -> None:
-    """NMO-12, NMO-13: it would be set again by the next look at the pods: two writes for nothing."""
+    """NMO-12, NMO-13: an event without blocked pods keeps their error; the next pass would only set it again."""
     blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
     item = after(maintenance(), pod("a"), findings=Findings(error="a is blocked", blocked=[blocked]))
 
@@ -164,7 +164,7 @@ def test_a_step_that_says_nothing_of_blocked_pods_leaves_their_error() -> None:
 
 
 def test_since_stays_while_the_reason_does() -> None:
-    """NMO-12: a blocked pod keeps the time since when it is blocked for this reason; another reason is another time."""
+    """NMO-12: `since` of a blocked pod stays while the reason does, and starts again with another reason."""
     first = {"namespace": "ns", "name": "a", "uid": "u", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
     item = after(maintenance(), pod("a"), findings=Findings(blocked=[{**first, "healthy": 3}]))
     same = after(item, pod("a"), findings=Findings(blocked=[{**first, "healthy": 2}]), now=LATER)
@@ -177,7 +177,7 @@ def test_since_stays_while_the_reason_does() -> None:
 
 
 def test_another_budget_is_another_time() -> None:
-    """NMO-12: what blocks it now has not blocked it before."""
+    """NMO-12: `since` starts again if another budget blocks the pod."""
     first = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
     item = after(maintenance(), pod("a"), findings=Findings(blocked=[first]))
     other = after(item, pod("a"), findings=Findings(blocked=[{**first, "budget": "c"}]), now=LATER)
@@ -186,7 +186,7 @@ def test_another_budget_is_another_time() -> None:
 
 
 def test_events_that_are_written_together_follow_each_other() -> None:
-    """X-6: each adds to what those before it have added: two renewals that failed in a row are two."""
+    """X-6: events in one patch apply one after another, so that two failed renewals count as two."""
     findings = [Findings("x", lease_errors=1), Findings("y", lease_errors=2)]
 
     patch = status_patch(maintenance({}), shown([pod("a")]), findings, NOW)
@@ -196,7 +196,7 @@ def test_events_that_are_written_together_follow_each_other() -> None:
 
 
 def test_pods_of_one_name_in_two_namespaces_are_two() -> None:
-    """NMO-12: each is blocked since its own time."""
+    """NMO-12: pods with the same name in two namespaces have a `since` each."""
     first, second = (
         {"namespace": name, "name": "a", "reason": "Forbidden", "message": "m"} for name in ("ns", "other")
     )
@@ -211,7 +211,7 @@ def test_pods_of_one_name_in_two_namespaces_are_two() -> None:
 
 
 def test_a_blocked_pod_that_is_gone_or_on_its_way_is_not_blocked() -> None:
-    """NMO-12: what was blocked a moment ago is judged by the pods that are there now."""
+    """NMO-12: a pod that an event reports as blocked is omitted if it is terminating or no longer exists."""
     said = [
         {"namespace": "ns", "name": name, "reason": "DisruptionBudget", "message": "m", "budget": "b"} for name in "abc"
     ]
@@ -224,7 +224,7 @@ def test_a_blocked_pod_that_is_gone_or_on_its_way_is_not_blocked() -> None:
 
 @pytest.mark.parametrize(("reason", "pending"), [("Force", ["agent"]), ("", [])], ids=["orphan", "with its DaemonSet"])
 def test_a_daemon_that_force_alone_would_evict_is_pending(reason: str, pending: list[str]) -> None:
-    """DRN-1a, NMO-7: nobody makes it again and `force: false` keeps it, as the step that looked has found."""
+    """DRN-1a, NMO-7: with `force: false`, a DaemonSet pod that the step reported as an orphan is pending."""
     item = maintenance()
     item["spec"]["drain"] = {"force": False}
     said = [{"namespace": "ns", "name": "agent", "reason": reason, "message": "m"}] if reason else []
@@ -243,7 +243,7 @@ def test_a_daemon_that_force_alone_would_evict_is_pending(reason: str, pending: 
     ],
 )
 def test_a_pod_that_is_stuck_is_named(finalizers: list[str], ended: str, reason: str) -> None:
-    """OSV-15: a pod whose grace period is over and that is still there is blocked, by whom is said."""
+    """OSV-15: a pod that outlives its grace period is blocked, and its message names the finalizers."""
     stuck = pod("a", deletionTimestamp=ended, finalizers=finalizers)
 
     status = written(maintenance(), stuck)
@@ -255,7 +255,7 @@ def test_a_pod_that_is_stuck_is_named(finalizers: list[str], ended: str, reason:
 
 
 def test_conditions_move_with_their_status_only() -> None:
-    """NMO-10: lastTransitionTime stays while the status does, though reason and message change."""
+    """NMO-10: `lastTransitionTime` changes with the condition's status, not with its reason and message."""
     blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
     first = after(maintenance(), pod("a"))
     second = after(first, pod("a"), findings=Findings(blocked=[blocked]), now=LATER)
@@ -268,7 +268,7 @@ def test_conditions_move_with_their_status_only() -> None:
 
 
 def test_what_a_step_has_seen_is_said_as_if_it_were_read() -> None:
-    """NMO-10, NMO-12: of the pods left that an event names the status says what it says of the pods themselves."""
+    """NMO-10, NMO-12: the pods in an event give the same status as the same pods read from the cluster."""
     stuck = pod("b", finalizers=("example.com/hold",))
     stuck["metadata"]["deletionTimestamp"] = STAMP
     left = [pod("a"), stuck]
@@ -282,7 +282,7 @@ def test_what_a_step_has_seen_is_said_as_if_it_were_read() -> None:
 
 @pytest.mark.parametrize("where", [None, node(), node(cordoned=True)], ids=["gone", "free", "not tainted"])
 def test_a_node_that_is_not_ready_for_it_is_told(where: Object | None) -> None:
-    """NMO-5: the condition Cordoned is True with cordon and taints only."""
+    """NMO-5: the condition Cordoned is True only with cordon and taints."""
     patch = status_patch(maintenance(), shown([pod("a")], where), [Findings()], NOW)
 
     assert patch is not None
@@ -291,7 +291,7 @@ def test_a_node_that_is_not_ready_for_it_is_told(where: Object | None) -> None:
 
 
 def test_what_never_began_fails_with_the_reason() -> None:
-    """NMO-19, NMO-22: no counts, no pods: phase Failed and why."""
+    """NMO-19, NMO-22: a maintenance that could not begin is Failed with the error, without counts and pods."""
     status = written(maintenance(counts=""), pod("a"), findings=Findings(error='nodes "x" not found'))
 
     assert (status["phase"], status["lastError"]) == ("Failed", 'nodes "x" not found')
@@ -302,7 +302,7 @@ def test_what_never_began_fails_with_the_reason() -> None:
 
 
 def test_one_that_waits_for_a_lease_has_not_failed() -> None:
-    """NMO-27a: another tool's lease: the phase stays what it was, and lastError names the holder."""
+    """NMO-27a: while another tool holds the lease, the phase stays, and `lastError` names the holder."""
     status = written(maintenance(counts=""), findings=Findings("the lease is held by x", waits=True))
 
     assert "phase" not in status
@@ -316,7 +316,7 @@ def test_one_that_waits_for_a_lease_has_not_failed() -> None:
     ids=["first", "not told", "next", "renewed"],
 )
 def test_failed_renewals_are_counted_and_forgotten(before: int | None, told: int | None, count: int | None) -> None:
-    """NMO-27a: errorOnLeaseCount is of failures in a row; while there are any, success does not hide the error."""
+    """NMO-27a: `errorOnLeaseCount` counts consecutive failures; as long as there are any, success keeps the error."""
     item = maintenance(
         {"phase": m.SUCCEEDED, "errorOnLeaseCount": before, "lastError": "held by x" if before else None}
     )
@@ -328,7 +328,7 @@ def test_failed_renewals_are_counted_and_forgotten(before: int | None, told: int
 
 @pytest.mark.parametrize(("before", "told"), [(None, 2), (None, 4), (1, 4), (3, 1)])
 def test_a_failed_renewal_that_is_not_the_next_one_is_old_news(before: int | None, told: int) -> None:
-    """X-2: it comes late, after a renewal or further failures: neither the count nor the error moves."""
+    """X-2: a late event with an unexpected number of failed renewals changes neither the count nor the error."""
     item = maintenance({"phase": m.RUNNING, "errorOnLeaseCount": before})
 
     assert status_patch(item, shown([pod()]), [Findings("late", lease_errors=told)], NOW) is None
@@ -337,7 +337,10 @@ def test_a_failed_renewal_that_is_not_the_next_one_is_old_news(before: int | Non
 @pytest.mark.parametrize("phase", [m.RUNNING, m.SUCCEEDED])
 @pytest.mark.parametrize("waits", [True, False])
 def test_why_it_could_not_begin_is_old_news_once_it_has(phase: str, waits: bool) -> None:
-    """X-2: it comes late; what is not over is that the lease could not be renewed, which concerns a drained node."""
+    """X-2: after the maintenance has begun, a late event about a failed begin changes nothing.
+
+    A failed lease renewal still counts, because it also concerns a drained node.
+    """
     item, pods = maintenance({"phase": phase}), [pod()] if phase == m.RUNNING else []
 
     late = Findings("taken", renewing=True, beginning=True, waits=waits)
@@ -346,7 +349,7 @@ def test_why_it_could_not_begin_is_old_news_once_it_has(phase: str, waits: bool)
 
 
 def test_at_more_than_three_it_gives_up_for_good() -> None:
-    """NMO-27a: Failed with [SRC]'s words; whatever event comes later, nothing is written any more."""
+    """NMO-27a: after four failed renewals, the phase is Failed with [SRC]'s wording, and the status is final."""
     blocked = [{"namespace": "ns", "name": "pod", "reason": "DisruptionBudget", "message": "m"}]
     third = after(maintenance({"errorOnLeaseCount": 2}), pod(), findings=Findings("x", blocked=blocked, lease_errors=3))
     given_up = after(third, pod(), findings=Findings("x", lease_errors=4))
@@ -368,7 +371,7 @@ def test_at_more_than_three_it_gives_up_for_good() -> None:
 
 
 def test_there_is_nothing_to_say_before_it_began_or_when_it_ends() -> None:
-    """X-2: no error and not begun, or being deleted: no patch."""
+    """X-2: nothing is written for a maintenance that has not begun and has no error, or that is being deleted."""
     ending = maintenance()
     ending["metadata"]["deletionTimestamp"] = STAMP
 
@@ -377,7 +380,7 @@ def test_there_is_nothing_to_say_before_it_began_or_when_it_ends() -> None:
 
 
 def test_of_an_ending_one_it_says_alone_why_the_node_is_not_given_back() -> None:
-    """NMO-13: whoever deleted it and waits reads the reason, once; nothing else moves any more."""
+    """NMO-13: while the object is being deleted, the status reports once why the node could not be restored."""
     ending = maintenance()
     ending["metadata"]["deletionTimestamp"] = STAMP
     findings = Findings(error="no right", restoring=True)
@@ -396,7 +399,7 @@ pending_sets = st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=8), max_si
 
 @given(pending_sets, st.booleans())
 def test_the_status_over_any_sequence(sets: list[set[str]], drained: bool) -> None:
-    """NMO-10, NMO-11, NMO-12: progress only goes up, counts are fixed, Succeeded only when empty."""
+    """NMO-10, NMO-11, NMO-12: progress only increases, counts are fixed, and Succeeded requires that no pod is left."""
     item, progress_before = maintenance(), 0
     for names in sets:
         pods = [pod(name) for name in sorted(names)]
@@ -417,7 +420,7 @@ HUGE = "ü" * 1_000_000
 
 
 def crowd(count: int) -> tuple[list[Object], Findings]:
-    """So many pods with the longest names there are, all blocked by somebody who talks a lot."""
+    """Return many pods with the longest possible names, and an event that blocks all of them with long messages."""
     pods = [pod(f"{number:05}{LONGEST}"[:253], namespace=LONGEST[:63]) for number in range(count)]
     blocked = [
         {**{key: item["metadata"][key] for key in ("namespace", "name")}, "reason": "Error", "message": HUGE[:4000]}
@@ -428,7 +431,7 @@ def crowd(count: int) -> tuple[list[Object], Findings]:
 
 @pytest.mark.parametrize(("count", "pending", "blocked"), [(250, 250, 200), (500, 500, 200), (3000, 600, 200)])
 def test_the_status_of_a_crowd_can_be_stored(count: int, pending: int, blocked: int) -> None:
-    """NMO-12: lists are cut where they must be, and what is left out is counted."""
+    """NMO-12: long lists are truncated to the size limit, and the status reports how many entries are omitted."""
     pods, findings = crowd(count)
 
     status = written(maintenance(), *pods, findings=findings)
@@ -444,7 +447,7 @@ def test_the_status_of_a_crowd_can_be_stored(count: int, pending: int, blocked: 
 
 
 def test_an_error_that_is_too_long_is_cut() -> None:
-    """NMO-13: its beginning is kept, of one that has not begun, too."""
+    """NMO-13: a long error is truncated at its end, also before the maintenance begins."""
     for item in (maintenance(), maintenance(counts="")):
         error = written(item, pod("a"), findings=Findings(error=HUGE))["lastError"]
         assert error.startswith("üüü")
@@ -454,7 +457,7 @@ def test_an_error_that_is_too_long_is_cut() -> None:
 
 @pytest.mark.parametrize("foreign", ["yesterday", "2026-01-02T03:04:05.5+00:00", 7, None])
 def test_a_status_that_another_program_wrote_is_gone_on_with(foreign: object) -> None:
-    """NMO-12: times in another form, lists of something else, progress of another kind: ours comes of it."""
+    """NMO-12: invalid values that another program wrote to the status are replaced by valid ones."""
     held = {"namespace": "ns", "name": "a", "reason": "Error", "since": foreign, "more": {"x": 1}}
     before = {"drainProgress": "half" if foreign == 7 else 250, "blockedPods": [held, "x"], "lastUpdate": foreign}
 

@@ -1,4 +1,4 @@
-"""Whether a control-plane node may be disrupted, on plain dicts."""
+"""Tests of whether a control-plane node may be disrupted, on plain dicts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def node(name: str, *, up: str = "True", label: str = CONTROL_PLANE[0]) -> Objec
 
 
 def plane(*ups: str, maintained: tuple[str, ...] = (), guards: int = 0, pods: tuple[str, ...] = ()) -> ControlPlane:
-    """Nodes cp-1 and so on; `guards` is what the one guard allows where there are `pods`: what Ready says of each."""
+    """Return a control plane with the nodes cp-1 and so on, by the Ready status of each.
+
+    With `pods` (the Ready status of each guard pod), it has a guard budget that allows `guards` disruptions.
+    """
     nodes = [node(f"cp-{number}", up=up) for number, up in enumerate(ups, 1)]
     found = [{**guard_pod(f"cp-{number}", ready)} for number, ready in enumerate(pods, 1)]
     guard = budget("etcd-guard-pdb", allowed=guards, selector={"matchLabels": GUARD}, namespace=quorum.ETCD)
@@ -54,11 +57,11 @@ UP, DOWN = "True", "False"
         ((UP, UP, UP, UP), ("cp-2",), False),
         ((UP, UP, UP, UP, UP), ("cp-2",), True),
         ((UP, UP, UP, UP, UP), ("cp-2", "cp-3"), False),
-        ((UP, DOWN, UP, UP, UP), ("cp-2",), True),  # one and the same is lost once
-        ((DOWN, UP, UP), ("cp-2",), True),  # what is down already may always be maintained
+        ((UP, DOWN, UP, UP, UP), ("cp-2",), True),  # cp-2 is both down and maintained, and counts once
+        ((DOWN, UP, UP), ("cp-2",), True),  # a node that is down may always be maintained
         (("Unknown", DOWN, UP), (), True),
         ((DOWN, DOWN), (), True),
-        ((UP, UP, UP), ("cp-1",), True),  # its own name among them changes nothing
+        ((UP, UP, UP), ("cp-1",), True),  # its own maintenance does not count
     ],
 )
 def test_without_a_guard_nodes_are_counted(ups: tuple[str, ...], maintained: tuple[str, ...], may: bool) -> None:
@@ -73,12 +76,12 @@ def test_without_a_guard_nodes_are_counted(ups: tuple[str, ...], maintained: tup
     [
         (1, (UP, UP, UP), (), True),
         (0, (UP, UP, DOWN), (), False),
-        (0, ("Unknown", UP, UP), (), False),  # it may be about to be ready
+        (0, ("Unknown", UP, UP), (), False),  # it may become Ready again
         (0, (DOWN, UP, UP), (), True),
         (0, ("", UP, UP), (), True),
-        (1, (UP, UP, UP), ("cp-2",), False),  # that one will be taken
+        (1, (UP, UP, UP), ("cp-2",), False),  # the other maintenance will use up the allowed disruption
         (0, (UP, DOWN, UP), ("cp-2",), False),
-        (1, (UP, DOWN, UP), ("cp-2",), True),  # and has been
+        (1, (UP, DOWN, UP), ("cp-2",), True),  # the other maintenance's guard pod is down already
         (2, (UP, UP, UP), ("cp-2",), True),
     ],
 )
@@ -99,7 +102,10 @@ def test_a_guard_pod_that_is_missing_says_that_the_node_is_down() -> None:
 @proves("NMO-23")
 @pytest.mark.parametrize("name", quorum.GUARDS)
 def test_a_guard_that_selects_no_pod_leaves_it_to_counting(name: str) -> None:
-    """As the one that the operator's end-to-end suite brings, which allows nothing for ever."""
+    """Count the nodes if the guard budget selects no pod, as in the operator's end-to-end tests.
+
+    That budget never allows a disruption.
+    """
     guard = budget(name, allowed=0, selector={"matchLabels": {"app": "nobody"}}, namespace=quorum.ETCD)
     others = plane(UP, UP, UP)
 
@@ -161,9 +167,9 @@ def test_a_sole_node_is_known_as_such() -> None:
     ("item", "counts"),
     [
         (maintenance(), True),
-        (maintenance({"phase": m.FAILED}), True),  # it began, and has the node
+        (maintenance({"phase": m.FAILED}), True),  # it has begun, and owns the node
         (maintenance(counts=""), True),
-        (maintenance({"phase": m.FAILED}, counts=""), False),  # refused; it waits for its turn
+        (maintenance({"phase": m.FAILED}, counts=""), False),  # refused; it waits for the node
         (maintenance({"errorOnLeaseCount": 4}), False),
     ],
 )

@@ -1,4 +1,4 @@
-"""Names of Jobs, what is added to a template, how Jobs end."""
+"""Tests of Job names, of the additions to a rule's Job template, and of Job outcomes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rule(name: str = "r", namespace: str = "ns", job: str = "example", **spec: A
 
 @proves("MUT-41", "MUT-42")
 def test_a_name_is_the_same_each_time_and_nobody_elses() -> None:
-    """By run, node, rule, kind and attempt; it begins as the rule says, and is short enough for a label."""
+    """Derive the name from run, node, rule, kind and attempt, with the rule's prefix and at most 63 characters."""
     cases = [
         (rule(), MAIN, "run-1", "node-a", 1),
         (rule(), MAIN, "run-1", "node-a", 2),
@@ -43,7 +43,7 @@ def test_a_name_is_the_same_each_time_and_nobody_elses() -> None:
 
 @proves("MUT-13")
 def test_a_rule_may_have_dots_in_its_name() -> None:
-    """Its namespace may not, so the label is its alone."""
+    """Rule labels are unambiguous, because a namespace cannot contain dots."""
     assert rule_label(Reference("c", "a.b")) == "mutexrule.openshift-optional.skrzypek.io/a.b.c"
     assert rule_problem(rule("a.b", "c")) == ""
 
@@ -51,14 +51,14 @@ def test_a_rule_may_have_dots_in_its_name() -> None:
 @proves("MUT-12")
 @pytest.mark.parametrize(("length", "fine"), [(60, True), (61, False)])
 def test_a_label_has_63_bytes_behind_the_slash(length: int, fine: bool) -> None:
-    """Name, dot and namespace together."""
+    """Limit the rule's name, the dot and the namespace together to 63 bytes."""
     assert (rule_problem(rule("r" * length, "ns")) == "") is fine
 
 
 @proves("MUT-42")
 @pytest.mark.parametrize(("told", "stays"), [(None, None), (0, 60), (59, 60), (3600, 3600), (-1, -1)])
 def test_a_job_stays_long_enough_to_be_found_after_a_crash(told: int | None, stays: int | None) -> None:
-    """One that were gone by then would be created once more. What the server refuses it shall refuse."""
+    """Raise a short TTL, so that a crash creates no second Job; keep a negative one, which the server rejects."""
     item = rule()
     if told is not None:
         item["spec"]["jobSpec"]["ttlSecondsAfterFinished"] = told
@@ -69,7 +69,7 @@ def test_a_job_stays_long_enough_to_be_found_after_a_crash(told: int | None, sta
 
 
 def test_the_rule_itself_is_not_changed() -> None:
-    """What is added is added to a copy."""
+    """Change a copy of the template, not the rule."""
     item = rule()
     jobs.job_of(item, MAIN, "run-1", {"metadata": {"name": "n", "uid": "u"}}, 1)
     assert item == rule()
@@ -77,7 +77,7 @@ def test_the_rule_itself_is_not_changed() -> None:
 
 @proves("MUT-41")
 def test_the_host_is_that_of_the_nodes_label() -> None:
-    """A node's name may be another."""
+    """Use the node's hostname label, which may differ from the node's name."""
     node = {"metadata": {"name": "n", "uid": "u", "labels": {"kubernetes.io/hostname": "host"}}}
     assert "'host'" in str(jobs.job_of(rule(), MAIN, "run-1", node, 1)["spec"]["template"]["spec"]["affinity"])
 
@@ -95,7 +95,7 @@ BROKEN_PODS: tuple[Any, ...] = (
 
 @pytest.mark.parametrize("template", [None, [], "x", *({"spec": pod} for pod in BROKEN_PODS)])
 def test_a_template_that_is_none_is_left_to_the_server(template: Any) -> None:
-    """It is refused there, with its own words: what is of another kind is handed on as it is."""
+    """Pass a malformed template on unchanged, so that the API server rejects it with its own message."""
     item = rule(jobSpec={"template": template})
     made = jobs.job_of(item, MAIN, "run-1", {"metadata": {"name": "n"}}, 1)
     pod = template.get("spec") if isinstance(template, dict) else None
@@ -109,7 +109,7 @@ def test_a_template_that_is_none_is_left_to_the_server(template: Any) -> None:
 @proves("MUT-41")
 @pytest.mark.parametrize("affinity", [None, {}, {"nodeAffinity": None}, {"nodeAffinity": {REQUIRED: None}}])
 def test_an_affinity_that_says_nothing_keeps_off_the_node_all_the_same(affinity: Any) -> None:
-    """The server takes a null as it takes a field that is not there."""
+    """Treat null like a missing field, as the API server does."""
     item = rule(jobSpec={"template": {"spec": {"containers": [], "affinity": affinity}}})
     made = jobs.job_of(item, MAIN, "run-1", {"metadata": {"name": "n"}}, 1)["spec"]["template"]["spec"]["affinity"]
     away = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["n"]}
@@ -136,6 +136,6 @@ def conditions(*items: tuple[str, str]) -> Object:
     ],
 )
 def test_how_a_job_ends(job: Object | None, outcome: Outcome) -> None:
-    """By the two conditions that end it."""
+    """Determine the outcome only from the conditions Complete and Failed."""
     assert jobs.outcome(job) is outcome
     assert jobs.failure_of(job)

@@ -1,4 +1,4 @@
-"""Who belongs to a pool, before a run, amid it and after it."""
+"""Tests of which nodes belong to a pool before, during and after an upgrade run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def node(name: str, **labels: str) -> Object:
 
 @proves("MUT-36", "MUT-37", "C24", "C25")
 def test_amid_a_run_a_node_is_in_one_of_the_two() -> None:
-    """With all labels the target's, with none the canary's, with some nobody's."""
+    """Nodes with all rule labels belong to the target, nodes with none to the canary, and others to neither."""
     canary, target = pools.released_selector(CANARY, LABELS), pools.gated_selector(TARGET, LABELS)
     for gates, expected in ((GATED, (False, True)), ({}, (True, False)), ({LABELS[0]: ""}, (False, False))):
         labels = {WORKER: "", **gates}
@@ -42,7 +42,7 @@ def test_amid_a_run_a_node_is_in_one_of_the_two() -> None:
 @proves("MUT-49")
 @pytest.mark.parametrize("original", [CANARY, TARGET, {"matchLabels": {WORKER: ""}}])
 def test_without_a_record_only_the_runs_expressions_go(original: Object) -> None:
-    """A target is as it was; a canary gets the form of the document; what is no run's is left alone."""
+    """Restore a target's own selector and the documented canary selector; keep selectors without run expressions."""
     assert pools.without_rules(pools.gated_selector(original, LABELS)) == original
     assert pools.without_rules(original) == original
     assert pools.without_rules(pools.released_selector(CANARY, LABELS)) == CANARY
@@ -51,7 +51,7 @@ def test_without_a_record_only_the_runs_expressions_go(original: Object) -> None
 
 @proves("MUT-21")
 def test_members_are_told_by_the_whole_selector() -> None:
-    """Sorted by name, pool after pool, each once; no selector picks nobody."""
+    """Return the members sorted by name, pool after pool and without duplicates; no selector selects no node."""
     nodes = [node("c", x="1"), node("a", x="1"), node("b", x="2"), node("d")]
     first = pool({"matchExpressions": [{"key": "x", "operator": "NotIn", "values": ["2"]}]})
     second = pool({"matchLabels": {"x": "1"}})
@@ -63,7 +63,7 @@ def test_members_are_told_by_the_whole_selector() -> None:
 
 @proves("MUT-34")
 def test_a_pool_that_is_as_it_should_be_gets_no_patch() -> None:
-    """And every other one holds for the version that was read."""
+    """Return no patch if nothing would change; every other patch tests the resourceVersion that was read."""
     assert pools.pause_patch(pool(paused=True), paused=True) == []
     assert pools.selector_patch(pool(CANARY), CANARY) == []
     assert pools.selector_patch(pool(CANARY), None) == []
@@ -90,7 +90,7 @@ def test_a_pool_that_is_as_it_should_be_gets_no_patch() -> None:
     ],
 )
 def test_what_can_be_a_canary(found: Object | None, targets: list[str], said: str) -> None:
-    """Each fault has its sentence."""
+    """Return a specific message for each problem."""
     problem = pools.canary_problem("p", found, targets, [node("a")])
     assert said in problem
     assert bool(said) is bool(problem)

@@ -1,4 +1,4 @@
-"""How far a run is, by its record; how it stops and is resumed; how long its record becomes."""
+"""Tests of the stages of a run by its record, of how a run stops and resumes, and of the record's size."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ UPGRADED = {**RELEASED, "upgradedAt": AT}
     ],
 )
 def test_the_stage_of_a_run(found: Object, stage: Stage) -> None:
-    """One node after the other, whatever else the record has."""
+    """Derive the stage from the record, whose nodes are upgraded one after another."""
     assert run_record.stage(found, has_cleanup) is stage
 
 
 @proves("MUT-40", "MUT-46")
 def test_jobs_come_in_the_order_of_the_rules_and_cleanups_behind() -> None:
-    """Only those rules have a cleanup Job that say so."""
+    """Return cleanup Jobs after the upgrade, and only for rules that have one."""
     assert run_record.next_job(run()["status"]["record"], "n1", has_cleanup) == Due(MAIN, RULES[0])
     half = run({"jobs": done(MAIN, RULES[0])})["status"]["record"]
     assert run_record.next_job(half, "n1", has_cleanup) == Due(MAIN, RULES[1])
@@ -92,7 +92,7 @@ def test_jobs_come_in_the_order_of_the_rules_and_cleanups_behind() -> None:
 
 @proves("MUT-40", "MUT-46")
 def test_a_cleanup_job_that_was_created_is_waited_for_whatever_its_rule_says_since() -> None:
-    """Also where the rule has none any more; one that failed gets no other attempt then."""
+    """Await a created cleanup Job even if its rule no longer has one, but do not retry it after a failure."""
     begun = {job_key(CLEANUP, RULES[1]): {"attempt": 1, "name": "j", "uid": "u"}}
     stopped = run_changes.failure(run(), "run-job", "m", node="n1", job="j", now=NOW)
     found = run({**UPGRADED, "jobs": {**done(MAIN, *RULES), **begun}}, **EDITED, **stopped)
@@ -105,7 +105,10 @@ def test_a_cleanup_job_that_was_created_is_waited_for_whatever_its_rule_says_sin
 
 @proves("MUT-48")
 def test_a_run_is_resumed_by_a_new_spec_or_a_new_word() -> None:
-    """Nothing else does; the Job that failed gets another attempt, a released node more time."""
+    """Resume a run only after a spec change or a new retry annotation.
+
+    The failed Job gets another attempt, and a released node gets more time.
+    """
     stopped = run_changes.failure(run(), "run-job", "m", node="n1", job="j", now=NOW)
     found = run(BEGUN, **EDITED, **stopped)
     assert not run_record.is_resumed(found)
@@ -124,16 +127,19 @@ def test_a_run_is_resumed_by_a_new_spec_or_a_new_word() -> None:
 @pytest.mark.parametrize("first", [BEGUN, {}])
 @pytest.mark.parametrize("job", ["", "the Job", "another"])
 def test_a_job_that_did_not_fail_gets_no_attempt_beside_it(first: Object, job: str) -> None:
-    """Recorded, or created and not recorded yet: what stopped the run names none, or another one."""
+    """Start no other attempt if the failure names no Job, or a different one.
+
+    The Job may be recorded, or created and not recorded yet.
+    """
     found = run(first, **EDITED, **run_changes.failure(run(), "run-job", "m", node="n1", job=job, now=NOW))
     assert run_changes.resumption(found, has_cleanup, NOW) == {"failure": None}
 
 
 @proves("MUT-40")
 def test_the_record_of_a_large_run_stays_short() -> None:
-    """A thousand nodes with ten Jobs each are more than etcd takes: Jobs of those done long before are forgotten.
+    """Drop the Jobs of nodes that were done long ago, since etcd cannot store ten Jobs for each of a thousand nodes.
 
-    Whatever their names: a map comes back from the API server by its keys.
+    The order of the nodes decides, not their names, although the API server returns maps sorted by key.
     """
     rules = [Reference("openshift-upgrade-checks", f"rule-{number}-for-all-workers") for number in range(5)]
     keys = [job_key(kind, rule) for kind in (MAIN, CLEANUP) for rule in rules]
@@ -151,14 +157,14 @@ def test_the_record_of_a_large_run_stays_short() -> None:
 
 
 def test_what_kubectl_shows_is_of_the_record_as_it_will_be() -> None:
-    """Step, node i of n, and the Job."""
+    """Compute step, progress and Job from the record after the change."""
     change = {"nodes": {"n1": {"jobs": {job_key(MAIN, RULES[0]): {"name": "a-1", "attempt": 1, "uid": "u"}}}}}
     shown = run_changes.shown(run(**EDITED), change, has_cleanup)
     assert shown == {"step": "RunningJobs", "progress": "1 of 2: n1", "job": "a-1"}
 
 
 def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
-    """And a status in which nothing would change is not written."""
+    """Keep the transition time as long as the status stays, and return no patch for an unchanged status."""
     item = run()
     first = conditions_with(item, [Verdict("JobRun", True, "R", "one")], NOW)
     item["status"]["conditions"] = first
@@ -171,7 +177,7 @@ def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
 
 @proves("MUT-43", "MUT-44")
 def test_a_release_holds_for_the_run_that_asks_for_it() -> None:
-    """All labels of rules in one patch; of another run's node, or one that has none, nothing."""
+    """Remove all rule labels in one patch, and only from nodes of this run."""
     gates = {rule_label(rule): "" for rule in RULES}
     node = {
         "metadata": {"name": "n", "resourceVersion": "5", "labels": {**gates, "nodemaintenance.dev/mutex-run": "uid-1"}}

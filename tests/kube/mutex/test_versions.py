@@ -1,4 +1,4 @@
-"""Versions, compared as semver.org has it."""
+"""Tests of versions, compared as semver.org defines it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ORDERED = (
 
 @proves("MUT-31")
 def test_versions_are_in_order() -> None:
-    """Numbers as numbers, candidates before what they are candidates of."""
+    """Compare numbers by value, and order pre-releases before their release."""
     assert all(versions.is_less(one, two) and not versions.is_less(two, one) for one, two in pairwise(ORDERED))
     assert not versions.is_less("4.16.4", "4.16.4")
     assert not versions.is_less("4.16.4+a", "4.16.4+b")
@@ -27,7 +27,7 @@ def test_versions_are_in_order() -> None:
 
 @pytest.mark.parametrize("text", ["", "4.16", "v4.16.4", "4.16.4.1", "04.1.1", "4.16.x", "4.1.1-", "x" * 300, "４.1.1"])
 def test_what_is_no_version_is_refused(text: str) -> None:
-    """Each with its own text in the error."""
+    """Raise `NoVersion` for a text that is not a version."""
     assert not versions.is_version(text)
     with pytest.raises(NoVersion):
         versions.key(text)
@@ -58,6 +58,6 @@ DONE = {"state": "Completed", "version": "4.16.4"}
     ],
 )
 def test_what_a_cluster_version_asks_for(found: Any, version: str, hindered: bool) -> None:
-    """The newest entry of the history counts, and has to be of the version that is wanted."""
+    """Require that the newest history entry is Completed and has the desired version."""
     told = versions.wanted(found)
     assert (told.version, bool(told.hindrance)) == (version, hindered)

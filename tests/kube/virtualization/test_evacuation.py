@@ -1,4 +1,4 @@
-"""Which VMI migrates next: the truth table of what each one on a drained node waits for."""
+"""Tests of which VMI migrates next, and of what each other VMI on a drained node waits for."""
 
 from __future__ import annotations
 
@@ -54,26 +54,29 @@ def reasons(found: Evacuation) -> dict[str, str]:
     ids=["elsewhere", "no strategy", "strategy None", "name of the gate", "ended"],
 )
 def test_who_does_not_migrate(item: Object) -> None:
-    """Nor does it wait for anything: it is evicted, or is not there."""
+    """VMIs that do not migrate wait for nothing: their pods are evicted, or they are not on the node."""
     assert judged([item]) == Evacuation()
 
 
 @proves("DRN-9", "OSV-2")
 def test_one_that_does_not_run_is_told_with_the_remedy() -> None:
-    """Its pod is kept, so the drain has to say for what it waits."""
+    """Report why the VMI cannot migrate, because its pod is protected and blocks the drain."""
     (wait,) = judged([vmi("x", phase="Scheduling")]).waits.values()
     assert wait.reason == "NotMigratable"
     assert wait.message == "it is Scheduling, and only what is Running can migrate: wait, or shut down x"
 
 
 def test_migrations_of_machines_that_are_gone_hold_no_slot() -> None:
-    """Nobody ends them, if whoever runs migrations does not."""
+    """Ignore the migrations of deleted VMIs, which never end if the component that runs migrations is down."""
     left = [vmim(f"m-{number}", f"gone-{number}", "Pending") for number in range(5)]
     assert list(judged([vmi("x")], left).due) == ["evacuation-u-x-1"]
 
 
 def test_a_migration_of_the_machine_that_had_its_name_before_is_not_its_own() -> None:
-    """It was made before the machine was. Nobody ends it, and it hides no other one."""
+    """Ignore a migration that is older than the VMI: it belongs to an earlier VMI of the same name.
+
+    Such a migration may never end, and must not hide the VMI's own one.
+    """
     now_there, before, own = vmi("x"), vmim("evacuation-old-1", "x"), vmim("evacuation-u-x-1", "x")
     now_there["metadata"]["creationTimestamp"] = own["metadata"]["creationTimestamp"] = "2026-11-20T10:00:00Z"
     before["metadata"]["creationTimestamp"] = "2026-11-20T09:59:59Z"
@@ -84,7 +87,7 @@ def test_a_migration_of_the_machine_that_had_its_name_before_is_not_its_own() ->
 
 
 def test_a_failure_dated_by_a_clock_ahead_is_tried_again() -> None:
-    """Its migration's own date counts then, which is the API server's."""
+    """Use the migration's creation time, set by the API server, if its end time lies in the future."""
     failed = vmim("evacuation-u-x-1", "x", "Failed", NOW + timedelta(days=400))
     failed["metadata"]["creationTimestamp"] = timestamp(NOW - timedelta(minutes=1))
     assert list(judged([vmi("x")], [failed]).due) == ["evacuation-u-x-2"]
@@ -92,14 +95,14 @@ def test_a_failure_dated_by_a_clock_ahead_is_tried_again() -> None:
 
 @pytest.mark.parametrize(("name", "of", "space"), [("1", "x", "other"), ("1", "y", "ns"), ("9" * 205, "x", "ns")])
 def test_what_only_has_a_name_like_ours_delays_nobody(name: str, of: str, space: str) -> None:
-    """Another machine's, another namespace's, or a number that none of ours ever has."""
+    """Ignore a similar name of another VMI or namespace, or with a number that is too large for ours."""
     forged = vmim(f"evacuation-u-x-{name}", of, "Failed")
     forged["metadata"]["namespace"] = space
     assert list(judged([vmi("x")], [forged]).due) == ["evacuation-u-x-1"]
 
 
 def test_what_was_refused_rests_and_then_comes_behind_all_others() -> None:
-    """So it takes nobody's slot; it is told meanwhile."""
+    """Report a refused migration during its backoff, and then try it last, so that it takes no other VMI's slot."""
     known = [vmi("a"), vmi("b"), vmi("c")]
     later, over = NOW + timedelta(seconds=10), NOW - timedelta(seconds=1)
     rests = judged(known, refused={"evacuation-u-a-1": Refusal(1, later, "quota")})
@@ -113,7 +116,7 @@ def test_what_was_refused_rests_and_then_comes_behind_all_others() -> None:
 
 @proves("DRN-8", "OSV-2")
 def test_one_that_may_is_due_under_a_name_of_its_own() -> None:
-    """The name is made of the VMI's uid and a number, so that who looks twice creates it once."""
+    """Build the name from the VMI's uid and a number, so that two passes create the migration only once."""
     found = judged([vmi("x")])
 
     assert list(found.due) == ["evacuation-u-x-1"]
@@ -123,7 +126,7 @@ def test_one_that_may_is_due_under_a_name_of_its_own() -> None:
 
 @proves("DRN-8")
 def test_an_unfinished_migration_is_the_only_one() -> None:
-    """Whoever made it; with where it goes, as the VMI tells."""
+    """Wait for an unfinished migration, whichever client created it, and report its target from the VMI's status."""
     moving = vmi("x", migrationState={"migrationUid": "u-by-hand", "targetNode": "b"})
     found = judged([moving], [vmim("by-hand", "x")])
 
@@ -140,7 +143,7 @@ def test_an_unfinished_migration_is_the_only_one() -> None:
     ids=["told", "untold"],
 )
 def test_one_that_cannot_migrate_says_why_and_what_helps(conditions: list[Object], said: str) -> None:
-    """Condition and remedy, in one sentence."""
+    """Report the condition and the remedy in one sentence."""
     found = judged([vmi("x", conditions=conditions)])
 
     assert found.due == {}
@@ -158,7 +161,7 @@ def test_one_that_cannot_migrate_says_why_and_what_helps(conditions: list[Object
     ],
 )
 def test_slots_bound_what_runs_at_once(slots: Slots, due: int, message: str) -> None:
-    """Of the cluster and of the node; who waits says which of them is full."""
+    """Respect the limits of the cluster and of the node; a waiting VMI reports which of them is reached."""
     found = judged([vmi(f"x{number}") for number in range(4)], slots=slots)
 
     assert len(found.due) == due
@@ -167,7 +170,7 @@ def test_slots_bound_what_runs_at_once(slots: Slots, due: int, message: str) -> 
 
 @proves("DRN-8")
 def test_what_runs_elsewhere_takes_a_slot_of_the_cluster() -> None:
-    """Five from other nodes leave none, one from another node leaves those of this one."""
+    """Count migrations from other nodes against the cluster's limit: five of them leave no slot."""
     others = [vmi(f"o{number}", node="b") for number in range(5)]
     running = [vmim(f"m{number}", f"o{number}") for number in range(5)]
 
@@ -180,7 +183,7 @@ CLAIMED = {"evacuation-u-z-1": Claim("event-1", "a", NOW + LEASE)}
 
 @proves("DRN-8", "X-2")
 def test_what_an_attempt_claimed_is_due_to_itself_alone() -> None:
-    """Its event delivered again goes on; any other one leaves slot and machine to it."""
+    """Continue with a claim if the same event is delivered again; other events leave the slot and the VMI to it."""
     own = judged([vmi("x"), vmi("z")], claimed=CLAIMED, slots=Slots(1, 1), attempt="event-1")
     other = judged([vmi("x"), vmi("z")], claimed=CLAIMED, slots=Slots(1, 1), attempt="event-2")
 
@@ -193,7 +196,7 @@ def test_what_an_attempt_claimed_is_due_to_itself_alone() -> None:
 @proves("DRN-8")
 @pytest.mark.parametrize("gone", [[], [vmi("z", conditions=[UNABLE])], [vmi("z", node="b")]], ids=len)
 def test_a_claim_keeps_its_slot_whatever_becomes_of_its_machine(gone: list[Object]) -> None:
-    """Who claimed it may be about to create it, on what he has read."""
+    """Keep the slot, because the attempt that claimed it may still create the migration from an older read."""
     found = judged([vmi("x"), *gone], claimed=CLAIMED, slots=Slots(5, 1))
 
     assert found.due == {}
@@ -202,7 +205,7 @@ def test_a_claim_keeps_its_slot_whatever_becomes_of_its_machine(gone: list[Objec
 
 @proves("DRN-8")
 def test_a_claim_that_is_over_is_everybodys() -> None:
-    """After its time nobody creates anything under it any more."""
+    """Release the slot of an expired claim, under which no migration is created any more."""
     found = judged([vmi("z")], claimed=CLAIMED, now=NOW + LEASE, attempt="event-2")
 
     assert (list(found.due), found.held) == (["evacuation-u-z-1"], {})
@@ -210,7 +213,7 @@ def test_a_claim_that_is_over_is_everybodys() -> None:
 
 @proves("DRN-8")
 def test_what_is_created_is_counted_once() -> None:
-    """As a migration that runs, and not as a claim, too."""
+    """Count a created migration as running, and not also as claimed."""
     found = judged([vmi("z"), vmi("x")], [vmim("evacuation-u-z-1", "z")], claimed=CLAIMED, slots=Slots(5, 2))
 
     assert list(found.due) == ["evacuation-u-x-1"]
@@ -219,7 +222,7 @@ def test_what_is_created_is_counted_once() -> None:
 @proves("DRN-9")
 @pytest.mark.parametrize(("failures", "pause"), [(1, 10), (2, 20), (3, 40), (9, 300)])
 def test_a_failed_migration_is_tried_again_after_a_pause_that_grows(failures: int, pause: int) -> None:
-    """Twice as long each time, up to five minutes; the status says when."""
+    """Double the backoff after each failure, up to five minutes, and report the time of the retry."""
     failed = [vmim(f"evacuation-u-x-{number}", "x", "Failed") for number in range(1, failures + 1)]
     early, late = NOW + timedelta(seconds=pause - 1), NOW + timedelta(seconds=pause)
 
@@ -231,7 +234,7 @@ def test_a_failed_migration_is_tried_again_after_a_pause_that_grows(failures: in
 
 @proves("DRN-9")
 def test_failures_before_a_success_make_no_pause_longer() -> None:
-    """The machine has moved since, and this is another drain."""
+    """Count only the failures since the last success, because the earlier ones belong to another drain."""
     ends = ("Failed", "Failed", "Failed", "Succeeded", "Failed")
     ended = [vmim(f"evacuation-u-x-{number}", "x", phase) for number, phase in enumerate(ends, 1)]
     early, late = NOW + timedelta(seconds=9), NOW + timedelta(seconds=10)
@@ -242,7 +245,7 @@ def test_failures_before_a_success_make_no_pause_longer() -> None:
 
 
 class Counted(list[Object]):
-    """Migrations that count how often somebody goes through all of them."""
+    """List of migrations that counts how often it is iterated."""
 
     passes = 0
 
@@ -252,7 +255,7 @@ class Counted(list[Object]):
 
 
 def test_what_a_look_costs_grows_with_machines_and_with_migrations_and_not_with_their_product() -> None:
-    """Some that fail for ever have hundreds a day."""
+    """Iterate over the migrations equally often for any number of VMIs; some VMIs have hundreds of failures a day."""
     few, many = (Counted([vmim(f"evacuation-u-x0-{number}", "x0", "Failed") for number in (1, 2)]) for _ in range(2))
     judged([vmi("x0")], few)
     judged([vmi(f"x{number}") for number in range(20)], many)
@@ -260,7 +263,10 @@ def test_what_a_look_costs_grows_with_machines_and_with_migrations_and_not_with_
 
 
 def test_of_finished_migrations_of_ours_the_newest_are_not_outdated() -> None:
-    """Six: so many that failed make the longest pause. What others made, or what runs, is not ours to delete."""
+    """Keep the six newest finished migrations, as six failures give the longest backoff.
+
+    Running migrations, and those that other clients created, are not ours to delete.
+    """
     failed = [vmim(f"evacuation-u-x-{number}", "x", "Failed") for number in range(1, 13)]
     others = [vmim(f"by-hand-{number}", "x", "Failed") for number in range(9)]
     left = failed[5:11]
@@ -274,19 +280,19 @@ def test_of_finished_migrations_of_ours_the_newest_are_not_outdated() -> None:
 
 
 def test_a_vmi_of_the_same_name_has_failed_nothing() -> None:
-    """What is counted is that of its uid."""
+    """Count only the migrations whose names contain the VMI's uid."""
     assert next_name(vmi("x"), [vmim("evacuation-u-other-7", "x", "Failed")]) == "evacuation-u-x-1"
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "1.5", "9999999999"])
 def test_a_bound_that_is_none_is_refused(value: str) -> None:
-    """The error names the setting."""
+    """Raise an error that names the setting."""
     with pytest.raises(ValueError, match="MIGRATIONS_PER_NODE"):
         Slots.of({"MIGRATIONS_PER_NODE": value})
 
 
 def test_bounds_are_set_by_the_environment() -> None:
-    """Those of KubeVirt are the usual ones."""
+    """Use KubeVirt's limits as defaults."""
     assert Slots.of({}) == Slots(5, 2)
     assert Slots.of({"MIGRATIONS_PER_CLUSTER": "9", "MIGRATIONS_PER_NODE": "3"}) == Slots(9, 3)
 
@@ -302,13 +308,13 @@ def test_bounds_are_set_by_the_environment() -> None:
     ],
 )
 def test_either_key_asks_for_migration_whatever_its_value(taint: Object, drained: bool) -> None:
-    """Key and effect decide."""
+    """Compare only key and effect of the taint."""
     assert is_drained({"spec": {"taints": [taint]}}) is drained
 
 
 @proves("DRN-8")
 def test_a_migration_counts_for_the_node_that_it_leaves_until_it_is_finished() -> None:
-    """Its machine is on the other node a moment before."""
+    """Count a migration for its source node, although the VMI is on the target node just before it finishes."""
     arrived = vmim("one", "m")
     arrived["status"]["migrationState"]["sourceNode"] = "a"
     found = judged([vmi("m", node="b"), vmi("x"), vmi("y")], [arrived], slots=Slots(5, 2))

@@ -1,4 +1,4 @@
-"""What a VMI on a drained node waits for beside KubeVirt, which migrates it."""
+"""Tests of what a VMI on a drained node waits for if KubeVirt itself migrates it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ FIELD = "spec.configuration.migrations.nodeDrainTaintKey"
 
 
 def kubevirt(key: str = "", strategy: str = "") -> Object:
-    """KubeVirt, told of this taint key, and of the strategy of those that say none."""
+    """Return a KubeVirt object with this taint key, and with this default eviction strategy."""
     told: Object = {"migrations": {"nodeDrainTaintKey": key}} if key else {}
     usual = {"evictionStrategy": strategy} if strategy else {}
     return {"metadata": {"namespace": "kubevirt", "name": "kv"}, "spec": {"configuration": {**told, **usual}}}
 
 
 def drained(*keys: str) -> Mapping[str, Node]:
-    """Node a with these taints."""
+    """Return the drained nodes: node a with these taints."""
     return {"a": node(*((key, "", "NoSchedule") for key in keys))}
 
 
 def one(item: Object, *migrations: Object, nodes: Mapping[str, Node] | None = None, key: str = "") -> Wait:
-    """What the one VMI waits for."""
+    """Return what the given VMI waits for."""
     (found,) = waits([item], list(migrations), nodes or drained(OLD), kubevirt(key)).values()
     return found
 
@@ -51,7 +51,7 @@ def one(item: Object, *migrations: Object, nodes: Mapping[str, Node] | None = No
     ids=["elsewhere", "no strategy", "strategy None", "not possible", "ended"],
 )
 def test_who_waits_for_nothing(item: Object) -> None:
-    """KubeVirt does not migrate it either."""
+    """VMIs that KubeVirt does not migrate wait for nothing."""
     assert waits([item], [], drained(OLD), kubevirt()) == {}
 
 
@@ -63,7 +63,7 @@ def test_who_waits_for_nothing(item: Object) -> None:
 def test_a_taint_that_kubevirt_does_not_know_is_told_with_the_remedy(
     keys: tuple[str, ...], known: str, named: str
 ) -> None:
-    """It knows one key, which its configuration may set."""
+    """Report the field to set if the node lacks the only taint key that KubeVirt supports."""
     wait = one(vmi("x"), nodes=drained(*keys), key=known)
 
     if named:
@@ -80,7 +80,7 @@ def test_a_taint_that_kubevirt_does_not_know_is_told_with_the_remedy(
     [("LiveMigrateIfPossible", ""), (None, "LiveMigrate"), (None, "LiveMigrateIfPossible")],
 )
 def test_whoever_kubevirt_keeps_waits_for_it(strategy: str | None, usual: str) -> None:
-    """Its own strategy, or the one that KubeVirt gives those that say none: a budget stands for it, and it migrates."""
+    """Wait for KubeVirt if the VMI's own or KubeVirt's default strategy makes KubeVirt protect and migrate the VMI."""
     told, item = kubevirt(strategy=usual), vmi("x", strategy=strategy)
 
     assert waits([item], [], drained(OLD), told) == {("ns", "x"): ABOUT_TO}
@@ -91,7 +91,10 @@ def test_whoever_kubevirt_keeps_waits_for_it(strategy: str | None, usual: str) -
 @proves("DRN-10", "C14")
 @pytest.mark.parametrize("taint", [OLD, NEW])
 def test_a_machine_that_others_move_waits_for_kubevirt_to_tell_them(taint: str) -> None:
-    """At no taint, but at an eviction; how they move it, and whether it can migrate, is theirs."""
+    """Wait for an eviction request, whatever the taint: only that makes KubeVirt notify the external controller.
+
+    The VMI's condition LiveMigratable does not matter, because that controller decides how it moves the VMI.
+    """
     untold = one(vmi("x", strategy="External", conditions=[UNABLE]), nodes=drained(taint))
     told = one(vmi("x", strategy="External", evacuationNodeName="a"), nodes=drained(taint))
 
@@ -104,14 +107,14 @@ def test_a_machine_that_others_move_waits_for_kubevirt_to_tell_them(taint: str) 
 
 @proves("DRN-10")
 def test_whom_an_eviction_has_asked_for_migrates_whatever_the_taint() -> None:
-    """KubeVirt marks it with the node that it is to leave; the mark of a node that it has left counts nothing."""
+    """Expect a migration if KubeVirt has marked the VMI for evacuation from its current node; ignore an older mark."""
     assert one(vmi("x", evacuationNodeName="a"), nodes=drained(NEW)) == ABOUT_TO
     assert one(vmi("x", evacuationNodeName="b"), nodes=drained(NEW)).reason == "WaitsForKubeVirt"
 
 
 @proves("DRN-10", "OSV-2")
 def test_what_happens_and_what_blocks_is_told() -> None:
-    """A migration under way comes first, whoever made it."""
+    """Report an unfinished migration first, whichever client created it."""
     assert one(vmi("x"), vmim("m", "x", phase="Scheduling")) == ("a", "Migrating", "migration m is Scheduling")
     unable = one(vmi("x", conditions=[UNABLE]), vmim("old", "x", phase="Succeeded"), vmim("m", "other"))
     assert unable.reason == "NotMigratable"
@@ -119,7 +122,7 @@ def test_what_happens_and_what_blocks_is_told() -> None:
 
 
 def failed(name: str, node: str = "a", made: str = "") -> Object:
-    """A migration of x that KubeVirt tried when this node was drained."""
+    """Return a failed migration of x that KubeVirt created for the drain of this node."""
     item = vmim(name, "x", phase="Failed")
     item["metadata"].update(annotations={"kubevirt.io/evacuationMigration": node}, creationTimestamp=made)
     return item
@@ -127,7 +130,7 @@ def failed(name: str, node: str = "a", made: str = "") -> Object:
 
 @proves("DRN-10", "DRN-9")
 def test_a_migration_that_failed_is_told_until_the_next_one_begins() -> None:
-    """KubeVirt creates that at once or later, and begins it later still."""
+    """Report the failures until the next migration starts, which may be long after KubeVirt has created it."""
     before = [failed("m1"), failed("m2"), failed("elsewhere", node="b"), vmim("by-hand", "x", phase="Failed")]
     again = one(vmi("x"), failed("m1"))
     assert again == ("a", "MigrationFailed", "its migration failed once; KubeVirt tries again")
@@ -141,7 +144,7 @@ def test_a_migration_that_failed_is_told_until_the_next_one_begins() -> None:
 
 @proves("DRN-10", "DRN-9")
 def test_failures_before_a_success_are_told_no_more() -> None:
-    """The machine came back to the node since."""
+    """Report only the failures since the last success, after which the VMI returned to the node."""
     success = vmim("back", "x", phase="Succeeded")
     success["metadata"]["creationTimestamp"] = "2026-01-01T00:00:05Z"
     before, after = (failed(f"at-{second}", made=f"2026-01-01T00:00:0{second}Z") for second in (4, 6))
@@ -152,7 +155,10 @@ def test_failures_before_a_success_are_told_no_more() -> None:
 
 @proves("DRN-10", "C3")
 def test_an_old_failure_does_not_hide_that_kubevirt_has_to_be_asked() -> None:
-    """It is of another drain; the eviction that asks is sent for this reason alone."""
+    """Report that KubeVirt must be notified rather than a failure of an earlier drain.
+
+    The eviction that notifies KubeVirt is sent only for this reason.
+    """
     assert one(vmi("x"), failed("m1"), nodes=drained(NEW)).reason == "WaitsForKubeVirt"
     assert one(vmi("x", evacuationNodeName="a"), failed("m1"), nodes=drained(NEW)).reason == "MigrationFailed"
     pending = vmim("m2", "x", phase="Pending")
@@ -161,7 +167,7 @@ def test_an_old_failure_does_not_hide_that_kubevirt_has_to_be_asked() -> None:
 
 @proves("DRN-10")
 def test_a_migration_of_the_machine_that_had_its_name_before_says_nothing() -> None:
-    """Whatever became of it."""
+    """Ignore any migration of an earlier VMI with the same name."""
     now_there, failure, stale = vmi("x"), failed("m1"), vmim("m2", "x")
     own = vmim("m3", "x", phase="Scheduling")
     now_there["metadata"]["creationTimestamp"] = own["metadata"]["creationTimestamp"] = "2026-11-20T10:00:00Z"
@@ -174,7 +180,7 @@ def test_a_migration_of_the_machine_that_had_its_name_before_says_nothing() -> N
 
 @proves("DRN-10")
 def test_every_reason_is_one_that_a_budget_can_say() -> None:
-    """A drain reads no others from it."""
+    """Use only reasons that a drain accepts from a budget's annotations."""
     said = [one(vmi("x")), one(vmi("x"), vmim("m", "x")), one(vmi("x", conditions=[UNABLE]))]
     said += [one(vmi("x", strategy="External")), one(vmi("x", strategy="External", evacuationNodeName="a"))]
     assert {wait.reason for wait in said} <= set(LAUNCHER_REASONS)

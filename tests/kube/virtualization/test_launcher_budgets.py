@@ -1,4 +1,4 @@
-"""The budgets of launcher pods: whom they cover, and what they say."""
+"""Tests of the budgets of virt-launcher pods: which pods they cover, and what their annotations state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def launcher(uid: str) -> Object:
 
 @proves("DRN-9")
 def test_a_launcher_pod_is_blocked_in_the_words_of_its_budget() -> None:
-    """A drain reads budgets anyway, so it knows what a virtual machine waits for without asking about any."""
+    """Take the blocking reason from the budget, which a drain reads anyway, without a request for the VMI."""
     budget = counted(budgets.budget_of(vmi("x"), WAIT), 1)
 
     (blocked,) = plan([launcher("u-x")], [budget]).blocked
@@ -37,7 +37,7 @@ def test_a_launcher_pod_is_blocked_in_the_words_of_its_budget() -> None:
 
 @proves("DRN-9")
 def test_without_words_it_says_what_the_machine_migrates_at() -> None:
-    """On a node that is not drained by taint there is nothing else to say."""
+    """Report that the VMI waits for a drain taint if the budget states no other reason."""
     budget = counted(budgets.budget_of(vmi("x"), None), 1)
 
     assert waits_for(budget) == ("Migrating", "its virtual machine migrates as soon as its node has a drain taint")
@@ -46,7 +46,7 @@ def test_without_words_it_says_what_the_machine_migrates_at() -> None:
 
 
 def test_words_are_written_where_they_differ() -> None:
-    """A budget that says so already is left alone; one that says what is over is cleared."""
+    """Write no annotations that are already correct, and clear outdated ones."""
     said = budgets.budget_of(vmi("x"), WAIT)
 
     assert budgets.words_patch(said, WAIT) == {}
@@ -68,7 +68,7 @@ def test_words_are_written_where_they_differ() -> None:
     ids=["nobody's", "another machine's", "over other pods", "over all pods", "over none"],
 )
 def test_the_words_of_a_budget_that_is_not_of_the_machine_are_not_believed(uid: str, selector: Object | None) -> None:
-    """Whoever may write budgets would hide from a drain what pods wait for that are not his."""
+    """Ignore the annotations of other budgets: any user may create one, even for pods of other users."""
     owners = [{"kind": "VirtualMachineInstance", "name": "x", "uid": uid}] if uid else []
     forged = budgets.budget_of(vmi("x"), WAIT)
     forged["metadata"]["ownerReferences"], forged["spec"]["selector"] = owners, selector
@@ -79,7 +79,7 @@ def test_the_words_of_a_budget_that_is_not_of_the_machine_are_not_believed(uid: 
 
 @proves("X-1")
 def test_of_long_words_of_a_budget_the_beginning_is_told() -> None:
-    """A status names hundreds of pods, and an annotation holds 256 KiB; what ours says is told whole."""
+    """Truncate long annotations of other clients, as a status lists hundreds of pods; keep our messages complete."""
     loud, most = budgets.budget_of(vmi("x"), WAIT), Wait("a", "NotMigratable", "x" * 300_000)
     ours = budgets.budget_of(vmi("x"), most)["metadata"]["annotations"]
     loud["metadata"]["annotations"] = {**ours, f"{WAITS}message": most.message}
@@ -90,7 +90,7 @@ def test_of_long_words_of_a_budget_the_beginning_is_told() -> None:
 
 @proves("DRN-9")
 def test_who_has_a_budget() -> None:
-    """Who asks for migration and has not ended; it is owned by the VMI, and goes with it."""
+    """Protect a VMI that requests migration and has not ended; the VMI owns its budget."""
     assert is_kept(vmi("x"))
     assert not is_kept(vmi("x", strategy=None))
     assert not is_kept(vmi("x", phase="Succeeded"))
@@ -100,7 +100,7 @@ def test_who_has_a_budget() -> None:
 
 @proves("DRN-10")
 def test_of_two_budgets_the_one_that_says_what_the_pod_waits_for_is_told() -> None:
-    """An eviction can honour neither, so the pod stays, whatever another budget lets go."""
+    """Report what the pod waits for, as an eviction cannot honour two budgets and the pod stays in any case."""
     ours = counted(budgets.budget_of(vmi("x"), WAIT), 1)
     theirs = counted(
         {**ours, "metadata": {"name": "a", "namespace": "ns"}, "spec": {**ours["spec"], "minAvailable": 0}}, 1
@@ -112,7 +112,7 @@ def test_of_two_budgets_the_one_that_says_what_the_pod_waits_for_is_told() -> No
 
 
 def test_a_label_alone_makes_no_budget_ours() -> None:
-    """Anybody may write one, in a namespace of his."""
+    """Require the expected name and namespace too, because any user may set the label in their own namespace."""
     ours = budgets.budget_of(vmi("x"), None)
     forged = {**ours, "metadata": {**ours["metadata"], "name": "mine"}}
     elsewhere = {**ours, "metadata": {**ours["metadata"], "namespace": "other"}}
@@ -122,7 +122,7 @@ def test_a_label_alone_makes_no_budget_ours() -> None:
 
 
 def test_a_budget_that_was_edited_gets_its_spec_again() -> None:
-    """And one that was not is left alone, whatever the server adds to it."""
+    """Restore an edited spec, and ignore fields that the API server adds."""
     ours = budgets.budget_of(vmi("x"), None)
     edited = {**ours, "spec": {**ours["spec"], "minAvailable": 0}}
     added = {**ours, "spec": {**ours["spec"], "unhealthyPodEvictionPolicy": "IfHealthyBudget"}}
@@ -132,14 +132,14 @@ def test_a_budget_that_was_edited_gets_its_spec_again() -> None:
 
 
 def test_words_of_any_length_can_be_written() -> None:
-    """Whoever may change a VMI writes its status, too; the API server takes annotations of so much and no more."""
+    """Truncate messages from a VMI's status, which its users may write, since the API server limits annotations."""
     told = budgets.said(Wait("a", "Migrating", "x" * 300_000))
     assert max(map(len, told.values())) < 2 * LONGEST_MESSAGE
 
 
 @proves("DRN-10")
 def test_a_budget_of_kubevirts_is_known_by_its_owner() -> None:
-    """Not one of ours, nor one that a person has made."""
+    """Recognize KubeVirt's budgets by the owner reference; ours and those of a user do not count."""
     ours = budgets.budget_of(vmi("x"), None)
     owner = ours["metadata"]["ownerReferences"]
     theirs = {"metadata": {"name": "theirs", "namespace": "ns", "ownerReferences": owner}}

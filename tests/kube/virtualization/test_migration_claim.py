@@ -1,4 +1,4 @@
-"""The claims of migrations: what the Lease keeps, for how long, and what somebody spoiled."""
+"""Tests of migration claims: what the Lease stores and for how long, and how malformed content is ignored."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def written(told: Any) -> Object:
 
 @proves("DRN-8")
 def test_a_claim_names_attempt_node_and_end() -> None:
-    """What is written is read again, and the write is refused where somebody else wrote since."""
+    """Read back the claims that were written, and fail the write if another client has changed the Lease."""
     claims = claims_of("event-1", {"evacuation-u-x-1": vmi("x")}, NOW)
     lease = lease_of(claims)
 
@@ -48,7 +48,7 @@ def test_a_claim_names_attempt_node_and_end() -> None:
 
 
 def test_a_refusal_rests_longer_each_time() -> None:
-    """At most a minute, with the last words; what is long past, or spoiled, is forgotten."""
+    """Double the backoff of a refusal up to a minute, and keep its last message; forget old and malformed refusals."""
     once = again_refused({}, {"m": "no"}, NOW)
     twice = again_refused(once, {"m": "no " * 1000}, NOW)
     often = again_refused({"m": Refusal(50, NOW, "")}, {"m": "no"}, NOW)
@@ -65,7 +65,7 @@ def test_a_refusal_rests_longer_each_time() -> None:
 
 
 def test_a_claim_outlasts_all_that_its_attempt_may_still_cause() -> None:
-    """What it sends in time, and what the server makes of that, with as much again for clocks that differ."""
+    """Make a claim outlast its attempt's writes, their execution by the API server, and differences between clocks."""
     assert timedelta(seconds=4 * WRITE_SECONDS) <= LEASE
 
 
@@ -84,12 +84,12 @@ def test_a_claim_outlasts_all_that_its_attempt_may_still_cause() -> None:
     ids=str,
 )
 def test_a_claim_that_somebody_spoiled_claims_nothing(told: Any) -> None:
-    """Malformed text is no reason to stand still."""
+    """Ignore malformed claims."""
     assert claimed(written(told)) == {}
 
 
 def test_what_is_whole_beside_it_is_read() -> None:
-    """One spoiled claim does not free the slots of the others."""
+    """Keep the valid claims next to a malformed one, so that their slots stay occupied."""
     assert list(claimed(written({"x": 1, "y": HONEST}))) == ["y"]
 
 
@@ -99,11 +99,11 @@ def test_what_is_whole_beside_it_is_read() -> None:
     ids=["over", "in time", "of a clock that is ahead", "longer than anybody claims"],
 )
 def test_how_long_a_claim_holds(until: datetime, *, holds: bool) -> None:
-    """Nobody takes a slot for ever."""
+    """Limit the duration of a claim, so that none occupies a slot forever."""
     assert bool(holding({"x": Claim("event-1", "a", until)}, (), NOW)) is holds
     assert holding({"x": Claim("event-1", "a", until)}, ("x",), NOW) == {}
 
 
 def test_without_a_lease_nothing_is_claimed() -> None:
-    """Before the first one."""
+    """Return no claims before the Lease exists."""
     assert claimed(None) == {}

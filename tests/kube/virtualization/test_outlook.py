@@ -1,4 +1,4 @@
-"""What a drain does with each virtual machine: the truth table of strategies, and what is told of each."""
+"""Tests of the forecast of a drain's effect on each virtual machine, and of the reports and warnings about it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ ALWAYS, MANUAL = machine(runStrategy="Always"), machine(runStrategy="Manual")
     ],
 )
 def test_what_a_drain_does(strategy: str | None, able: bool, owner: Object | None, drain: str) -> None:
-    """Where ours moves machines."""
+    """Forecast the effect if this project migrates VMIs."""
     item = vmi("x", strategy=strategy, conditions=[ABLE if able else UNABLE])
     assert outlook(item, owner).drain == drain
 
@@ -79,7 +79,7 @@ def test_what_a_drain_does(strategy: str | None, able: bool, owner: Object | Non
     ],
 )
 def test_what_a_drain_does_where_kubevirt_moves_machines(strategy: str | None, able: bool, drain: str) -> None:
-    """It follows two strategies more."""
+    """Forecast the effect if KubeVirt migrates VMIs, which supports two more strategies."""
     item = vmi("x", strategy=strategy, conditions=[ABLE if able else UNABLE])
     assert outlook(item, ALWAYS, THEIRS).drain == drain
 
@@ -87,7 +87,7 @@ def test_what_a_drain_does_where_kubevirt_moves_machines(strategy: str | None, a
 @proves("DRN-10")
 @pytest.mark.parametrize(("usual", "drain"), [("LiveMigrate", MOVES), ("External", BLOCKS), ("None", RESTARTS)])
 def test_a_machine_that_says_no_strategy_has_the_one_of_kubevirt(usual: str, drain: str) -> None:
-    """Its configuration may give one to all of them; the report says which."""
+    """Use KubeVirt's default strategy for a VMI without its own, and name the strategy in the report."""
     theirs = {**THEIRS, "spec": {"configuration": {"evictionStrategy": usual}}}
     hosted = Hosted([owned("x", strategy=None), owned("y", strategy="None")], {("ns", "x"): ALWAYS}, kubevirt=theirs)
     silent, refusing = reports(hosted)
@@ -115,7 +115,7 @@ def test_a_launcher_is_known_by_its_owner() -> None:
 
 @proves("OSV-2")
 def test_a_report_says_strategies_condition_and_migration() -> None:
-    """Of machines in the order of their names."""
+    """Report the VMIs sorted by name, with their strategies, condition and migration."""
     state = {"migrationUid": "u-1", "sourceNode": "a", "targetNode": "b"}
     moving, stuck = owned("x", migrationState=state), owned("w", conditions=[UNABLE])
     running, done = vmim("m-2", "x"), vmim("m-1", "x", phase="Succeeded")
@@ -139,7 +139,7 @@ def test_a_report_says_strategies_condition_and_migration() -> None:
 
 
 def test_a_migration_that_has_just_begun_says_nothing_of_the_one_before() -> None:
-    """Its instance still tells where that one went."""
+    """Ignore the target node of the previous migration, which the VMI's status still contains."""
     state = {"migrationUid": "u-0", "sourceNode": "c", "targetNode": "a"}
     begun = {"metadata": {"namespace": "ns", "name": "m-2", "uid": "u-1"}, "spec": {"vmiName": "x"}}
     (found,) = reports(Hosted([vmi("x", migrationState=state)], migrations=[begun]))
@@ -147,7 +147,7 @@ def test_a_migration_that_has_just_begun_says_nothing_of_the_one_before() -> Non
 
 
 def test_a_migration_of_the_machine_that_had_its_name_before_is_not_reported() -> None:
-    """Though nobody ended it, it does not hide the one that failed."""
+    """Report the VMI's own failed migration, not an unfinished one of an earlier VMI with the same name."""
     now_there, before, own = vmi("x"), vmim("old", "x"), vmim("own", "x", phase="Failed")
     now_there["metadata"]["creationTimestamp"] = own["metadata"]["creationTimestamp"] = "2026-11-20T10:00:00Z"
     before["metadata"]["creationTimestamp"] = "2026-11-20T09:59:59Z"
@@ -158,7 +158,7 @@ def test_a_migration_of_the_machine_that_had_its_name_before_is_not_reported() -
 
 @proves("OSV-3")
 def test_who_is_shut_down_and_who_blocks_is_warned_of() -> None:
-    """In a line for each kind, the first of them by name; of who moves, a line that is no warning."""
+    """Return one warning per effect with the first names; VMIs that migrate get a line that is not a warning."""
     stuck = vmi("stuck", conditions=[UNABLE])
     manual = owned("manual", strategy=None)
     plain = [owned(f"plain-{number}", strategy=None) for number in range(5)]
@@ -181,7 +181,7 @@ def test_who_is_shut_down_and_who_blocks_is_warned_of() -> None:
 
 @proves("DRN-10", "C3")
 def test_a_kubevirt_that_knows_another_taint_is_told_of_before() -> None:
-    """Only where somebody would move by it; ours knows both taints."""
+    """Report a taint mismatch only if a VMI would migrate; this project itself supports both taints."""
     moving, usual = reports(Hosted([vmi("live")], kubevirt=THEIRS)), "kubevirt.io/drain"
     assert moving[0]["why"] == f"to another node, without a break, at the taint {usual}"
     assert unheard(THEIRS, moving, "medik8s.io/drain") == (

@@ -1,1 +1,1 @@
-"""The same drains where KubeVirt's own controllers are at work, and ours is passive (DRN-10)."""
+"""Tests of drains with KubeVirt's controllers installed: the product's own migration step is passive (DRN-10)."""

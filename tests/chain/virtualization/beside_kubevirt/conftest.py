@@ -1,4 +1,4 @@
-"""A cluster with KubeVirt's virt-controller, and an actor for what it has on each node; its virt-api on request."""
+"""Fixtures with KubeVirt's virt-controller and simulated virt-handlers; a test can also start its virt-api."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.chain.virtualization.beside_kubevirt.stage import TOLD, BesideStage
 
 @pytest.fixture(scope="package")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BesideStage]:
-    """Give it with drains at work, and KubeVirt told of the taint of NodeMaintenances of medik8s."""
+    """Yield the environment with virtualization enabled; KubeVirt is configured with the drain taint of medik8s."""
     folder = tmp_path_factory.mktemp("beside-kubevirt")
     with at_work(folder, VIRTUALIZATION) as (cluster, product):
         controller = VirtController(cluster, folder / "kubevirt")
@@ -29,6 +29,6 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BesideStage]:
 
 @pytest.fixture
 def stage(machines: BesideStage) -> Iterator[BesideStage]:
-    """Give it with nothing on it of an earlier test."""
+    """Yield the environment without objects of earlier tests."""
     yield machines
     machines.clear()

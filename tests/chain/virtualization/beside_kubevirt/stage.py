@@ -1,4 +1,4 @@
-"""The stage where KubeVirt starts and moves machines."""
+"""The environment in which KubeVirt starts and migrates the VMs."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from tests.waiting import between
 T = TypeVar("T")
 TAINT = "medik8s.io/drain"
 TOLD = {"migrations": {"nodeDrainTaintKey": TAINT}}
-"""Configuration by which KubeVirt knows the taint of NodeMaintenances of medik8s."""
+"""Configuration of KubeVirt with the drain taint of medik8s's NodeMaintenances."""
 HASTENED = "kubevirt.io/func-test-ignore-migration-backoff"
 OURS = "evacuation-"
-"""Beginning of the names of our migrations; KubeVirt's is another one."""
+"""Name prefix of this product's migrations; KubeVirt uses another one."""
 
 
 class BesideStage(Stage):
-    """What a test of virtual machines acts on beside KubeVirt."""
+    """The environment of virtualization tests with KubeVirt installed."""
 
     def __init__(self, cluster: LocalCluster, product: Product, controller: VirtController, api: VirtApi) -> None:
         super().__init__(cluster, product)
         self.controller, self.api, self.handler = controller, api, FakeVirtHandler(self.admin)
 
     def node(self, name: str = "") -> str:
-        """As there, once machines may run on it."""
+        """Create a node as in the base class, and wait until VMs can run on it; return its name."""
         name = super().node(name)
         self.until(NODES, name, is_offered)
         return name
@@ -48,7 +48,7 @@ class BesideStage(Stage):
     def machine(
         self, name: str, node: str, *, strategy: str = "Always", why: str = "", evict: str = LIVE_MIGRATE
     ) -> str:
-        """As there; one that is started by hand is started, as KubeVirt's API would do it."""
+        """Create a VM as in the base class; start one with the run strategy Manual, as KubeVirt's API does."""
         super().machine(name, node, strategy=strategy, why=why, evict=evict)
         if strategy == "Manual":
             path = f"/apis/{API_VERSION}/namespaces/{self.space}/virtualmachines/{name}/status"
@@ -56,22 +56,25 @@ class BesideStage(Stage):
         return name
 
     def _begins_on(self, node: str, metadata: Object, spec: Object) -> tuple[Object, Object]:
-        """It prefers the node; required of it, it could not migrate."""
+        """Return metadata and spec with a preferred node affinity; a required one would prevent the migration."""
         here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
         preferred = {"weight": 100, "preference": {"matchExpressions": [here]}}
         affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
         return metadata, {**spec, "affinity": affinity}
 
     def able(self, name: str) -> None:
-        """Have an instance be one that can be migrated from now on; its virt-handler says so."""
+        """Make a VMI migratable from now on; its virt-handler reports it."""
         self.admin.patch(f"{self.instances_path}/{name}", {"metadata": {"annotations": {UNABLE: None}}})
 
     def watcher(self, homes: Mapping[str, str] | None = None) -> Watcher:
-        """As there: KubeVirt creates all migrations at once, and holds back those that are too many."""
+        """Return a watcher that ignores waiting migrations.
+
+        KubeVirt creates all migrations at once and delays those above its limit.
+        """
         return Watcher(self.admin, homes, HELD_BACK)
 
     def kept(self, limit: int, most: int) -> bool:
-        """As there: the limit is KubeVirt's, whose controllers read caches and may begin one more at once."""
+        """Return whether the maximum is KubeVirt's limit, or one more: its controllers read from caches."""
         return most in (limit, limit + 1)
 
     def _completed(self) -> set[str]:
@@ -79,7 +82,7 @@ class BesideStage(Stage):
 
     @contextmanager
     def told(self, configuration: Mapping[str, Any]) -> Iterator[None]:
-        """Have KubeVirt be told this, and nothing else, while the block runs."""
+        """Give KubeVirt only this configuration while the block runs."""
         self.controller.configure(configuration)
         try:
             yield
@@ -88,7 +91,7 @@ class BesideStage(Stage):
 
     @contextmanager
     def without_kubevirt(self) -> Iterator[None]:
-        """Have KubeVirt be removed while the block runs; its budgets stay."""
+        """Remove KubeVirt while the block runs; its budgets remain."""
         self.controller.stop()
         self.controller.revoke()
         try:
@@ -98,7 +101,7 @@ class BesideStage(Stage):
             self.controller.start()
 
     def kill(self, chance: Random) -> None:
-        """As there, or KubeVirt's virt-controller."""
+        """Kill and restart KubeVirt's virt-controller, or a process as in the base class."""
         if chance.random() < 0.5:
             self.controller.stop()
             self.controller.start()
@@ -106,29 +109,29 @@ class BesideStage(Stage):
             super().kill(chance)
 
     def beat(self, node: str) -> None:
-        """Have a node's virt-handler give a sign of life, upon which KubeVirt looks at the node again."""
+        """Write a virt-handler heartbeat for the node, upon which KubeVirt evaluates the node again."""
         noted = {"annotations": {HEARTBEAT: moment()}}
         self.admin.patch(node_path(node), {"metadata": noted})
 
     def by_beats(self, node: str, wait: Callable[[], T], seconds: float = 60.0) -> T:
-        """What `wait` gives, between signs of life that are given whenever it raises `TimeoutError`.
+        """Return what `wait` returns; write a heartbeat at first and whenever `wait` raises `TimeoutError`.
 
-        KubeVirt may not know yet at the first what it is to look at; a virt-handler gives one each minute.
+        KubeVirt may not have the object in its cache at the first heartbeat. A virt-handler writes one each minute.
         """
         return between(lambda: self.beat(node), wait, seconds)
 
     def hasten(self, migration: str) -> None:
-        """Have KubeVirt not wait before it begins this one, as its own tests have it."""
+        """Let KubeVirt start this migration without a backoff, as its own functional tests do."""
         path = f"{migrations_path(self.space)}/{migration}"
         self.admin.patch(path, {"metadata": {"annotations": {HASTENED: ""}}})
 
     @property
     def budgets_path(self) -> str:
-        """Path of the budgets."""
+        """Return the API path of the namespace's budgets."""
         return budgets_in(self.space)
 
     def ours(self) -> list[str]:
-        """What is there of ours: migrations and budgets, by name."""
+        """Return the names of this product's migrations and budgets."""
         migrations = [item["metadata"]["name"] for item in self.admin.list(MIGRATIONS)["items"]]
         budgets = self.admin.list("/apis/policy/v1/poddisruptionbudgets", labels=LABEL)["items"]
         return [name for name in migrations if name.startswith(OURS)] + [item["metadata"]["name"] for item in budgets]

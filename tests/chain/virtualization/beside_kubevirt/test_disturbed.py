@@ -1,4 +1,4 @@
-"""What a person does to a drain beside KubeVirt: taints by hand, deletes, mends (DRN-8 to DRN-11)."""
+"""Tests of drains with KubeVirt during which users set taints, delete objects or fix problems (DRN-8 to DRN-11)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ WHY = "the disk is not shared"
 @proves("DRN-8", "DRN-10", "C3")
 @pytest.mark.parametrize("key", ["medik8s.io/drain", "kubevirt.io/drain"])
 def test_a_taint_set_by_hand_moves_machines_where_kubevirt_knows_it(stage: BesideStage, key: str) -> None:
-    """No maintenance is asked for, and nothing of ours is made."""
+    """Taints set by hand make KubeVirt migrate the VMs if it is configured with the key.
+
+    The product creates neither a migration nor a budget.
+    """
     node, _ = stage.node(), stage.node()
     before = stage.run(stage.machine("by-hand", node))
     with stage.told({"migrations": {"nodeDrainTaintKey": key}}):
@@ -37,7 +40,7 @@ def test_a_taint_set_by_hand_moves_machines_where_kubevirt_knows_it(stage: Besid
 
 @proves("DRN-10", "DRN-11")
 def test_an_instance_that_nobody_owns_ends_and_the_drain_with_it(stage: BesideStage) -> None:
-    """KubeVirt leaves it as `Failed`; ours is done all the same."""
+    """Drains complete with a VMI that no VM owns: it is shut down, and KubeVirt keeps it in phase Failed."""
     node, _ = stage.node(), stage.node()
     stage.run(stage.instance("ownerless", node))
     evictions = audit(stage.cluster)
@@ -50,7 +53,7 @@ def test_an_instance_that_nobody_owns_ends_and_the_drain_with_it(stage: BesideSt
 
 @proves("DRN-10", "OSV-2")
 def test_a_machine_that_becomes_migratable_moves_without_a_tick(stage: BesideStage) -> None:
-    """When it migrates is KubeVirt's; from its last launcher's end to the end of the drain it takes half a second."""
+    """Drains end within half a second of the last virt-launcher pod's end; KubeVirt starts the migration."""
     node, _ = stage.node(), stage.node()
     stage.run(stage.machine("late", node, why=WHY))
     path = stage.maintain(node)
@@ -68,9 +71,10 @@ def test_a_machine_that_becomes_migratable_moves_without_a_tick(stage: BesideSta
 
 @proves("DRN-9", "DRN-10")
 def test_a_migration_deleted_amid_its_work_shuts_nobody_down(stage: BesideStage) -> None:
-    """KubeVirt begins the next one when it looks at the node again, within a minute; the launcher stays meanwhile.
+    """Deleting a migration does not shut down its VM; KubeVirt starts the next migration within a minute.
 
-    Its virt-api sees to that: its budget is open for as long as the launcher that the machine was to move to is there.
+    Until then only virt-api prevents the eviction: while the target's virt-launcher pod exists, KubeVirt's budget
+    allows one disruption.
     """
     node, _ = stage.node(), stage.node()
     stage.run(stage.machine("disturbed", node))
@@ -89,7 +93,7 @@ def test_a_migration_deleted_amid_its_work_shuts_nobody_down(stage: BesideStage)
 
 @proves("DRN-9", "DRN-10")
 def test_a_machine_that_is_deleted_amid_its_migration_holds_no_drain(stage: BesideStage) -> None:
-    """Nor the one beside it."""
+    """Deleting a VM during its migration delays neither the drain nor the migration of another VM."""
     node, _ = stage.node(), stage.node()
     before = stage.run(stage.machine("deleted", node), stage.machine("left", node))
     evictions = audit(stage.cluster)

@@ -1,4 +1,4 @@
-"""Ours keeps out of KubeVirt's way, says what it sees, and changes over when KubeVirt comes or goes (DRN-10)."""
+"""Tests that the product stays passive with KubeVirt, and takes over when KubeVirt is removed (DRN-10)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ REMEDY = f"set spec.configuration.migrations.nodeDrainTaintKey of KubeVirt kubev
 
 
 def says(item: Object, reason: str, text: str = "") -> bool:
-    """Whether a maintenance says this of its one blocked pod."""
+    """Return whether the maintenance reports exactly one blocked pod, with this reason and `text` in the message."""
     return [told == reason and text in message for told, message in blocked(item).values()] == [True]
 
 
 @proves("DRN-10", "C3")
 def test_a_taint_that_kubevirt_does_not_know_is_told_with_the_remedy(stage: BesideStage) -> None:
-    """Without being told KubeVirt knows the older group's taint alone; told of ours it goes on by itself."""
+    """Drain taints that KubeVirt is not configured with are reported with the remedy.
+
+    Without configuration, KubeVirt knows only the taint of the older API group. Once configured, the drain continues.
+    """
     node, older, _ = stage.node(), stage.node(), stage.node()
     before = stage.run(stage.machine("unheard", node), stage.machine("heard", older))
     with stage.told({}):
@@ -48,7 +51,10 @@ def test_a_taint_that_kubevirt_does_not_know_is_told_with_the_remedy(stage: Besi
 
 @proves("DRN-10", "DRN-9")
 def test_where_its_api_runs_kubevirt_migrates_whomever_a_drain_would_evict(stage: BesideStage) -> None:
-    """Whatever the taint: the eviction is refused, and asks for the migration. Who cannot migrate says so."""
+    """Evictions that virt-api refuses make KubeVirt migrate the VMI, whatever the taint.
+
+    A VMI that cannot migrate is reported.
+    """
     node, _ = stage.node(), stage.node()
     possible = stage.machine("possible", node, evict=LIVE_MIGRATE_IF_POSSIBLE)
     before = stage.run(stage.machine("asked", node), possible, stage.machine("stuck", node, why="no disk"))
@@ -66,7 +72,7 @@ def test_where_its_api_runs_kubevirt_migrates_whomever_a_drain_would_evict(stage
 
 @proves("DRN-10", "DRN-9")
 def test_a_migration_that_fails_is_told_and_kubevirts_to_try_again(stage: BesideStage) -> None:
-    """The machine goes on where it is, and no launcher is evicted; when the target is mended all ends by itself."""
+    """Failed migrations are reported and retried by KubeVirt; meanwhile the VM runs and is not evicted."""
     node, _ = stage.node(), stage.node()
     before = stage.run(stage.machine("unlucky", node))
     everywhere = [each for each in nodes(stage) if each != node]
@@ -92,7 +98,10 @@ def test_a_migration_that_fails_is_told_and_kubevirts_to_try_again(stage: Beside
 
 @proves("DRN-10")
 def test_when_kubevirt_comes_amid_a_drain_a_machine_is_never_without_a_budget(stage: BesideStage) -> None:
-    """Ours protects and asks for the migration while KubeVirt is gone; ours goes once KubeVirt's stands."""
+    """VMs have a budget at all times while KubeVirt is removed and installed again during a drain.
+
+    The product creates budget and migration while KubeVirt is removed, and deletes its budget once KubeVirt's exists.
+    """
     node, _ = stage.node(), stage.node()
     before = stage.run(stage.machine("between", node))
     evictions = audit(stage.cluster)
@@ -104,7 +113,7 @@ def test_when_kubevirt_comes_amid_a_drain_a_machine_is_never_without_a_budget(st
 
     with ThreadPoolExecutor(1) as thread, stage.without_kubevirt():
         stage.tick()
-        assert stage.ours() == []  # KubeVirt's budget stands
+        assert stage.ours() == []  # because KubeVirt's budget remains
         for budget in stage.admin.list(stage.budgets_path)["items"]:
             stage.admin.delete(f"{stage.budgets_path}/{budget['metadata']['name']}", uid=budget["metadata"]["uid"])
         stage.tick()

@@ -1,4 +1,4 @@
-"""The scenarios of ours alone, run again where KubeVirt moves machines and its budgets protect them."""
+"""Runs the scenarios of the product's own migrations again with KubeVirt, which migrates and protects the VMs."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ __all__ = [
 
 @pytest.fixture(autouse=True)
 def passive(stage: BesideStage) -> Iterator[None]:
-    """All of it without a migration or a budget of ours."""
+    """Assert after each test that the product created no migration and no budget."""
     yield
     assert stage.ours() == []
