@@ -90,7 +90,7 @@ def _refuse_another(kubectl: str, items: Sequence[Mapping[str, Any]]) -> None:
     """Raise `LocalClusterError` if these objects would take over objects or roles of another install."""
     live = [one for space in spaces(items) for one in _live(kubectl, space)]
     if found := [*obstacles(items, live), *_robbed(kubectl, items)]:
-        remedy = 'see "Another broker or overlay" in docs/install.md'
+        remedy = 'see "Change the broker or the overlay" in docs/upgrade.md'
         raise LocalClusterError(f"nothing was applied, since another install is there: {'; '.join(found)}; {remedy}")
 
 

@@ -1,4 +1,4 @@
-"""Tests that the README's commands and statements are true."""
+"""Tests that the commands and statements of the README and the tutorial are true."""
 
 from __future__ import annotations
 
@@ -18,21 +18,26 @@ from tests.chain.scene import Scene
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-SESSION = ("Try it yourself", "Read the status", "See what happened", "Replay an event")
-"""The sections whose commands the tests run in sequence, beginning with `make up`."""
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+SESSION = (
+    *("Start a local cluster", "Drain a node", "Read the status", "View the recorded events"),
+    *("Replay the events", "Finish the drain", "Redrive dead letters"),
+)
+"""The sections of the tutorial whose commands the tests run in sequence, beginning with `make up`."""
 NOT_COPIED = (".git", ".venv", ".cluster", "build", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis")
 MARK = "----- "
 
 
-def commands(heading: str) -> list[str]:
-    """Return the commands (lines with `$`) in the section with this heading."""
-    section = README.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+def commands(heading: str, page: str = TUTORIAL) -> list[str]:
+    """Return the commands (lines with `$`) in the page's section with this heading."""
+    section = page.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
     return re.findall(r"^\$ (.+?)(?:\s+# .*)?$", section, re.MULTILINE)
 
 
-@pytest.mark.parametrize("target", re.findall(r"`?\$? ?make (?:-s )?([a-z0-9-]+)", README))
+@pytest.mark.parametrize("target", re.findall(r"`?\$? ?make (?:-s )?([a-z0-9-]+)", README + TUTORIAL))
 def test_a_make_target_of_the_readme_exists(target: str) -> None:
-    """Check that each `make` target of the README exists in the Makefile."""
+    """Check that each `make` target of the README and the tutorial exists in the Makefile."""
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
@@ -78,7 +83,7 @@ def session(folder: Path, shown: Sequence[str]) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def printed(folder: Path) -> dict[str, str]:
-    """Return what each command of the README printed; the fixture runs all of them in order.
+    """Return what each command of the tutorial printed; the fixture runs all of them in order.
 
     The fixture also asserts that the commands leave `git status` unchanged.
     """
@@ -102,8 +107,9 @@ def test_without_a_cluster_there_is_nothing_to_evaluate(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_readmes_session_works_as_shown(printed: dict[str, str]) -> None:
-    """OSV-1: the commands of "Try it yourself" work in sequence."""
-    start, evaluate, *_, stop = (printed[command] for command in commands("Try it yourself"))
+    """OSV-1: the commands of "Start a local cluster" and "Drain a node" work in sequence."""
+    start, evaluate = (printed[command] for command in commands("Start a local cluster"))
+    stop = printed[commands("Drain a node")[-1]]
 
     assert "the product is at work" in start
     assert evaluate == ""
@@ -113,7 +119,7 @@ def test_the_readmes_session_works_as_shown(printed: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_the_readmes_drain_is_blocked(printed: dict[str, str]) -> None:
-    """NMO-8: the status in the README's session shows the budget that blocks the drain."""
+    """NMO-8: the status in the tutorial shows the budget that blocks the drain."""
     *_, status = (printed[command] for command in commands("Read the status"))
 
     assert "budget web needs 12 healthy pods and has 12" in " ".join(status.split())
@@ -121,8 +127,8 @@ def test_the_readmes_drain_is_blocked(printed: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_the_readmes_events_are_shown(printed: dict[str, str]) -> None:
-    """X-6: the README's commands show, export and import events."""
-    tree, _, _, _, taken = (printed[command] for command in commands("See what happened"))
+    """X-6: the tutorial's commands show, export and import events."""
+    tree, _, _, _, taken = (printed[command] for command in commands("View the recorded events"))
 
     assert "node-2" in tree
     assert "└─ node.cordoned" in tree
@@ -131,8 +137,10 @@ def test_the_readmes_events_are_shown(printed: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_the_readmes_replays_work_as_shown(printed: dict[str, str]) -> None:
-    """X-2: the README's replays during a drain find no difference, and `redrive` finds no dead letter."""
-    whole, part, one, _, drained, stop, listed, redriven = (printed[command] for command in commands("Replay an event"))
+    """X-2: the tutorial's replays during a drain find no difference, and `redrive` finds no dead letter."""
+    whole, part, one = (printed[command] for command in commands("Replay the events"))
+    _, drained, stop = (printed[command] for command in commands("Finish the drain"))
+    listed, redriven = (printed[command] for command in commands("Redrive dead letters"))
 
     assert " 0 different; a dry run: no write was kept" in whole
     assert "no longer exists" not in whole
@@ -146,9 +154,16 @@ def test_the_readmes_replays_work_as_shown(printed: dict[str, str]) -> None:
     assert redriven == "0 of 0 redriven\n"
 
 
+def test_the_readmes_replay_is_that_of_the_tutorial() -> None:
+    """Check that the tutorial, whose commands are run, contains each command of the README's "Replay an event"."""
+    tried = {command for heading in SESSION for command in commands(heading)}
+
+    assert [command for command in commands("Replay an event", README) if command not in tried] == []
+
+
 def test_the_readmes_object_is_taken(scene: Scene) -> None:
-    """NMO-1: the NodeMaintenance in the README is valid."""
-    (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    """NMO-1: the NodeMaintenance in the tutorial is valid."""
+    (text,) = re.findall(r"```yaml\n(.*?)```", TUTORIAL, re.DOTALL)
 
     assert yaml.safe_load(text)["kind"] == "NodeMaintenance"
     scene.cluster.kubectl("create", "--dry-run=server", "-f", "-", input=text)
@@ -156,7 +171,7 @@ def test_the_readmes_object_is_taken(scene: Scene) -> None:
 
 def test_the_readmes_install_is_whole(folder: Path, scene: Scene) -> None:
     """NMO-24: the overlay of docs/install.md renders the CRDs, the RBAC, the Triggers and sources, and the image."""
-    deploy, functest, _ = commands("Install on a cluster")
+    deploy, functest, _ = commands("Install on a cluster", README)
     script, *_ = re.findall(r"(mkdir -p mine .*?\nEND\n)", (ROOT / "docs" / "install.md").read_text(), re.DOTALL)
     assert shell(folder, script).returncode == 0
 
@@ -169,18 +184,21 @@ def test_the_readmes_install_is_whole(folder: Path, scene: Scene) -> None:
     assert functest.startswith("make cluster-functest NODE=")
 
 
-@pytest.mark.parametrize("row", re.findall(r"^\| (`[a-z]+/` .*) \|$", README, re.MULTILINE))
+@pytest.mark.parametrize("row", re.findall(r"^\| (`[a-z]+/` .*) \|$", ARCHITECTURE, re.MULTILINE))
 def test_a_room_of_the_readme_is_there(row: str) -> None:
-    """Check that the directories and subdirectories in the README's table exist."""
+    """Check that the directories and subdirectories in the table of docs/architecture.md exist."""
     room, *inside = re.findall(r"`([a-z]+/)`", row)
 
     assert (ROOT / room).is_dir()
     assert all((ROOT / room / folder).is_dir() for folder in inside)
 
 
-@pytest.mark.parametrize("field", re.findall(r"`([A-Za-z]+)`", README.split("## Read the status")[1].split("\n## ")[0]))
+STATUS = TUTORIAL.split("## Read the status")[1].split("\n## ")[0]
+
+
+@pytest.mark.parametrize("field", re.findall(r"`([A-Za-z]+)`", STATUS))
 def test_a_status_word_of_the_readme_is_known(field: str) -> None:
-    """Check that each word in the README's status table is in the CRD or in the code that computes the status."""
+    """Check that each word in the tutorial's status table is in the CRD or in the code that computes the status."""
     known = (ROOT / "manifests/base/crds/nodemaintenance.medik8s.io.yaml").read_text()
     rules = "".join(path.read_text() for path in sorted((ROOT / "kube" / "maintenance").glob("*.py")))
 

@@ -253,7 +253,7 @@ def test_what_gives_back_and_what_closes_holds_for_the_label_that_was_read(befor
     ids=["none", "tainted", "cordoned", "uncordoned", "not labelled", "all", "labelled for another"],
 )
 def test_in_maintenance_is_cordoned_tainted_and_labelled(before: Object, answer: tuple[bool, bool]) -> None:
-    """NMO-5, rule 10: a cordoned and tainted node takes no new pods; pods are evicted only if it is also labelled."""
+    """NMO-5, rule 10: a cordoned and tainted node takes no new pods; the label also marks it as under maintenance."""
     assert (is_closed(before, DRAIN), in_maintenance(before, DRAIN)) == answer
 
 

@@ -27,7 +27,11 @@ from tests.proofs import proves
 from tests.sources import OPT_IN, steps_of
 
 INSTALL = (ROOT / "docs/install.md").read_text()
-ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
+UNINSTALL = (ROOT / "docs/uninstall.md").read_text()
+CONFIGURATION = (ROOT / "docs/configuration.md").read_text()
+CONSOLE = (ROOT / "docs/console.md").read_text()
+OBSERVABILITY = (ROOT / "docs/observability.md").read_text()
+EVENTS = (ROOT / "docs/events.md").read_text()
 MUTEX = (ROOT / "docs/mutex.md").read_text()
 CPU_LABELS = (ROOT / "docs/cpu-labels.md").read_text()
 
@@ -50,7 +54,7 @@ def test_the_page_says_how_what_is_outside_an_install_goes_with_it() -> None:
     Optional components leave labels on other objects, and finalizers that block the deletion of CRDs. The functions
     that remove them must still run. The CRD of the oldest group, which is in no overlay, is removed after its objects.
     """
-    section = INSTALL.partition("## Remove it\n")[2].partition("\n## ")[0]
+    section = UNINSTALL.partition("## Remove the product\n")[2].partition("\n## ")[0]
     lines = section.partition("```console\n")[2].partition("```")[0].splitlines()
     place = {part: number for number, line in enumerate(lines) for part in line.split()}
 
@@ -59,23 +63,23 @@ def test_the_page_says_how_what_is_outside_an_install_goes_with_it() -> None:
     assert place[capabilities.LABEL] < place[node_patch.MARK] < place["-k"] < place[launcher_budgets.LABEL]
     assert place[RUN_LABEL] > place["-k"]
     assert f"-n {NAMESPACE} -l {RUN_LABEL}" in section
-    assert FINALIZER in section
+    assert FINALIZER in UNINSTALL
 
 
 def test_the_page_lists_every_overlay() -> None:
     """NMO-24: docs/install.md lists exactly the existing overlays."""
-    assert {row[0].strip("`") for row in rows(INSTALL, "By kustomize")} == set(INSTALLS)
+    assert {row[0].strip("`") for row in rows(INSTALL, "Choose an overlay")} == set(INSTALLS)
 
 
-def shown(folder: Path, number: int) -> list[Manifest]:
+def shown(folder: Path, number: int, page: str = INSTALL) -> list[Manifest]:
     """Render the overlay that the page shows as its n-th one."""
-    written = re.findall(r"<<END\n(.*?)\nEND\n", INSTALL, re.DOTALL)[number]
+    written = re.findall(r"<<END\n(.*?)\nEND\n", page, re.DOTALL)[number]
     relative = f"{'../' * len(folder.parts[1:])}{MANIFESTS.relative_to('/')}"
     (folder / "kustomization.yaml").write_text(written.replace("../manifests", relative))
     return rendered(folder)
 
 
-@pytest.mark.parametrize(("number", "name"), [(0, "knative"), (2, "func")])
+@pytest.mark.parametrize(("number", "name"), [(0, "knative"), (1, "func")])
 def test_an_overlay_of_ones_own_as_shown_names_the_image_everywhere(tmp_path: Path, number: int, name: str) -> None:
     """Check that the overlays in the page replace the image of all functions and of PodSource at once."""
     objects = shown(tmp_path, number)
@@ -109,8 +113,8 @@ SERVED = {"knative": ("Service", "record"), "plain": ("Deployment", "record"), "
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind", "served"), [(name, *found) for name, found in SERVED.items()], ids=SERVED)
 def test_the_journal_is_read_in_its_pod_as_shown(name: str, kind: str, served: str, tmp_path: Path) -> None:
-    """Check that the command of docs/install.md reads the journal with the program and the variables of its pod."""
-    (program,) = re.findall(r"kubectl exec -n node-maintenance \$pod -- python (.*) > ", INSTALL)
+    """Check that the command of docs/observability.md reads the journal with the program and the variables of its pod."""
+    (program,) = re.findall(r"kubectl exec -n node-maintenance \$pod -- python (.*) > ", OBSERVABILITY)
     (pod,) = [
         item["spec"]["template"]["spec"]["containers"][0]
         for item in of_kind(overlay(name), kind)
@@ -129,7 +133,7 @@ def test_the_journal_is_read_in_its_pod_as_shown(name: str, kind: str, served: s
 
 def test_the_first_install_shown_looks_before_it_applies() -> None:
     """NMO-26a: docs/install.md starts with `make deploy`: `kubectl apply` could take over another install's rights."""
-    section = INSTALL.partition("## By kustomize\n")[2].partition("\n## ")[0]
+    section = INSTALL.partition("## Install the product\n")[2].partition("\n## ")[0]
     shown_first = section.partition("```console\n")[2].partition("```")[0]
 
     assert "$ make deploy OVERLAY=mine" in shown_first
@@ -144,7 +148,7 @@ def test_no_overlay_of_ours_has_an_image_that_a_registry_has(name: str) -> None:
 
 def test_a_console_behind_a_proxy_as_shown_knows_its_proxy(tmp_path: Path) -> None:
     """Check that the console overlay in the page sets the proxy's secret, its addresses and the public host name."""
-    (console,) = [item for item in of_kind(shown(tmp_path, 1), "Deployment") if item["metadata"]["name"] == "console"]
+    (console,) = [item for item in of_kind(shown(tmp_path, 1, CONSOLE), "Deployment") if item["metadata"]["name"] == "console"]
 
     (container,) = console["spec"]["template"]["spec"]["containers"]
     variables = {item["name"]: item.get("value") for item in container["env"]}
@@ -204,9 +208,9 @@ def test_the_page_says_for_how_long_a_delivery_is_tried() -> None:
     """Check the retry durations: ten retries that double from 0.2 s, as in every Trigger."""
     seconds = sum(0.2 * 2**attempt for attempt in range(10))
 
-    assert f"11 in {int(seconds)} s" in INSTALL
-    assert f"up to {int(seconds)} s" in INSTALL
-    assert f"41 in {sum(range(40))} s" in INSTALL  # Knative's first linear delay is zero
+    assert f"11 in {int(seconds)} s" in CONFIGURATION
+    assert f"up to {int(seconds)} s" in CONFIGURATION
+    assert f"41 in {sum(range(40))} s" in CONFIGURATION  # Knative's first linear delay is zero
 
 
 @proves("X-4")
@@ -214,7 +218,7 @@ def test_the_table_of_events_is_the_triggers() -> None:
     """Check that the page's table of events and functions agrees with the Triggers; `record` receives every event."""
     told = {
         (row[0].partition("`, of a ")[0].strip("`"), step)
-        for row in rows(ARCHITECTURE, "What each event is")
+        for row in rows(EVENTS, "Events of a NodeMaintenance")
         for step in re.findall(r"`(\w+)`", row[3])
     }
     heard = {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TICK, *events.MEANINGS}
@@ -230,7 +234,8 @@ def test_the_table_of_events_is_the_triggers() -> None:
 
 def test_the_table_of_events_names_the_whole_vocabulary() -> None:
     """X-4: the tables of events name every event type of `eventing/events.py`."""
-    listed = [row for page in (ARCHITECTURE, MUTEX, CPU_LABELS) for row in rows(page, "What each event is")]
+    listed = rows(EVENTS, "Events of a NodeMaintenance")
+    listed += [row for page in (MUTEX, CPU_LABELS) for row in rows(page, "What each event is")]
     told = {row[0].partition("`, of a ")[0].strip("`") for row in listed}
     heard = {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TICK}
 

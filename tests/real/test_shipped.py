@@ -30,7 +30,7 @@ COMPONENTS = ("console", "postgresql")
 LIMIT, CONSOLE_AGAIN = 200, 60
 """Maximum seconds of a drain, and of the console's unavailability during it.
 
-The limits are for two cores that start forty pods next to another test; docs/install.md has the usual durations.
+The limits are for two cores that start forty pods next to another test; docs/sizing.md has the usual durations.
 Knative's webhook takes a minute to terminate.
 """
 UPGRADED = f"{product_image.NAME}:v0.0.1"

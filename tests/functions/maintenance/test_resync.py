@@ -330,7 +330,7 @@ def test_a_refused_second_one_is_found_when_its_turn_comes(functions: Functions,
 def test_a_group_that_is_refused_stops_no_other_and_has_no_strays(
     functions: Functions, spoiled: Functions, faults: Faults, work: Workload
 ) -> None:
-    """X-6, rule 12: a tick emits events for the other groups if one group cannot be listed.
+    """X-6, rule 4: a tick emits events for the other groups if one group cannot be listed.
 
     The nodes of that group are not treated as orphaned.
     """

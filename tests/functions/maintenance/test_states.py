@@ -1,6 +1,6 @@
 """Tests that a tick continues a maintenance from every state in which its next event was lost (rule 11).
 
-The cases are the rows of docs/architecture.md, "What moves it on".
+The cases are rows of the tables in docs/states.md.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def test_a_record_that_somebody_spoiled_keeps_nobody_else_waiting(upgrade: Upgra
 
 
 def test_a_cluster_without_our_kinds_waits_for_nothing(upgrade: Upgrade) -> None:
-    """Design rule 10: Without rules, targets and run configs, a tick emits no event."""
+    """Design rule 4: Without rules, targets and run configs, a tick emits no event."""
     upgrade.clear()
     assert said(upgrade) == []
 

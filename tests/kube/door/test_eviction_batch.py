@@ -166,7 +166,7 @@ def test_a_pod_that_an_old_list_shows_is_not_evicted_twice(
 
 @pytest.mark.slow
 def test_what_was_granted_behind_its_batch_is_told_by_the_next_one(work: Workload, admin: Cluster) -> None:
-    """Design rule 10: an eviction granted after its batch is reported once, by the node's next batch.
+    """NMO-17: an eviction granted after its batch is reported once, by the node's next batch.
 
     At that time the pod is terminating, so no plan contains it.
     """
