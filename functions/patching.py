@@ -23,7 +23,7 @@ Other controllers write taints in bursts after a cordon. After these attempts, t
 def patch_node(name: str, look: Callable[[], tuple[Seen, list[Object]]], cluster: Cluster) -> tuple[Seen, bool]:
     """Send the patch that `look` computes from what it reads, or nothing if that patch is empty (design rule 2).
 
-    After a conflict, `look` reads all of its input again: the node and the maintenance (design rule 12). Returns what
+    After a conflict, `look` reads all of its input again: the node and the maintenance (design rule 1). Returns what
     `look` read last, and whether a patch was sent. Raises `Retry` if other clients keep changing the node.
     """
     for _ in range(ATTEMPTS):

@@ -27,7 +27,7 @@ Between two steps an event takes milliseconds, or seconds on a busy cluster.
 FEW, SECONDS_EACH, LONGEST_QUEUE = 10, 0.3, 60.0
 """Each active maintenance beyond `FEW` adds `SECONDS_EACH` to the expected queueing time, up to `LONGEST_QUEUE`.
 
-Emitting an event again while the first one is queued would make the queue longer, until the system collapses (rule 9).
+Emitting an event again while the first one is queued would make the queue longer, until the system collapses (rule 8).
 """
 
 
