@@ -202,7 +202,7 @@ def _made(stage: Stage, issued: int, expires: int) -> str:
     key = stage.local.directory / "pki" / "service-account.key"
     command = ("openssl", "dgst", "-sha256", "-sign", str(key))
     der = subprocess.run(command, input=text.encode(), capture_output=True, check=True).stdout
-    middle = (4 + der[3])  # two DER integers (RFC 3279, 2.2.3), of which a JWT has the 32 octets (RFC 7518, 3.4)
+    middle = 4 + der[3]  # two DER integers (RFC 3279, 2.2.3), of which a JWT has the 32 octets (RFC 7518, 3.4)
     pair = (der[4:middle], der[middle + 2 :])
     return f"{text}.{_encoded(b''.join(number.lstrip(bytes(1)).rjust(32, bytes(1)) for number in pair))}"
 

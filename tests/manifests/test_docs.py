@@ -113,7 +113,7 @@ SERVED = {"knative": ("Service", "record"), "plain": ("Deployment", "record"), "
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind", "served"), [(name, *found) for name, found in SERVED.items()], ids=SERVED)
 def test_the_journal_is_read_in_its_pod_as_shown(name: str, kind: str, served: str, tmp_path: Path) -> None:
-    """Check that the command of docs/observability.md reads the journal with the program and the variables of its pod."""
+    """Check that the command of docs/observability.md reads the journal with its pod's program and variables."""
     (program,) = re.findall(r"kubectl exec -n node-maintenance \$pod -- python (.*) > ", OBSERVABILITY)
     (pod,) = [
         item["spec"]["template"]["spec"]["containers"][0]
@@ -148,7 +148,8 @@ def test_no_overlay_of_ours_has_an_image_that_a_registry_has(name: str) -> None:
 
 def test_a_console_behind_a_proxy_as_shown_knows_its_proxy(tmp_path: Path) -> None:
     """Check that the console overlay in the page sets the proxy's secret, its addresses and the public host name."""
-    (console,) = [item for item in of_kind(shown(tmp_path, 1, CONSOLE), "Deployment") if item["metadata"]["name"] == "console"]
+    deployments = of_kind(shown(tmp_path, 1, CONSOLE), "Deployment")
+    (console,) = [item for item in deployments if item["metadata"]["name"] == "console"]
 
     (container,) = console["spec"]["template"]["spec"]["containers"]
     variables = {item["name"]: item.get("value") for item in container["env"]}
