@@ -10,7 +10,7 @@ import pytest
 from tests.chain.mutex.test_speed import Requests
 from tests.chain.scene import Scene
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 ROUNDS = 3
 """Number of drains; a tick may add requests to one of them, so the test uses the median."""

@@ -44,6 +44,7 @@ from tests.proofs import proves
 pytestmark = pytest.mark.slow
 
 STEP = "renew-certificates"
+MOST_TICKS = 20
 KUBEVIRT = COMPONENTS["kubevirt"]
 AUTHORITY = KUBEVIRT.authority
 DAY, LITTLE = timedelta(days=1), timedelta(minutes=1)
@@ -569,10 +570,12 @@ def test_thousands_of_secrets_that_somebody_writes_into_the_list_hold_nothing_up
 
     functions.post(STEP, tick())
     repaired = certificates.serial("api")
-    answers = [functions.post(STEP, tick()).status_code for _ in range(6)]
+    ticks = itertools.count()
+    while functions.post(STEP, tick()).status_code != 204 and next(ticks) < MOST_TICKS:
+        pass
 
     assert repaired
-    assert answers[-1] == 204
+    assert functions.post(STEP, tick()).status_code == 204
     assert holders.remembered(certificates.publication()).keys() == certificates.names()
     assert len(certificates.names()) == (lookup.MOST_SECRETS + 1 if names else 2)
     assert (FAILED in certificates.events(KUBEVIRT.publication)) is bool(names)
