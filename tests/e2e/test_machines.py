@@ -119,7 +119,7 @@ def test_a_model_becomes_obsolete_on_a_thousand_nodes(labelled: Labels) -> None:
     labelled.settle()
 
     print(f"{len(HASWELLS)} of {len(NAMES)} nodes in {seconds(written):.2f} s; events: {labelled.longest()}")
-    assert_each_once(written)
+    assert_each_once(written, HASWELLS)
     assert len(unheard(written)) <= FEW
     assert is_below(seconds(written), LIMIT)
     assert labelled.longest()[FUNCTION_LIMIT] == labelled.longest()["+Inf"]
