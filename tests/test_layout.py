@@ -209,7 +209,7 @@ def test_no_certificates_are_read_before_they_are_used(module: str) -> None:
 
 
 def test_what_only_starts_a_cluster_imports_none_of_it() -> None:
-    """`make up` and `make status` start without HTTP libraries and without the functions."""
+    """Check that `make up` and `make status` start without HTTP libraries and without the functions."""
     code = "import localcluster.__main__; from localcluster.up import down, start, status"
 
     assert loaded(code, (*HEAVY, "aiohttp", "asyncio", "flask", "localcluster.cluster")) == []

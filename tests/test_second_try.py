@@ -73,7 +73,7 @@ def test_a_test_that_fails_twice_ends_the_run(tree: Path) -> None:
 
 
 def test_another_test_that_fails_at_the_second_try_ends_the_run(tree: Path) -> None:
-    """`.ci/run` fails if a test fails at the second try that had not run at first.
+    """Check that `.ci/run` fails if a test fails at the second try that had not run at first.
 
     The target has two pytest runs; the second one starts only if the first one passes.
     """

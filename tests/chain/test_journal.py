@@ -61,7 +61,7 @@ def large(scene: Scene) -> str:
 
 @pytest.mark.slow
 def test_the_tree_of_a_large_drain_is_there_at_once(scene: Scene, large: str) -> None:
-    """`events -o tree` prints a drain of 100 pods in under 0.3 s, without the interpreter's start."""
+    """Check that `events -o tree` prints a drain of 100 pods in under 0.3 s, without the interpreter's start."""
     line = ["events", "--journal", str(scene.product.journal), "--maintenance", large, "-o", "tree"]
 
     took = []

@@ -56,7 +56,7 @@ def test_a_maintenance_leaves_the_pods_that_kubectl_drain_leaves(scene: Scene, g
 @pytest.mark.slow
 @proves("OSV-1", "OSV-10", "DRN-1", "C11")
 def test_our_command_leaves_the_pods_that_kubectl_drain_leaves(scene: Scene) -> None:
-    """`kubectl maintenance drain` with the documented flags leaves the node in the same state as `kubectl drain`."""
+    """Check that `kubectl maintenance drain` with the documented flags leaves the node as `kubectl drain` does."""
     twin, node = furnished(scene), furnished(scene)
 
     scene.cluster.kubectl("drain", twin, *FLAGS)

@@ -75,7 +75,7 @@ def resting() -> Iterator[Bench]:
 
 @pytest.mark.abreast
 def test_the_bench_measures_all_ways_and_what_ours_costs() -> None:
-    """`python -m bench` prints one row per way of draining, and measures the costs of the product only."""
+    """Check that `python -m bench` prints one row per way of draining, and measures the costs of the product only."""
     with bench("--cases", "10 pods") as (process, where):
         shown, progress = process.communicate(timeout=200)
         assert process.returncode == 0, progress

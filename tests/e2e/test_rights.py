@@ -66,7 +66,7 @@ def _fails(drains: Drains, node: str, stage: Stage, function: str, account: str,
 
 
 def test_a_restore_with_anothers_token_fails_in_the_status(stage: Stage) -> None:
-    """`restore` with another account's token leaves object, cordon and taints until it has its own token again."""
+    """Check that `restore` with another account's token leaves object, cordon and taints until it has its own."""
     drains = stage.drains("300ms", nodes=stage.nodes[:1])
     drains.begin()
     drains.await_succeeded()
@@ -82,7 +82,7 @@ def test_a_restore_with_anothers_token_fails_in_the_status(stage: Stage) -> None
 
 
 def test_a_status_with_anothers_token_says_so_in_its_log(stage: Stage) -> None:
-    """`status` with another account's token logs the missing permission and writes no status.
+    """Check that `status` with another account's token logs the missing permission and writes no status.
 
     With its own token it writes the status, and the maintenance succeeds.
     """
@@ -97,7 +97,7 @@ def test_a_status_with_anothers_token_says_so_in_its_log(stage: Stage) -> None:
 
 @on_knative
 def test_a_resync_with_anothers_token_says_so_in_its_log(stage: Stage) -> None:
-    """`resync` with another account's token logs the missing permission."""
+    """Check that `resync` with another account's token logs the missing permission."""
     with borrowed(stage, "resync", "cordon") as position:
         post(tick(), stage.product.broker_url)
         await_log(stage, "resync", "cordon", "get resource leases", position)
@@ -105,7 +105,7 @@ def test_a_resync_with_anothers_token_says_so_in_its_log(stage: Stage) -> None:
 
 @on_knative
 def test_a_guard_with_anothers_token_says_so_in_its_log(stage: Stage) -> None:
-    """`guard` with another account's token logs the missing permission.
+    """Check that `guard` with another account's token logs the missing permission.
 
     With its own token it cordons the node again.
     """

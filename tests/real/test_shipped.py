@@ -100,7 +100,7 @@ def test_a_node_is_drained_and_given_back(installed: Shipped, group: Group) -> N
 
 
 def test_what_the_demo_shows_is_so(installed: Shipped, capsys: pytest.CaptureFixture[str]) -> None:
-    """`make demo-real` prints a table with the drained and restored node, and the evicted pods of the product."""
+    """Check that `make demo-real` prints a table of the drained and restored node and of the evicted product pods."""
     demo.drain(installed.cluster, installed.nodes)
 
     told = capsys.readouterr().out

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from kube.cpu.node_patch import FEATURE, MARK
@@ -30,8 +28,9 @@ def labelled(stage: Stage) -> Stage:
     """
     stage.wish({"cpuModels": [], "minCPUModel": ""})
     stage.offer()
-    ticks = itertools.count()
-    while stage.count(MARK) < len(HASWELLS) + len(PENRYNS) and next(ticks) < MOST_TICKS:
+    for _ in range(MOST_TICKS):
+        if stage.count(MARK) == len(HASWELLS) + len(PENRYNS):
+            break
         stage.tick()
     stage.reaches(MARK, len(HASWELLS) + len(PENRYNS))
     stage.reaches(HASWELL, len(HASWELLS))

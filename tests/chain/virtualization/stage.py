@@ -210,8 +210,8 @@ class Stage(Scene):
         """Return a watcher of all migrations."""
         return Watcher(self.admin, homes)
 
-    def kept(self, limit: int, most: int) -> bool:
-        """Return whether the maximum of concurrent migrations is exactly the limit."""
+    def keeps_node_limit(self, limit: int, most: int) -> bool:
+        """Return whether `most` concurrent migrations from one node are exactly the limit."""
         return most == limit
 
     def shut_down(self, evictions: Audit) -> set[str]:

@@ -355,9 +355,12 @@ def test_two_looks_at_once_do_no_harm(
 
     errors = [error for outcome in outcomes for error in outcome.errors]
     assert all(isinstance(error, Conflict | Unavailable) for error in errors)
-    deliveries = 0
-    while errors and deliveries < DELIVERIES:
-        errors, deliveries = door.run(renewed(door.api, SETTINGS, moment)).errors, deliveries + 1
+    is_slow = any(isinstance(error, Unavailable) for error in errors)
+    assert is_slow or any(not outcome.errors for outcome in outcomes)
+    for _ in range(DELIVERIES):
+        if not errors:
+            break
+        errors = door.run(renewed(door.api, SETTINGS, moment)).errors
     assert errors == []
     signers = holders.bundle_of(certificates.publication())
     assert len(signers) == max(count, 1)

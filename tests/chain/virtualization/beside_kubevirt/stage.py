@@ -73,8 +73,11 @@ class BesideStage(Stage):
         """
         return Watcher(self.admin, homes, HELD_BACK)
 
-    def kept(self, limit: int, most: int) -> bool:
-        """Return whether the maximum is KubeVirt's limit, or one more: its controllers read from caches."""
+    def keeps_node_limit(self, limit: int, most: int) -> bool:
+        """Return whether `most` concurrent migrations are KubeVirt's limit, or one more.
+
+        KubeVirt no longer counts a migration from a node when its VMI runs on the target. It has not finished by then.
+        """
         return most in (limit, limit + 1)
 
     def _completed(self) -> set[str]:
