@@ -32,12 +32,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 # One more than the two cores that most machines of a CI have: with two workers these rest for a third of the time, with
-# many functions miss their deadlines. tests/sharing.py says who runs what.
+# many functions miss their deadlines. tests/scheduling.py says who runs what.
 SHARED = -n $(WORKERS) --no-loadscope-reorder
 TEST_ALL := not e2e and not real and not installs
 # Every rule and every step, without slow tests; nor who proves what, for which all are collected.
 CHECKED := tests/kube tests/functions tests/console/operations tests/console/terminal tests/eventing/replay \
-	$(filter-out %_requirements.py,$(wildcard tests/eventing/test_*.py tests/test_*.py)) --ignore=tests/kube/door \
+	$(filter-out %_requirements.py,$(wildcard tests/eventing/test_*.py tests/test_*.py)) --ignore=tests/kube/client \
 	$(addprefix --ignore=tests/functions/maintenance/test_,states.py lost_lease.py)
 # What was installed for another Python, which a new release of the system has put below it, is none of its own.
 $(shell [ ! -e $(STAMP) ] || $(BIN)/python -c 'import pip' 2> /dev/null || rm -f $(STAMP) 2> /dev/null)
@@ -68,18 +68,18 @@ demo-mutex: $(STAMP) ## upgrade four workers of an OpenShift that is played, one
 	@$(BIN)/python -m localcluster.demo.upgrade $(ARGS)
 
 demo-vm: $(STAMP) ## drain a node with virtual machines of each kind on a KubeVirt that is played, relabel CPUs, and watch
-	@$(BIN)/python -m localcluster.demo.machines $(ARGS)
+	@$(BIN)/python -m localcluster.demo.vm $(ARGS)
 
 demo-real: $(STAMP) ## drain the node on which the product runs, as pods of two real nodes; as root
-	@$(BIN)/python -m localcluster.demo.real $(ARGS)
+	@$(BIN)/python -m localcluster.demo.real_nodes $(ARGS)
 
 # What a target needs is built before its first test: pytest would hide the progress, and a compiler takes both cores.
 test: $(STAMP) ## run the tests, WORKERS=3 side by side (0: one by one); ARGS="-k cordon" goes to pytest
-	@$(BIN)/python -m tests.builds test
+	@$(BIN)/python -m tests.dependencies test
 	@$(BIN)/python -m pytest $(SHARED) $(ARGS)
 
 test-all: $(STAMP) ## run these and the long ones: kills, crowds, a thousand nodes, generated faults, measured times, KubeVirt's own controllers
-	@$(BIN)/python -m tests.builds test-all
+	@$(BIN)/python -m tests.dependencies test-all
 	@$(BIN)/python -m pytest $(SHARED) -m '$(TEST_ALL)' $(ARGS)
 
 check: $(STAMP) ## check style, types, rules and functions, without faults and crowds: the inner loop, about a minute
@@ -92,18 +92,18 @@ checked: $(STAMP)
 
 # Each worker has a network of its own: Knative's data plane listens where there is room for one.
 e2e: $(STAMP) ## run the tests on real brokers, and those of size; ARGS="-k faults" goes to pytest
-	@$(BIN)/python -m tests.builds e2e
-	@$(BIN)/python -m tests.own_network $(APART) --no-loadscope-reorder -m e2e -rP $(ARGS)
+	@$(BIN)/python -m tests.dependencies e2e
+	@$(BIN)/python -m tests.network_namespace $(APART) --no-loadscope-reorder -m e2e -rP $(ARGS)
 
 # The tests of what is left on the machine run alone.
 e2e-real: $(STAMP) ## build the image on a Debian that is fetched once, run the product as pods of real nodes, and drain these; as root
-	@$(BIN)/python -m tests.builds e2e-real
+	@$(BIN)/python -m tests.dependencies e2e-real
 	@$(BIN)/python -m pytest -m real -rP tests/real/test_leftovers.py $(ARGS)
 	@$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m real -rP tests/real --ignore tests/real/test_leftovers.py $(ARGS)
 
 # Not in .ci/run, which has its time: 28 dispatchers of RabbitMQ beside all else take two cores some minutes.
 e2e-installs: $(STAMP) ## install on real nodes what e2e-real leaves out: all optional components, one process for all, RabbitMQ; as root
-	@$(BIN)/python -m tests.builds e2e-installs
+	@$(BIN)/python -m tests.dependencies e2e-installs
 	@$(BIN)/python -m pytest -m installs -rP tests/real $(ARGS)
 
 fuzz: $(STAMP) ## send hostile requests to every door of a product at work; TRIES=10000 SEED=1
@@ -119,7 +119,7 @@ mutants: $(STAMP) ## change each line of the rules and of the steps, and list th
 
 screenshots: $(STAMP) ## make the pictures of the console in docs/screenshots anew
 	@$(BIN)/python -m localcluster build
-	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest -m '$(TEST_ALL)' tests/console/web/test_looks.py tests/console/web/test_upgrades.py tests/console/web/test_machines.py
+	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest -m '$(TEST_ALL)' tests/console/web/test_display_modes.py tests/console/web/test_upgrades.py tests/console/web/test_virtual_machines.py
 
 requirements: $(STAMP) ## write docs/requirements.md anew: which tests prove what
 	@page=$$($(BIN)/python -m tests.proofs) && printf '%s\n' "$$page" > docs/requirements.md

@@ -21,22 +21,22 @@ from pathlib import Path
 
 import click
 
-from bench import operator, results
+from bench import peer_operator, results
 from bench.cases import FULL, QUICK, USUAL, Case, Measured, Observation, chosen, clusters
 from bench.costs import Meter
-from bench.evictors import evictors
+from bench.evict_processes import evictors
 from bench.findings import Finding
-from bench.foreign import writing
-from bench.load import Load
-from bench.observations.resting import observe
-from bench.operator import Operator
+from bench.background_writer import writing
+from bench.workload import Load
+from bench.observations.idle import observe
+from bench.peer_operator import Operator
 from bench.page import tables
 from bench.results import Failure, Results, Round
 from bench.rig import Rig, up
-from bench.ways import Floor, Kubectl, Ours, Way
-from kube.door.api_errors import ApiError
-from localcluster import deliveries
-from localcluster.trouble import LocalClusterError
+from bench.drainers import Floor, Kubectl, Ours, Way
+from kube.client.api_errors import ApiError
+from localcluster import delivery_engines
+from localcluster.errors import LocalClusterError
 
 RESULTS = Path(__file__).parent / "results.json"
 TROUBLE = (TimeoutError, asyncio.TimeoutError, ApiError, RuntimeError, subprocess.SubprocessError, LocalClusterError)
@@ -58,18 +58,18 @@ QUICK_ROUNDS = 3
 @click.option("--operator-crd", "crd", envvar="OPERATOR_CRD", default="", help="The file with its CRD.")
 def main(engines: str, words: str, rounds: int, subset: str | None, add: bool, file: Path, line: str, crd: str) -> None:
     """Run the measurements, print tables, and write every round to a file."""
-    subset, other = subset or USUAL, operator.named(line, crd)
+    subset, other = subset or USUAL, peer_operator.named(line, crd)
     try:
         cases = chosen(words, subset)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     wanted = [engine.strip() for engine in engines.split(",")]
     for engine in wanted:
-        deliveries.named(engine).check()  # reports missing programs before the first round
+        delivery_engines.named(engine).check()  # reports missing programs before the first round
     kept = results.read(file) if add and file.exists() else Results()
     found, failed = kept.continued(results.machine()), False
     for engine in wanted:
-        deliveries.named(engine).build()
+        delivery_engines.named(engine).build()
         with closing(_measured(engine, cases, QUICK_ROUNDS if subset == QUICK else rounds, other)) as measured:
             for each in measured:
                 say(each.line)
@@ -102,10 +102,10 @@ def _on_a_cluster(
     Each case is removed from `left` when it is done.
     """
     upgrades = any(isinstance(case, Observation) and case.upgrades for case in left)
-    meets = any(isinstance(case, Case) and case.compares(operator.Served.name) for case in left)
+    meets = any(isinstance(case, Case) and case.compares(peer_operator.Served.name) for case in left)
     with (
         tempfile.TemporaryDirectory(prefix="nodemaintenance-bench-") as folder,
-        operator.up(other if meets else None, engine, nodes, Path(folder) / "operator") as others,
+        peer_operator.up(other if meets else None, engine, nodes, Path(folder) / "operator") as others,
         up(engine, nodes, Path(folder) / "up", upgrades=upgrades) as rig,
     ):
         door, watching = rig.cluster, rig.watching

@@ -12,9 +12,9 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from kube.door.api import Api
-from kube.door.api_errors import ApiError
-from kube.door.list_watch import follow
+from kube.client.api import Api
+from kube.client.api_errors import ApiError
+from kube.client.list_watch import follow
 from kube.evictions import eviction_of, eviction_path
 from kube.paths import Object
 

@@ -13,8 +13,8 @@ import sys
 import time
 from collections.abc import Iterator
 
-from kube.door.api import Api
-from kube.door.list_watch import Change, follow, merged
+from kube.client.api import Api
+from kube.client.list_watch import Change, follow, merged
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import phase
 from kube.nodes import NODES, is_cordoned

@@ -14,8 +14,8 @@ from typing import Any
 
 from bench.cases import CASES
 from bench.findings import Finding
-from localcluster.deliveries import DELIVERIES
-from localcluster.trouble import LocalClusterError
+from localcluster.delivery_engines import DELIVERIES
+from localcluster.errors import LocalClusterError
 
 KINDS = ("events", "requests", "cpu", "memory", "waits")
 LARGEST_PARTS = 8

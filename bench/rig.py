@@ -9,11 +9,11 @@ from contextlib import closing, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.stopwatch import ROOT, Watching
-from kube.door.sync_client import Cluster
-from localcluster.up import folder
+from bench.observer_process import ROOT, Watching
+from kube.client.sync_client import Cluster
+from localcluster.up import state_directory
 from localcluster.up.down import down
-from localcluster.wings.choice import DEFAULT, MUTEX
+from localcluster.components.selection import DEFAULT, MUTEX
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Rig:
     @property
     def kubeconfig(self) -> Path:
         """Return the administrator's kubeconfig."""
-        return self.directory / folder.KUBECONFIG
+        return self.directory / state_directory.KUBECONFIG
 
     @property
     def processes(self) -> dict[str, int]:
         """Return the process id of each process that `make up` started, by name."""
-        return {record.name: record.pid for record in folder.records(self.directory)}
+        return {record.name: record.pid for record in state_directory.records(self.directory)}
 
     @property
     def journal(self) -> Path:
@@ -52,7 +52,7 @@ def up(engine: str, nodes: int, directory: Path, *, upgrades: bool = False) -> I
         if upgrades:
             wanted += ["--wings", ",".join((*DEFAULT, MUTEX)), "--actors", "on"]
         subprocess.run([sys.executable, "-m", "localcluster", "up", *wanted], cwd=ROOT, check=True, stdout=sys.stderr)
-        kubeconfig = directory / folder.KUBECONFIG
+        kubeconfig = directory / state_directory.KUBECONFIG
         with closing(Cluster(str(kubeconfig))) as cluster, Watching(kubeconfig) as watching:
             yield Rig(engine, directory, cluster, watching)
     finally:

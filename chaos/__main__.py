@@ -16,23 +16,23 @@ from pathlib import Path
 
 import click
 
-from chaos import plan, upgrades
-from chaos.ending import wrong
-from chaos.feed import Observer
-from chaos.mischief import Mischief
+from chaos import plan, upgrade_run
+from chaos.final_state import wrong
+from chaos.observer import Observer
+from chaos.fault_injection import Mischief
 from chaos.report import Run, lines
-from chaos.stage import Stage, fill, stage
-from kube.door.api_errors import ApiError
-from kube.door.sync_client import Cluster
+from chaos.environment import Stage, fill, stage
+from kube.client.api_errors import ApiError
+from kube.client.sync_client import Cluster
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.maintenance.leases import LEASES
 from kube.nodes import NODES
 from kube.paths import PODS
-from localcluster import deliveries
-from localcluster.wings.choice import DEFAULT, MAINTENANCE, MUTEX
+from localcluster import delivery_engines
+from localcluster.components.selection import DEFAULT, MAINTENANCE, MUTEX
 
 CALM_SECONDS, LOOK_SECONDS = 90.0, 1.0
-ALL = ", ".join(deliveries.DELIVERIES)
+ALL = ", ".join(delivery_engines.DELIVERIES)
 USUAL_SECONDS = {MAINTENANCE: 300.0, MUTEX: 60.0}
 
 
@@ -47,19 +47,19 @@ USUAL_SECONDS = {MAINTENANCE: 300.0, MUTEX: 60.0}
 def main(engines: str, wing: str, seed: int, runs: int, seconds: float | None, nodes: int, pods: int) -> None:
     """Run fault injection on each engine in turn: drain nodes, or upgrade them with the mutex (local engine only)."""
     wanted = [engine.strip() for engine in engines.split(",")]
-    if unknown := sorted(set(wanted) - set(deliveries.DELIVERIES)):
+    if unknown := sorted(set(wanted) - set(delivery_engines.DELIVERIES)):
         raise click.UsageError(f"no chaos on {', '.join(unknown)}; there is: {ALL}")
     if wing == MUTEX and wanted != ["local"]:
         raise click.UsageError(f"chaos of {MUTEX} is on the engine local alone: leave out --engines")
     for engine in wanted:
-        deliveries.named(engine).check()
-    logging.getLogger("kube.door.list_watch").setLevel(logging.ERROR)  # broken watches are expected here
+        delivery_engines.named(engine).check()
+    logging.getLogger("kube.client.list_watch").setLevel(logging.ERROR)  # broken watches are expected here
     bad, lasting = 0, seconds or USUAL_SECONDS[wing]
     for engine, number in itertools.product(wanted, range(seed, seed + runs)):
-        deliveries.named(engine).build((*DEFAULT, wing))
+        delivery_engines.named(engine).build((*DEFAULT, wing))
         folder = Path(tempfile.mkdtemp(prefix=f"chaos-{engine}-"))
         if wing == MUTEX:
-            found = upgrades.run(engine, number, lasting, folder, nodes, say)
+            found = upgrade_run.run(engine, number, lasting, folder, nodes, say)
         else:
             found = run(engine, number, lasting, folder, nodes, pods, say)
         conclude(found, folder)

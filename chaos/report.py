@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from chaos.judge import Tally
-from localcluster.up.keeper import Record
-from localcluster.wings.choice import MAINTENANCE
+from chaos.invariant_checker import Tally
+from localcluster.up.restarter import Record
+from localcluster.components.selection import MAINTENANCE
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from localcluster.engine import EngineProduct
+from localcluster.engine_product import EngineProduct
 from localcluster.knative.planes import Planes as KnativePlanes
 from localcluster.processes import Server, await_ready, start_saying
 from localcluster.product import Product

@@ -6,8 +6,8 @@ All events are CloudEvents 1.0 with JSON data. The project's own events carry th
 * `node`: the node's name, if the event is about a node and the name is a valid attribute value.
 * `partitionkey`: the node's name, otherwise that uid. Brokers that keep order use it.
 * `cause`: the id of the event that triggered this one.
-* `traceparent`: see `eventing.traces`.
-* The replay marks of the triggering event, if it has any: see `eventing.marks`.
+* `traceparent`: see `eventing.trace_context`.
+* The replay marks of the triggering event, if it has any: see `eventing.replay_extensions`.
 
 Their data is `{"maintenance": {apiVersion, name, uid}, "node": name}`, plus the fields that `MEANINGS` lists. Events
 about a run, rule or target use that word as the key, and add the object's namespace.
@@ -24,9 +24,9 @@ from typing import Any
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
-from eventing import marks, traces
-from eventing.subjects import SUBJECTS
-from eventing.wire import NO_TEXT
+from eventing import replay_extensions, trace_context
+from eventing.object_extensions import SUBJECTS
+from eventing.http_binding import NO_TEXT
 
 # Changes of API objects, from ApiServerSource in `mode: Resource`: data is the whole object; the extensions are
 # kind, apiversion, name and namespace.
@@ -226,12 +226,12 @@ def event(
         "partitionkey": known or about.uid,
         **({"node": known} if known else {}),
         **dict.fromkeys([*_usual_flags(kind), *flags], "true"),
-        traces.EXTENSION: traces.emitted(cause, about.uid),
+        trace_context.EXTENSION: trace_context.emitted(cause, about.uid),
         **extensions,
     }
     if cause:
         attributes["cause"] = cause.get_id()
-        attributes |= marks.of(cause)
+        attributes |= replay_extensions.of(cause)
     named = {about.word: about.as_data(), **({"node": node} if node else {})}
     return CloudEvent(attributes, {**named, **(data or {})})
 

@@ -15,7 +15,7 @@ import os
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
-from eventing.wire import BadEvent
+from eventing.http_binding import BadEvent
 
 KEY = "SIGNING_KEY"
 EXTENSION = "signature"

@@ -12,13 +12,13 @@ from flask import Flask
 
 from eventing import logs
 from eventing.journal.retention import Retention
-from eventing.wire import BODY_LIMIT
+from eventing.http_binding import BODY_LIMIT
 from functions import record
 from functions.certificates import renew_certificates as certificates
 from functions.certificates.settings import Settings
 from functions.cpu_labels import label_cpu
 from functions.maintenance import begin, cordon, evict, guard, restore, resync, status, taint
-from functions.maintenance.subject import failed
+from functions.maintenance.event_objects import failed
 from functions.mutex import (
     await_version,
     check_rule,
@@ -34,18 +34,18 @@ from functions.mutex import (
     resync_runs,
     run_job,
 )
-from functions.mutex.ongoing import patience
-from functions.mutex.subject import unanswered
+from functions.mutex.active_run import patience
+from functions.mutex.event_objects import unanswered
 from functions.serving import health
 from functions.serving.attempts import Publisher
 from functions.serving.function import Function
 from functions.serving.handler import handler
-from functions.serving.looks import Looks
+from functions.serving.pass_queue import Looks
 from functions.serving.tracing import Spans, wanted
 from functions.virtualization import migrate, protect
-from functions.virtualization.scene import slots
-from kube.door.eviction_pace import per_second
-from kube.door.sync_client import Cluster
+from functions.virtualization.migration_snapshot import slots
+from kube.client.eviction_limits import per_second
+from kube.client.sync_client import Cluster
 
 FUNCTIONS = {
     function.name: function

@@ -16,14 +16,14 @@ from weakref import WeakKeyDictionary
 
 from prometheus_client import Gauge
 
-from functions.announcing import refusal
+from functions.kubernetes_events import refusal
 from functions.failures import Retry
-from kube import install_claim
-from kube.door.access_reviews import whoami
-from kube.door.api import absent_ok
-from kube.door.api_errors import Conflict, Denied, NotFound
-from kube.door.sync_client import Cluster
-from kube.install_claim import Account
+from kube import install_lease
+from kube.client.access_reviews import whoami
+from kube.client.api import absent_ok
+from kube.client.api_errors import Conflict, Denied, NotFound
+from kube.client.sync_client import Cluster
+from kube.install_lease import Account
 from kube.paths import LEASE_NAMESPACE, LEASES, Object
 
 CONFIRMED_SECONDS = 60.0
@@ -49,7 +49,7 @@ class Claims:
     def own(self, cluster: Cluster) -> Account | None:
         """Return this install's ServiceAccount; None if the API client authenticates as a person."""
         if cluster not in self._accounts:
-            self._accounts[cluster] = install_claim.account_of(cluster.run(whoami(cluster.api)))
+            self._accounts[cluster] = install_lease.account_of(cluster.run(whoami(cluster.api)))
         return self._accounts[cluster]
 
     def is_confirmed(self, cluster: Cluster) -> bool:
@@ -89,8 +89,8 @@ def acts(cluster: Cluster, *, takes: bool = False) -> bool:
     own = CLAIMS.own(cluster)
     if own is None:
         return True
-    claim = cluster.run(absent_ok(cluster.api.get(install_claim.CLAIM_PATH)))
-    other = install_claim.holder(claim) if claim else None
+    claim = cluster.run(absent_ok(cluster.api.get(install_lease.CLAIM_PATH)))
+    other = install_lease.holder(claim) if claim else None
     if other is not None and other.namespace != own.namespace:
         _say(own, other)
         return False
@@ -104,7 +104,7 @@ def acts(cluster: Cluster, *, takes: bool = False) -> bool:
 def _take(own: Account, cluster: Cluster) -> None:
     """Create the install Lease. Raises `Retry` if another install was faster or the namespace is missing."""
     try:
-        cluster.create(LEASES, install_claim.claim_of(own, datetime.now(timezone.utc)))
+        cluster.create(LEASES, install_lease.claim_of(own, datetime.now(timezone.utc)))
     except Conflict:
         raise Retry("another install was just taking the claim") from None
     except NotFound:
@@ -120,8 +120,8 @@ def claims(cluster: Cluster) -> bool:
     own = CLAIMS.own(cluster)
     if own is None or CLAIMS.is_confirmed(cluster):
         return True
-    claim = cluster.run(absent_ok(cluster.api.get(install_claim.CLAIM_PATH)))
-    other = install_claim.holder(claim) if claim else None
+    claim = cluster.run(absent_ok(cluster.api.get(install_lease.CLAIM_PATH)))
+    other = install_lease.holder(claim) if claim else None
     if claim is None:
         _take(own, cluster)
     elif other != own:
@@ -148,7 +148,7 @@ def _is_there(other: Account, cluster: Cluster) -> bool:
 def _take_over(claim: Object, own: Account, cluster: Cluster) -> None:
     """Make this install the holder. Raises `Retry` if another client has changed the Lease since it was read."""
     try:
-        cluster.patch(install_claim.CLAIM_PATH, install_claim.takeover_patch(claim, own, datetime.now(timezone.utc)))
+        cluster.patch(install_lease.CLAIM_PATH, install_lease.takeover_patch(claim, own, datetime.now(timezone.utc)))
     except (Conflict, NotFound):
         raise Retry("another install was just taking the claim") from None
 
@@ -159,7 +159,7 @@ def _before(other: Account | None) -> str:
 
 def _say(own: Account, other: Account) -> None:
     if CLAIMS.is_to_be_said("log"):
-        log.warning(install_claim.passive_message(own, other))
+        log.warning(install_lease.passive_message(own, other))
 
 
 def _announce(own: Account, other: Account, cluster: Cluster) -> None:
@@ -167,6 +167,6 @@ def _announce(own: Account, other: Account, cluster: Cluster) -> None:
     _say(own, other)
     if not CLAIMS.is_to_be_said("Event"):
         return
-    event: Object = install_claim.passive_event(own, other, datetime.now(timezone.utc))
+    event: Object = install_lease.passive_event(own, other, datetime.now(timezone.utc))
     if error := cluster.run(refusal(cluster.api, event)):
-        log.warning("the Event %s could not be written: %s", install_claim.PASSIVE, error.message)
+        log.warning("the Event %s could not be written: %s", install_lease.PASSIVE, error.message)

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from cloudevents.core.base import BaseCloudEvent
 from prometheus_client import Counter
 
-from eventing import events, marks
-from eventing.deadletters import dead_letter_of
+from eventing import events, replay_extensions
+from eventing.dead_letters import dead_letter_of
 from eventing.journal.entries import attempts_in
-from eventing.journal.one_tries import OneTries
+from eventing.journal.fail_fast_lock import OneTries
 from eventing.journal.retention import Pruner, Retention
 from eventing.signatures import require_ours
 from functions.failures import Retry
-from kube.door.sync_client import Cluster
+from kube.client.sync_client import Cluster
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
@@ -48,7 +48,7 @@ def record(event: BaseCloudEvent, _cluster: Cluster) -> list[BaseCloudEvent]:
     show actions that never happened.
     """
     arrived = datetime.now(timezone.utc)  # taken before the wait for the journal, which opens slowly
-    if marks.is_dry_run(event):
+    if replay_extensions.is_dry_run(event):
         return []
     if event.get_type() == events.ATTEMPTS_MADE or event.get_source().startswith(events.SOURCE):
         require_ours(event)

@@ -10,7 +10,7 @@ from typing import Any
 from kube.paths import segment
 from kube.pods import NODE_MAINTENANCE, DrainOptions, Pod, is_ready, is_terminating, name_of, uid
 from kube.selectors import matches
-from kube.words import shortened
+from kube.text_limits import shortened
 
 Budget = Mapping[str, Any]
 BUDGETS = "/apis/policy/v1/poddisruptionbudgets"

@@ -9,7 +9,7 @@ from typing import Any
 from kube.budgets import Blocked, Plan, identity
 from kube.paths import Object
 from kube.pods import NODE_MAINTENANCE, DrainOptions, Pod
-from kube.words import shortened
+from kube.text_limits import shortened
 
 LONGEST_MESSAGE = 1024
 """Maximum characters kept of an API server's message.

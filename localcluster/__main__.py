@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 
-from kube.door.api_errors import ApiError
-from localcluster.trouble import LocalClusterError
-from localcluster.up import folder, wish
-from localcluster.wings import choice
+from kube.client.api_errors import ApiError
+from localcluster.errors import LocalClusterError
+from localcluster.up import state_directory, cluster_spec
+from localcluster.components import selection
 
 directory_option = click.option(
     "--directory",
@@ -53,24 +53,24 @@ def main() -> None:
 @delivery_option
 @click.option(
     "--wings",
-    default=",".join(choice.DEFAULT),
+    default=",".join(selection.DEFAULT),
     show_default=True,
     metavar="NAMES",
-    help=f"What is installed, of {', '.join(choice.KNOWN)}.",
+    help=f"What is installed, of {', '.join(selection.KNOWN)}.",
 )
 @click.option(
     "--actors",
-    type=click.Choice(choice.ACTORS),
-    default=choice.OFF,
+    type=click.Choice(selection.ACTORS),
+    default=selection.OFF,
     show_default=True,
     help="Whether what a wing stands on is played, as OpenShift for the mutex; or KubeVirt itself runs.",
 )
 @real_option
 def up(directory: Path, nodes: int, control_planes: int, delivery: str, wings: str, actors: str, real: int) -> None:
     """Start a cluster and the product; return when both are ready."""
-    wanted = wish.Wish(nodes, control_planes, delivery, choice.chosen(wings), actors, real)
+    wanted = cluster_spec.Wish(nodes, control_planes, delivery, selection.chosen(wings), actors, real)
     wanted.check()
-    if not folder.running(directory):
+    if not state_directory.running(directory):
         print(f"starting a cluster: {wanted.title()}", flush=True)
     from localcluster.up import start
 
@@ -82,10 +82,10 @@ def up(directory: Path, nodes: int, control_planes: int, delivery: str, wings: s
 @real_option
 def build_command(delivery: str, real: int) -> None:
     """Build the servers and print the directory of the Kubernetes binaries."""
-    from localcluster import deliveries
+    from localcluster import delivery_engines
     from localcluster.programs import build
 
-    deliveries.named(delivery).build(real=bool(real))
+    delivery_engines.named(delivery).build(real=bool(real))
     print(build.target())
 
 
@@ -96,7 +96,7 @@ def supervise(directory: Path, wanted: str) -> None:
     """Own the servers until SIGTERM; `up` starts this process."""
     from localcluster.up import supervisor
 
-    supervisor.supervise(directory, wish.read(wanted))
+    supervisor.supervise(directory, cluster_spec.read(wanted))
 
 
 if __name__ == "__main__":

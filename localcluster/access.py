@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 NAMESPACE = "node-maintenance"
 SERVICE_ACCOUNTS = (

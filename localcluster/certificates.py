@@ -19,12 +19,12 @@ SERVED_AT = ("kubernetes.default.svc", "kubernetes.default", "kubernetes", "loca
 
 def write(name: str, names: Sequence[str], certificate: Path, key: Path) -> str:
     """Issue a certificate for these names, write it and its key, and return the CA certificate, all as PEM."""
-    from kube.certificates import issuing  # slow to import, and most commands start no cluster
+    from kube.certificates import key_pairs  # slow to import, and most commands start no cluster
     from kube.certificates.components import Component
 
     now, whose = datetime.now(timezone.utc), Component(name, timedelta(days=DAYS))
-    authority = issuing.new_authority(whose, now)
-    pair = issuing.new_serving(authority, names, whose, now)
+    authority = key_pairs.new_authority(whose, now)
+    pair = key_pairs.new_serving(authority, names, whose, now)
     access.write_secret(key, pair.key)
     certificate.write_text(pair.certificate)
     return authority.certificate

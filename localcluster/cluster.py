@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from kube.door.api_errors import ApiError
-from kube.door.list_watch import Change, follow
-from kube.door.sync_client import Cluster
+from kube.client.api_errors import ApiError
+from kube.client.list_watch import Change, follow
+from kube.client.sync_client import Cluster
 from kube.maintenance.quorum import CONTROL_PLANE
 from kube.paths import Object
 from localcluster import access, certificates
@@ -25,7 +25,7 @@ from localcluster.processes import THRIFT, Server, Startable, await_ready, free_
 from localcluster.programs import build
 from localcluster.readiness import answers, is_ready_node, unestablished
 from localcluster.servers import LOOPBACK, CommandLines
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 PORTS = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 AT_ONCE = 100
@@ -136,7 +136,7 @@ class LocalCluster(Startable):
         return True
 
     def watch(self, path: str, *, fields: str = "", seconds: float = 60.0) -> Iterator[Change]:
-        """Follow a collection synchronously: yield the existing objects, then each change (see `kube.door.list_watch`).
+        """Follow a collection synchronously: yield the existing objects, then each change (see `kube.client.list_watch`).
 
         Raises `LocalClusterError` if nothing changes for `seconds`.
         """

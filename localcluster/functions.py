@@ -10,12 +10,12 @@ from typing import Any
 from functions.app import FUNCTIONS
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from localcluster.functionserver import Wiring, function_server
-from localcluster.knative.kubelet import kubeconfig
+from localcluster.function_server import Wiring, function_server
+from localcluster.knative.fake_kubelet import kubeconfig
 from localcluster.processes import Server, await_ready, free_port
 from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK
-from localcluster.wings.choice import DEFAULT, KNOWN, Wings
+from localcluster.components.selection import DEFAULT, KNOWN, Wings
 
 SECONDS = 60
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 LEASH = Path(__file__).with_name("leash.py")
 POLL_SECONDS = 0.02

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from localcluster.functionserver import Wiring, function_server
+from localcluster.function_server import Wiring, function_server
 from localcluster.processes import Server, Startable, await_ready, free_port
 from localcluster.readiness import is_ready
 from localcluster.servers import DIRECT, LOOPBACK, ROOT
-from localcluster.wings import choice
+from localcluster.components import selection
 
 INSTALLED = ROOT / "manifests" / "local"
 V1ALPHA1 = ROOT / "manifests" / "v1alpha1" / "crd.yaml"
@@ -21,13 +21,13 @@ COMPONENTS = ROOT / "manifests" / "components"
 MUTEX_KINDS = ("mutexrules", "mutextargets", "mutexrunconfigs")
 
 
-def flow(wings: choice.Wings) -> tuple[Path, ...]:
+def flow(wings: selection.Wings) -> tuple[Path, ...]:
     """Return the manifests of the Triggers and sources for these components."""
-    beside = [wing for wing in (choice.CERTIFICATES, *choice.FOREIGN) if wing in wings]
+    beside = [wing for wing in (selection.CERTIFICATES, *selection.FOREIGN) if wing in wings]
     return (*FLOW, *(COMPONENTS / wing / "eventing.yaml" for wing in beside))
 
 
-def install(cluster: LocalCluster, *, v1alpha1: bool = False, opted: choice.Wings = ()) -> None:
+def install(cluster: LocalCluster, *, v1alpha1: bool = False, opted: selection.Wings = ()) -> None:
     """Apply the CRDs, namespaces and RBAC; return when the kinds are served.
 
     For components in `opted` that are not installed by default, also apply their CRDs, if any, and the RBAC of their
@@ -40,13 +40,13 @@ def install(cluster: LocalCluster, *, v1alpha1: bool = False, opted: choice.Wing
     cluster.kubectl("apply", "--server-side", "-k", INSTALLED)
     if v1alpha1:
         cluster.kubectl("apply", "--server-side", "-f", V1ALPHA1)
-    for wing in choice.FOREIGN:
+    for wing in selection.FOREIGN:
         if wing in opted:
             cluster.kubectl("apply", "--server-side", "-k", COMPONENTS / wing / "local")
     cluster.await_kinds()
     for group in ("medik8s", "kubevirt"):  # an Established kind is served a little later; kubectl retries
         cluster.kubectl("get", f"nodemaintenances.nodemaintenance.{group}.io")
-    for kind in MUTEX_KINDS if choice.MUTEX in opted else ():
+    for kind in MUTEX_KINDS if selection.MUTEX in opted else ():
         cluster.kubectl("get", kind, "-A")
 
 

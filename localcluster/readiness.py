@@ -8,8 +8,8 @@ from pathlib import Path
 import requests
 
 from kube import pods
-from kube.door.api_errors import NotFound, Unavailable
-from kube.door.sync_client import Cluster
+from kube.client.api_errors import NotFound, Unavailable
+from kube.client.sync_client import Cluster
 from kube.maintenance.objects import condition, is_deleting
 from kube.paths import Object
 

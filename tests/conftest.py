@@ -16,12 +16,12 @@ from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
 from localcluster.readiness import CRDS
-from tests.abreast import pytest_pyfunc_call as pytest_pyfunc_call
+from tests.concurrent_tests import pytest_pyfunc_call as pytest_pyfunc_call
 from tests.failure_report import pytest_configure as pytest_configure
 from tests.postgresql import PostgreSQL
 from tests.proofs import COLLECTED, collection, collects_all
 from tests.receiver import Receiver
-from tests.sharing import GroupScheduling, Machine, group_of
+from tests.scheduling import GroupScheduling, Machine, group_of
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")  # real servers use the same cores, so a slow draw is not an error

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 from kube.budgets import CREATED_BY
 from kube.paths import Object
 from kube.pods import is_ready, is_terminating
-from kube.virtualization.machines import API_VERSION, INSTANCES, MIGRATIONS, is_finished, key, vmi_of
-from tests.virt_actor import (
+from kube.virtualization.vmis import API_VERSION, INSTANCES, MIGRATIONS, is_finished, key, vmi_of
+from tests.fake_kubevirt_base import (
     BOOTED,
     FAILING,
     HOLDING,

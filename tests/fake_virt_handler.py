@@ -11,14 +11,14 @@ import time
 from datetime import datetime, timedelta, timezone
 from functools import partial
 
-from kube.door.sync_client import Cluster
+from kube.client.sync_client import Cluster
 from kube.nodes import NODES, node_path
 from kube.paths import Object
 from kube.pods import is_finished as is_over
 from kube.pods import is_terminating, node_of
 from kube.times import moment_or_none, timestamp
-from kube.virtualization.machines import INSTANCES, MIGRATIONS, is_finished, key, vmi_of
-from tests.virt_actor import (
+from kube.virtualization.vmis import INSTANCES, MIGRATIONS, is_finished, key, vmi_of
+from tests.fake_kubevirt_base import (
     BOOTED,
     FAILING,
     HOLDING,

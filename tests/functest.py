@@ -14,12 +14,12 @@ import uuid
 from collections.abc import Callable
 from contextlib import aclosing, closing
 
-from console.operations.describing import held_up
+from console.operations.descriptions import held_up
 from kube.backoff import pauses
-from kube.door.api import absent_ok
-from kube.door.api_errors import ApiError, NotFound, Unavailable
-from kube.door.list_watch import follow
-from kube.door.sync_client import Cluster
+from kube.client.api import absent_ok
+from kube.client.api_errors import ApiError, NotFound, Unavailable
+from kube.client.list_watch import follow
+from kube.client.sync_client import Cluster
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, MEDIK8S
 from kube.nodes import NODES, in_maintenance, is_cordoned, node_path

@@ -26,8 +26,8 @@ from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
 from localcluster.web_console import Console
-from tests.chain.scene import Scene
-from tests.hostile import TEXTS, Hostile
+from tests.chain.environment import Scene
+from tests.invalid_events import TEXTS, Hostile
 
 DRAINS = 3
 PAGES = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kube.budgets import CREATED_BY
-from kube.door.sync_client import Cluster
+from kube.client.sync_client import Cluster
 from kube.paths import Object
-from kube.virtualization.machines import API_VERSION, INSTANCE, LIVE_MIGRATE, MIGRATION
+from kube.virtualization.vmis import API_VERSION, INSTANCE, LIVE_MIGRATE, MIGRATION
 from tests.workload import Workload, pod_on
 
 ABLE: Object = {"type": "LiveMigratable", "status": "True"}

@@ -3,7 +3,7 @@
 `fake-mco` upgrades a node whose pool is not paused: after a delay it writes the version label. Like the real operator,
 it prefers a node's custom pool over the pool `worker`, and never upgrades a node of a paused pool. The real operator
 needs minutes to render the configuration of a new version, and an upgrade run pauses the pools in that time. `fake-mco`
-therefore also waits before the first upgrade to a version. `tests.actors` runs both as processes.
+therefore also waits before the first upgrade to a version. `tests.fakes` runs both as processes.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from kube.door.sync_client import Cluster
+from kube.client.sync_client import Cluster
 from kube.mutex.pools import CLUSTER_VERSIONS, POOLS
 from kube.mutex.versions import VERSION_LABEL, WORKER
 from kube.nodes import NODES, node_path
 from kube.paths import Object
 from kube.selectors import matches
-from tests.player import Player
+from tests.fake_controller import Player
 
 MASTER = "master"
 IMAGE = "quay.io/openshift-release-dev/ocp-release"

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.sources import ROOT
-from tests.test_layout import WINGS
+from tests.test_package_structure import WINGS
 
 PAGE = (ROOT / "docs" / "contributing.md").read_text()
 EXAMPLES = ("stamp", "WING", ".cluster")

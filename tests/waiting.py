@@ -14,10 +14,10 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import aclosing
 from typing import Any, TypeVar, cast
 
-from kube.door.api import Api
-from kube.door.api_errors import NotFound, Unavailable
-from kube.door.list_watch import Watch, follow
-from kube.door.sync_client import Cluster
+from kube.client.api import Api
+from kube.client.api_errors import NotFound, Unavailable
+from kube.client.list_watch import Watch, follow
+from kube.client.sync_client import Cluster
 from kube.paths import Object
 
 SECONDS = 120.0

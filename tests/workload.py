@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from kube import install_claim
-from kube.door.api import absent_ok
-from kube.door.sync_client import Cluster
+from kube import install_lease
+from kube.client.api import absent_ok
+from kube.client.sync_client import Cluster
 from kube.maintenance.groups import MEDIK8S, Group
 from kube.maintenance.objects import path as maintenance_path
 from kube.nodes import node_path
@@ -258,7 +258,7 @@ class Audit:
         A function renews that Lease when its time is over, independently of the test.
         """
         entries = [entry for entry in self.entries() if entry["user"].get("username", "").startswith(prefix)]
-        return [entry for entry in entries if entry["objectRef"].get("name") != install_claim.CLAIM]
+        return [entry for entry in entries if entry["objectRef"].get("name") != install_lease.CLAIM]
 
     def kept(self) -> list[Object]:
         """Return the entries that were not a dry run."""

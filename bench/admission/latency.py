@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench import costs
-from bench.admission.questions import ALLOWED, REFUSED, WARNED, Waits, ask
+from bench.admission.review_load import ALLOWED, REFUSED, WARNED, Waits, ask
 from bench.cases import Case
-from bench.load import Load
+from bench.workload import Load
 from bench.rig import Rig
-from bench.stopwatch import ROOT
-from kube.certificates.injection import CARRIERS
+from bench.observer_process import ROOT
+from kube.certificates.ca_injection import CARRIERS
 from localcluster.servers import LOOPBACK
 
 Figure = tuple[str, float, float | None]
@@ -72,7 +72,7 @@ def webhook_url(rig: Rig) -> str:
 @contextmanager
 def floor(rig: Rig) -> Iterator[str]:
     """Start the no-op webhook with the real webhook's certificate, and yield its URL."""
-    command = [sys.executable, "-m", "bench.admission.floor", str(_certificates(rig)), LOOPBACK]
+    command = [sys.executable, "-m", "bench.admission.noop_webhook", str(_certificates(rig)), LOOPBACK]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout  # noqa: S101 - it is a pipe
         try:

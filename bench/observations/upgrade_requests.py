@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bench import costs
 from bench.api_requests import AuditLog, counted
-from bench.load import side_by_side
+from bench.workload import side_by_side
 from bench.rig import Rig
 from kube.mutex.objects import API_VERSION, NAMESPACE, RULE, RUN, TARGET, collection, path_of
 from kube.mutex.pools import CLUSTER_VERSIONS, POOLS

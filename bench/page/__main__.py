@@ -14,8 +14,8 @@ from typing import Any
 from bench import results
 from bench.page import plots, tables
 from bench.results import Results, grouped, ratio
-from bench.stopwatch import ROOT
-from localcluster.trouble import LocalClusterError
+from bench.observer_process import ROOT
+from localcluster.errors import LocalClusterError
 
 MEASURED = ROOT / "bench" / "results.json"
 PAGE = ROOT / "docs" / "performance.md"

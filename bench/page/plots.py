@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.page.goals import DRAINS, OURS, allowed_requests
+from bench.page.limits import DRAINS, OURS, allowed_requests
 from bench.results import Results, grouped
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bench.page.goals import judged
+from bench.page.limits import judged
 from bench.results import Results, Round, costs, summary, table
 
 TIMES = ("engine", "case", "way", "seconds", "ratio", "last pod gone to done", "back")

@@ -11,8 +11,8 @@ from console.operations import renewal_requests
 from console.terminal.connection import with_api
 from console.terminal.escaping import escaped
 from console.terminal.options import cluster_options, output_option
-from console.terminal.screen import note, show, show_json
-from console.terminal.values import Name
+from console.terminal.output import note, show, show_json
+from console.terminal.param_types import Name
 from kube.paths import Object
 
 COLUMNS = {

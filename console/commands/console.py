@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from console.terminal.options import access, broker_option, cluster_options, functions_option
-from console.terminal.screen import warn
+from console.terminal.output import warn
 from eventing.urls import host_and_port
 from kube.loopback import is_loopback_host
 
@@ -107,7 +107,7 @@ def console(
       kubectl maintenance console
       kubectl maintenance console --listen 127.0.0.1:8090 --journal .cluster/product/journal.db
     """
-    from console.web.serving import Settings, serve  # this import takes half a second
+    from console.web.server import Settings, serve  # this import takes half a second
 
     trusted = _proxy(**proxy)
     here = _is_local(listen)

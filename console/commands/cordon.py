@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from console.operations import drain_without_maintenance
+from console.operations import manual_drain
 from console.terminal.connection import with_api
 from console.terminal.flags import OneNode
 from console.terminal.options import cluster_options, output_option
-from console.terminal.screen import note, show_json
-from console.terminal.values import Name
+from console.terminal.output import note, show_json
+from console.terminal.param_types import Name
 
 
 @click.command(cls=OneNode)
@@ -23,7 +23,7 @@ def cordon(node: str, output: str) -> None:
     Example:
       kubectl maintenance cordon node-1
     """
-    changed = with_api(lambda api: drain_without_maintenance.cordon(api, node))
+    changed = with_api(lambda api: manual_drain.cordon(api, node))
     note(f"node/{node} {'cordoned' if changed else 'already cordoned'}", output)
     if output == "json":
         show_json({"node": node, "schedulable": False, "changed": changed})

@@ -11,12 +11,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from console.operations.describing import age
-from console.operations.redriving import letter_fields
+from console.operations.descriptions import age
+from console.operations.dead_letter_redrive import letter_fields
 from console.terminal.escaping import escaped
 from console.terminal.options import output_option
-from console.terminal.recording import journal_option, opened
-from console.terminal.screen import show, show_json
+from console.terminal.journal import journal_option, opened
+from console.terminal.output import show, show_json
 from eventing.event_types import short
 from eventing.journal.entries import Query
 from eventing.replay.redrive import is_open

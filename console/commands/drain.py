@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import click
 
-from console.operations.drain_without_maintenance import Drain, cordon, look
+from console.operations.manual_drain import Drain, cordon, look
 from console.operations.errors import InvalidSelector
-from console.operations.maintaining import known_node
-from console.operations.pods_foreseen import DAEMON, Pods, fates
+from console.operations.maintenance_actions import known_node
+from console.operations.drain_preview import DAEMON, Pods, fates
 from console.terminal.connection import with_api, within
 from console.terminal.errors import goes_on
 from console.terminal.flags import KubectlFlags, dry_run_switch, switch
 from console.terminal.options import cluster_options, output_option, timeout_option
-from console.terminal.screen import note, show_json, warn
-from console.terminal.values import Name
-from kube.door.api import Api
+from console.terminal.output import note, show_json, warn
+from console.terminal.param_types import Name
+from kube.client.api import Api
 from kube.paths import Object
 from kube.pods import DrainOptions, Sorted, key, name_of, warnings
 

@@ -13,17 +13,17 @@ import click
 
 from console.operations.errors import NoResult
 from console.terminal.options import is_given, picked
-from console.terminal.recording import journal_option, opened
-from console.terminal.screen import show_json_list
-from console.terminal.selection import refuse_both, run_option, uid_of_run
+from console.terminal.journal import journal_option, opened
+from console.terminal.output import show_json_list
+from console.terminal.event_selection import refuse_both, run_option, uid_of_run
 from console.terminal.timeline import as_json, table_lines, tree_lines
-from console.terminal.values import Limit, Moment, Name
+from console.terminal.param_types import Limit, Moment, Name
 from eventing.event_types import KNOWN, short, whole
 from eventing.journal.entries import Entry, Query
-from eventing.journal.portions import bare
+from eventing.journal.batching import bare
 from eventing.journal.transfer import BrokenLine, exported, imported
 from eventing.journal.tree import trees_of, unknown_causes
-from kube.words import counted
+from kube.text_limits import counted
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal

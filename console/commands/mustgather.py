@@ -15,12 +15,12 @@ from console.operations.archive_contents import gather, without_values
 from console.terminal.connection import with_api
 from console.terminal.errors import goes_on
 from console.terminal.options import cluster_options, namespace_option, output_option
-from console.terminal.recording import opened
-from console.terminal.screen import note, show_json
+from console.terminal.journal import opened
+from console.terminal.output import note, show_json
 from eventing.journal.entries import Query
 from eventing.journal.transfer import exported
-from kube.door.api import Api
-from kube.words import counted
+from kube.client.api import Api
+from kube.text_limits import counted
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal

@@ -14,9 +14,9 @@ from console.terminal.connection import with_api
 from console.terminal.escaping import escaped_all
 from console.terminal.options import cluster_options, output_option, watch_option
 from console.terminal.run_display import details, line, overview
-from console.terminal.screen import live, note, show, show_json, show_json_line
-from console.terminal.values import Name
-from kube.door.api import Api
+from console.terminal.output import live, note, show, show_json, show_json_line
+from console.terminal.param_types import Name
+from kube.client.api import Api
 from kube.mutex.objects import full_name
 from kube.paths import Object
 

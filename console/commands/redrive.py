@@ -8,16 +8,16 @@ from typing import Any
 import click
 
 from console.operations.errors import NoResult
-from console.operations.redriving import Item, Result, broker_address, items, letter_fields, redriven, waiting
+from console.operations.dead_letter_redrive import Item, Result, broker_address, items, letter_fields, redriven, waiting
 from console.terminal.errors import confirm, door
 from console.terminal.options import broker_option, cluster_options, functions_option, namespace_option, output_option
-from console.terminal.recording import journal_option, opened
-from console.terminal.screen import note, show_json
-from console.terminal.values import Name
+from console.terminal.journal import journal_option, opened
+from console.terminal.output import note, show_json
+from console.terminal.param_types import Name
 from eventing.event_types import short
 from eventing.journal.entries import Entry
 from eventing.replay.redrive import function_of
-from kube.words import counted
+from kube.text_limits import counted
 
 
 @click.command

@@ -9,21 +9,21 @@ from typing import Any
 
 import click
 
-from console.operations.diff import DIFFERS, FAILS, UNRECORDED, Replayed, as_json, summary
+from console.operations.replay_report import DIFFERS, FAILS, UNRECORDED, Replayed, as_json, summary
 from console.operations.errors import NoResult
-from console.operations.replaying import Target, Targets, Wanted, one_by_one
-from console.terminal.diff import lost_lines, replay_lines
+from console.operations.replay_runner import Target, Targets, Wanted, one_by_one
+from console.terminal.replay_display import lost_lines, replay_lines
 from console.terminal.errors import confirm, door
 from console.terminal.options import cluster_options, is_given, output_option, picked, target_options
-from console.terminal.recording import journal_option, opened
-from console.terminal.screen import note, show, show_json
-from console.terminal.selection import Chosen, selected, selection_options
+from console.terminal.journal import journal_option, opened
+from console.terminal.output import note, show, show_json
+from console.terminal.event_selection import Chosen, selected, selection_options
 from eventing.journal.entries import Entry
-from eventing.replay.again import Answer, new_replay_id
-from eventing.replay.again import replay as posted
-from eventing.replay.changes import Changes, objects_in, read_changes
-from kube.door.sync_client import Cluster
-from kube.words import counted
+from eventing.replay.function_client import Answer, new_replay_id
+from eventing.replay.function_client import replay as posted
+from eventing.replay.object_changes import Changes, objects_in, read_changes
+from kube.client.sync_client import Cluster
+from kube.text_limits import counted
 
 Call = tuple[Entry, Target]
 
@@ -122,7 +122,7 @@ def _show_lost(changes: Changes) -> None:
 
 def _answer(entry: Entry, target: Target, how: How, cluster: Cluster) -> Answer:
     if how.in_process:
-        from console.operations.inprocess import run_here  # imports all functions and Flask
+        from console.operations.in_process import run_here  # imports all functions and Flask
 
         return run_here(entry, target.function, cluster, run=how.replay_id, dry_run=how.dry_run, debug=how.debug)
     return posted(entry, target.function, target.url, replay_id=how.replay_id, dry_run=how.dry_run)

@@ -8,19 +8,19 @@ from datetime import datetime, timezone
 
 import click
 
-from console.operations.describing import full_name, held_up, phase_word, plain
-from console.operations.maintaining import create, machines_on
+from console.operations.descriptions import full_name, held_up, phase_word, plain
+from console.operations.maintenance_actions import create, machines_on
 from console.operations.maintenance_watch import watched
-from console.operations.pods_foreseen import Pods, pods_foreseen
+from console.operations.drain_preview import Pods, pods_foreseen
 from console.terminal.connection import with_api, within
 from console.terminal.errors import goes_on
 from console.terminal.flags import KubectlFlags, dry_run_switch, switch
 from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
-from console.terminal.screen import live, note, show_json, warn
-from console.terminal.values import Name, Text
-from kube.door.access_reviews import whoami
-from kube.door.api import Api
-from kube.door.decoding import hearing
+from console.terminal.output import live, note, show_json, warn
+from console.terminal.param_types import Name, Text
+from kube.client.access_reviews import whoami
+from kube.client.api import Api
+from kube.client.decoding import hearing
 from kube.maintenance.drain_flags import drain_of, options_of
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.maintenance.objects import FAILED, condition, is_deleting, node_name, status_of
@@ -187,7 +187,7 @@ async def _drained(api: Api, latest: list[Object], output: str) -> Object:
 
     Raises `ClickException` if the maintenance fails or is deleted.
     """
-    from console.terminal.display import awaited, line  # imports rich, which only drawing needs
+    from console.terminal.maintenance_display import awaited, line  # imports rich, which only drawing needs
     from console.terminal.escaping import escaped_all
 
     screen = (

@@ -11,18 +11,18 @@ from datetime import datetime, timezone
 import click
 from rich.console import Group, RenderableType
 
-from console.operations.describing import GONE, node_report, plain
-from console.operations.maintaining import machines_on, unknown
+from console.operations.descriptions import GONE, node_report, plain
+from console.operations.maintenance_actions import machines_on, unknown
 from console.operations.maintenance_watch import watched
 from console.terminal.connection import with_api
-from console.terminal.display import details, line, overview
+from console.terminal.maintenance_display import details, line, overview
 from console.terminal.escaping import escaped_all
 from console.terminal.flags import OneNode
-from console.terminal.machine_display import machines
+from console.terminal.vmi_display import machines
 from console.terminal.options import cluster_options, output_option, watch_option
-from console.terminal.screen import live, show, show_json, show_json_line
-from console.terminal.values import Name
-from kube.door.api import Api, absent_ok
+from console.terminal.output import live, show, show_json, show_json_line
+from console.terminal.param_types import Name
+from kube.client.api import Api, absent_ok
 from kube.maintenance.lookup import maintenances
 from kube.nodes import node_path
 from kube.paths import Object

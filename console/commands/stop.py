@@ -6,16 +6,16 @@ from contextlib import aclosing
 
 import click
 
-from console.operations.describing import full_name, kept, node_report
-from console.operations.maintaining import end
+from console.operations.descriptions import full_name, kept, node_report
+from console.operations.maintenance_actions import end
 from console.operations.maintenance_watch import watched
 from console.terminal.connection import with_api, within
 from console.terminal.errors import goes_on
 from console.terminal.flags import OneNode
 from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
-from console.terminal.screen import note, show_json
-from console.terminal.values import Name
-from kube.door.api import Api, absent_ok
+from console.terminal.output import note, show_json
+from console.terminal.param_types import Name
+from kube.client.api import Api, absent_ok
 from kube.maintenance.objects import finalizers, standing
 from kube.nodes import node_path
 from kube.paths import Object

@@ -6,15 +6,15 @@ from contextlib import suppress
 
 import click
 
-from console.operations.describing import SCHEDULABLE, full_name, node_report
-from console.operations.maintaining import known_node
+from console.operations.descriptions import SCHEDULABLE, full_name, node_report
+from console.operations.maintenance_actions import known_node
 from console.terminal.connection import with_api
 from console.terminal.flags import OneNode
 from console.terminal.options import cluster_options, output_option
-from console.terminal.screen import note, show_json
-from console.terminal.values import Name
-from kube.door.api import JSON_PATCH, Api
-from kube.door.api_errors import Conflict
+from console.terminal.output import note, show_json
+from console.terminal.param_types import Name
+from kube.client.api import JSON_PATCH, Api
+from kube.client.api_errors import Conflict
 from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.lookup import maintenances
 from kube.maintenance.objects import standing

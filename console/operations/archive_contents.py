@@ -14,14 +14,14 @@ from typing import Any
 from console.operations.archive import Archive, Missing
 from kube.certificates.components import LABEL
 from kube.cpu import capabilities, hyperconverged
-from kube.door.api import Api
-from kube.door.api_errors import ApiError, Denied, NotFound
+from kube.client.api import Api
+from kube.client.api_errors import ApiError, Denied, NotFound
 from kube.maintenance import leases
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import node_name
 from kube.mutex.objects import API_VERSION, PLURALS, RUN_LABEL
 from kube.paths import Object, pods_on, segment
-from kube.virtualization import machines
+from kube.virtualization import vmis
 
 PART_OF = "app.kubernetes.io/part-of=node-maintenance"
 """Label selector of the product's own pods."""
@@ -79,13 +79,13 @@ RUNS_ON = [
 CAPABILITIES = Listing("cpu-labels/capabilities", "v1", "configmaps", labels=capabilities.LABEL)
 HYPERCONVERGED = Listing("cpu-labels/hyperconvergeds", hyperconverged.API_VERSION, "hyperconvergeds")
 """Settings of the CPU labels; read only if a ConfigMap describes the CPU capabilities of nodes."""
-INSTANCES = Listing("virtualization/virtualmachineinstances", machines.API_VERSION, "virtualmachineinstances")
+INSTANCES = Listing("virtualization/virtualmachineinstances", vmis.API_VERSION, "virtualmachineinstances")
 MOVED_BY = [
     *(
-        Listing(f"virtualization/{kind}", machines.API_VERSION, kind)
+        Listing(f"virtualization/{kind}", vmis.API_VERSION, kind)
         for kind in ("virtualmachines", "virtualmachineinstancemigrations", "kubevirts")
     ),
-    Listing("virtualization/launchers", "v1", "pods", labels=machines.LAUNCHERS),
+    Listing("virtualization/launchers", "v1", "pods", labels=vmis.LAUNCHERS),
 ]
 """Objects that own or migrate VMIs; read only if the cluster has VMIs."""
 PRODUCT = [

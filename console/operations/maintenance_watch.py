@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from console.operations.errors import OperationError
-from kube.door.api import Api, absent_ok
-from kube.door.api_errors import Rejected
-from kube.door.concurrent_requests import together
-from kube.door.list_watch import Change, follow, merged
+from kube.client.api import Api, absent_ok
+from kube.client.api_errors import Rejected
+from kube.client.concurrent_requests import together
+from kube.client.list_watch import Change, follow, merged
 from kube.maintenance.groups import GROUPS, Group
 from kube.maintenance.lookup import knows_no_selector
 from kube.maintenance.objects import node_name

@@ -9,11 +9,11 @@ from datetime import datetime, timezone
 from http import HTTPStatus
 
 from console.operations.errors import Refusal
-from kube.certificates import holders
+from kube.certificates import certificate_objects
 from kube.certificates.components import COMPONENTS, LABEL
-from kube.door.api import Api
-from kube.door.api_errors import NotFound
-from kube.door.paging import pages
+from kube.client.api import Api
+from kube.client.api_errors import NotFound
+from kube.client.paging import pages
 from kube.paths import Object
 from kube.times import timestamp
 
@@ -31,11 +31,11 @@ async def certificates(api: Api) -> list[Object]:
 
 
 def _entries(publication: Object) -> list[Object]:
-    component = COMPONENTS.get(holders.component_of(publication) or "")
-    if component is None or holders.name_of(publication) != component.publication:
+    component = COMPONENTS.get(certificate_objects.component_of(publication) or "")
+    if component is None or certificate_objects.name_of(publication) != component.publication:
         return []
     where = {"component": component.name, "namespace": publication["metadata"]["namespace"]}
-    return [{**where, **held.as_data()} for held in holders.remembered(publication).values()]
+    return [{**where, **held.as_data()} for held in certificate_objects.remembered(publication).values()]
 
 
 async def renew(api: Api, name: str) -> Object:
@@ -50,9 +50,9 @@ async def renew(api: Api, name: str) -> Object:
         places = ", ".join(map(_full, found))
         raise Refusal(HTTPStatus.CONFLICT, f"there are several certificates {name}", f"name one of {places}")
     (entry,) = found
-    asked = {"metadata": {"annotations": {holders.RENEW: timestamp(datetime.now(timezone.utc))}}}
+    asked = {"metadata": {"annotations": {certificate_objects.RENEW: timestamp(datetime.now(timezone.utc))}}}
     try:
-        await api.patch(holders.secrets_path(entry["namespace"], entry["secret"]), asked)
+        await api.patch(certificate_objects.secrets_path(entry["namespace"], entry["secret"]), asked)
     except NotFound:
         message, remedy = f"the Secret {_full(entry)} is gone", "it is made again by itself"
         raise Refusal(HTTPStatus.NOT_FOUND, message, remedy) from None

@@ -9,10 +9,10 @@ from http import HTTPStatus
 
 from console.operations.errors import OperationError, Refusal
 from console.operations.run_reports import step_word
-from kube.door.api import Api, absent_ok
-from kube.door.api_errors import NotFound
-from kube.door.list_watch import follow
-from kube.door.paging import pages
+from kube.client.api import Api, absent_ok
+from kube.client.api_errors import NotFound
+from kube.client.list_watch import follow
+from kube.client.paging import pages
 from kube.mutex.objects import PLURALS, RETRY, ROOT, RUN, collection, full_name, path
 from kube.mutex.run_record import is_resumed, record_of
 from kube.paths import Object

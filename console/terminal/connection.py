@@ -10,8 +10,8 @@ from typing import TypeVar
 import click
 
 from console.terminal.options import Access, access
-from kube.door.api import Api
-from kube.door.api_errors import ApiError, Denied, Unavailable
+from kube.client.api import Api
+from kube.client.api_errors import ApiError, Denied, Unavailable
 
 T = TypeVar("T")
 

@@ -11,10 +11,10 @@ import click
 from console.operations.errors import NoResult, OperationError
 from console.terminal.escaping import escaped
 from console.terminal.options import access
-from kube.door.api_errors import ApiError, Unavailable
+from kube.client.api_errors import ApiError, Unavailable
 
 if TYPE_CHECKING:
-    from kube.door.sync_client import Cluster
+    from kube.client.sync_client import Cluster
 
 INTERRUPTED = 130
 """Exit status of a program that Ctrl-C ended: 128 + SIGINT, as shells expect."""
@@ -51,7 +51,7 @@ def goes_on(rest: Callable[[], str]) -> None:
 def door() -> Iterator[Cluster]:
     """Yield a client for the cluster that the command line names. An `ApiError` in the block becomes `NoResult`."""
     from console.terminal.connection import sentence
-    from kube.door.sync_client import Cluster  # slow import, needed only with a cluster
+    from kube.client.sync_client import Cluster  # slow import, needed only with a cluster
 
     try:
         cluster = Cluster(*access())

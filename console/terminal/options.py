@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from click.core import ParameterSource
 
-from console.terminal.values import Account, Duration, Name, Url
+from console.terminal.param_types import Account, Duration, Name, Url
 from kube.paths import NAMESPACE
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -161,7 +161,7 @@ def check_timeout(*, wait: bool, remedy: str) -> None:
 
 
 def target_options(command: Decorated) -> Decorated:
-    """Add the options of `console.operations.replaying.Wanted`."""
+    """Add the options of `console.operations.replay_runner.Wanted`."""
     functions = click.option(
         "--function",
         "functions",

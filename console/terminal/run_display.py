@@ -9,11 +9,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from console.operations.describing import age
+from console.operations.descriptions import age
 from console.operations.run_reports import DONE, NOW, STOPPED, WAITING
-from console.terminal.display import headed
+from console.terminal.maintenance_display import headed
 from kube.mutex.jobs import Outcome
-from kube.words import counted
+from kube.text_limits import counted
 
 Report = Mapping[str, Any]
 COLORS = {"Failed": "red", "Invalid": "red", "Finished": "green", "Waiting": "", "New": ""}

@@ -14,12 +14,12 @@ import click
 from cloudevents.core.base import BaseCloudEvent
 
 from console.terminal.escaping import escaped
-from eventing.deadletters import DeadLetter
+from eventing.dead_letters import DeadLetter
 from eventing.event_types import short
 from eventing.journal.entries import Attempt, Entry, maintenance_of
 from eventing.journal.tree import Branch, Tree, missing
-from eventing.wire import structured
-from kube.words import counted
+from eventing.http_binding import structured
+from kube.text_limits import counted
 
 SLOW = 1.0
 """Seconds after which a hop or an attempt is highlighted, because no function should take longer."""

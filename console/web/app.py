@@ -13,21 +13,21 @@ from collections.abc import Sequence
 from flask import Flask, Response, redirect, url_for
 from werkzeug.wrappers import Response as AnyResponse
 
-from console.web.acting import Acting
+from console.web.maintenance_views import Acting
 from console.web.audit import audit
 from console.web.callers import Identify
 from console.web.context import Context
-from console.web.event_pages import EventPages
-from console.web.faults import show_errors
-from console.web.live import Live
-from console.web.pages import Pages
+from console.web.event_views import EventPages
+from console.web.error_pages import show_errors
+from console.web.cluster_state import Live
+from console.web.node_views import Pages
 from console.web.protection import protect
-from console.web.redriving import Redriving
-from console.web.run_pages import RunPages
+from console.web.redrive_views import Redriving
+from console.web.run_views import RunPages
 from eventing.journal.store import Journal
-from kube.door.api_errors import ApiError
-from kube.door.sync_client import Cluster
-from kube.words import counted
+from kube.client.api_errors import ApiError
+from kube.client.sync_client import Cluster
+from kube.text_limits import counted
 
 OLD_SECONDS = 60.0
 """The console is not ready if its data was last confirmed longer ago than this."""

@@ -18,7 +18,7 @@ from werkzeug.exceptions import HTTPException
 
 from console.web.context import Context
 from eventing.logs import JsonLines
-from kube.door.api_errors import ApiError
+from kube.client.api_errors import ApiError
 
 ACTIONS = {"start": "node", "stop": "node", "redrive": "letter"}
 """Actions that need a confirmation: endpoint → form field that names the objects."""

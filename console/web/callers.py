@@ -27,10 +27,10 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 from flask import Request
 
-from kube.door.access_reviews import Right, may, refusal, whoami
-from kube.door.api import Api
-from kube.door.api_errors import Denied
-from kube.door.concurrent_requests import together
+from kube.client.access_reviews import Right, may, refusal, whoami
+from kube.client.api import Api
+from kube.client.api_errors import Denied
+from kube.client.concurrent_requests import together
 from kube.maintenance.groups import Group
 from kube.mutex.objects import PLURALS, ROOT, RUN
 

@@ -13,12 +13,12 @@ from werkzeug.exceptions import NotFound
 
 from console.operations import upgrade_runs
 from console.web.callers import Caller, Identify, to_see
-from console.web.live import Live, State
+from console.web.cluster_state import Live, State
 from eventing.journal.store import Journal
-from kube.door.access_reviews import Right
-from kube.door.api import Api
-from kube.door.api_errors import ApiError
-from kube.door.sync_client import Cluster
+from kube.client.access_reviews import Right
+from kube.client.api import Api
+from kube.client.api_errors import ApiError
+from kube.client.sync_client import Cluster
 from kube.virtualization import lookup as virtualization
 
 KNOWN_SECONDS = 10.0

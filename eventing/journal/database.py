@@ -17,8 +17,8 @@ from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, Operatio
 
 from eventing.journal import migrations
 from eventing.journal.migrations import OlderVersion, WrongVersion
-from eventing.journal.one_tries import CROWDED_SECONDS, OneTries
-from eventing.wire import BadEvent
+from eventing.journal.fail_fast_lock import CROWDED_SECONDS, OneTries
+from eventing.http_binding import BadEvent
 
 CHECK_SECONDS = 1.0
 """Seconds between a writer's checks for a migration by a newer release.

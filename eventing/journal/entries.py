@@ -14,10 +14,10 @@ from typing import Any
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
-from eventing.deadletters import DeadLetter, dead_letter_of
+from eventing.dead_letters import DeadLetter, dead_letter_of
 from eventing.events import ATTEMPTS_MADE, SOURCE
-from eventing.subjects import SUBJECTS
-from eventing.wire import BadEvent
+from eventing.object_extensions import SUBJECTS
+from eventing.http_binding import BadEvent
 
 LONGEST, HIGHEST_STATUS = 1e6, 999
 """Maximum seconds and maximum status of an attempt; greater values are rejected."""

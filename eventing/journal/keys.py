@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing.deadletters import dead_letter_of
+from eventing.dead_letters import dead_letter_of
 from eventing.journal.entries import Attempt
-from eventing.wire import BadEvent
+from eventing.http_binding import BadEvent
 
 LONGEST_KEY = 512
 """Maximum bytes of each key of an event or attempt; a PostgreSQL index row holds at most 2,700 bytes.

@@ -17,7 +17,7 @@ from sqlalchemy import Row, Select, func, select
 
 from eventing.journal.entries import Query
 from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS
-from eventing.journal.searching import selected
+from eventing.journal.query_builder import selected
 from eventing.journal.sizes import ATTEMPT_SIZE
 
 HEAD = 4096

@@ -24,10 +24,10 @@ from eventing.journal import listing, pruning
 from eventing.journal.database import PRUNING, REDRIVING, BadData, Database, JournalError
 from eventing.journal.entries import EARLIEST, LATEST, Attempt, Entry, Query, maintenance_of, node_of
 from eventing.journal.keys import LONGEST_KEY, attempt_keys, event_keys
-from eventing.journal.portions import ROOM, portions
+from eventing.journal.batching import ROOM, portions
 from eventing.journal.pruning import ANYBODY, OTHERS, delete_oldest
 from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS
-from eventing.journal.searching import selected
+from eventing.journal.query_builder import selected
 from eventing.journal.sizes import ATTEMPT_SIZE, EVENT_SIZE
 
 __all__ = ["Attempt", "BadData", "Entry", "Journal", "JournalError", "Query"]

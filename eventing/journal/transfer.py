@@ -18,8 +18,8 @@ from cloudevents.core.v1.event import CloudEvent
 from eventing.events import ATTEMPTS_MADE
 from eventing.journal.entries import Attempt, Entry, Query, attempts_event, attempts_in, moment
 from eventing.journal.keys import attempt_keys, event_keys
-from eventing.journal.portions import TOGETHER, portions
-from eventing.wire import STRUCTURED, BadEvent, received, structured
+from eventing.journal.batching import TOGETHER, portions
+from eventing.http_binding import STRUCTURED, BadEvent, received, structured
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from eventing.deadletters import DeadLetter
+from eventing.dead_letters import DeadLetter
 from eventing.events import SOURCE
 from eventing.journal.entries import Attempt, Entry, maintenance_of
 from eventing.subscriptions import subscribers

@@ -24,15 +24,15 @@ from eventing import logs
 from eventing.local import ingress, manifests, posting, sources, triggers
 from eventing.local.delivery import Delivery
 from eventing.local.manifests import Document, ManifestError
-from eventing.local.measures import Measures
+from eventing.local.metrics import Measures
 from eventing.local.outbox import Outbox
-from eventing.local.outlet import Outlet
+from eventing.local.source_sink import Outlet
 from eventing.local.sources import Source
 from eventing.local.triggers import Trigger
 from eventing.logs import log
 from eventing.urls import host_and_port, is_url
-from kube.door.api import Api
-from kube.door.api_errors import Unavailable
+from kube.client.api import Api
+from kube.client.api_errors import Unavailable
 
 
 @dataclass(frozen=True)

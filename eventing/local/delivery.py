@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from eventing import deadletters
+from eventing import dead_letters
 from eventing.event_types import KNOWN
 from eventing.events import TICK
 from eventing.local.envelope import Envelope
-from eventing.local.measures import Measures
+from eventing.local.metrics import Measures
 from eventing.local.outbox import Failure, Outbox, PendingDelivery
 from eventing.local.posting import Outcome, post
 from eventing.local.triggers import Trigger
@@ -212,7 +212,7 @@ class Delivery:
         if trigger.policy.dead_letters is None:
             self._failed(pending, trigger, event, Outcome(failure.code))
             return
-        letter = event.extended(deadletters.extensions(failure.destination, failure.code, failure.data))
+        letter = event.extended(dead_letters.extensions(failure.destination, failure.code, failure.data))
         sink, backoff = trigger.policy.dead_letters, pauses(FIRST_PAUSE, LONGEST_PAUSE)
         while not (outcome := await self._attempt(trigger, sink, letter, self._letters[sink])).accepted:
             if not outcome.retryable:

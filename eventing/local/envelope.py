@@ -9,10 +9,10 @@ from urllib.parse import quote, unquote
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import traces, wire
+from eventing import trace_context, http_binding
 
 CONTENT_TYPE = "content-type"
-TRACE = traces.EXTENSION
+TRACE = trace_context.EXTENSION
 HEADER_NAME = re.compile(r"[a-z0-9-]+")
 LONGEST_VALUE, MOST_HEADERS = 8000, 64
 """Maximum characters of a header value, and maximum number of headers.
@@ -71,13 +71,13 @@ def received(headers: Mapping[str, str], body: bytes) -> Envelope:
     A trace that is only in the plain `traceparent` header becomes the extension.
     """
     try:
-        envelope = sealed(wire.received(headers, body))
+        envelope = sealed(http_binding.received(headers, body))
     except UnicodeEncodeError:
-        raise wire.BadEvent("an attribute has characters that are no text") from None
+        raise http_binding.BadEvent("an attribute has characters that are no text") from None
     lowered = {name.lower(): value for name, value in headers.items()}
-    if wire.media_type(lowered.get(CONTENT_TYPE, "")) != wire.STRUCTURED:
+    if http_binding.media_type(lowered.get(CONTENT_TYPE, "")) != http_binding.STRUCTURED:
         envelope = Envelope(envelope.headers, body)  # the original bytes: serializing again could change them
-    if traces.FORM.fullmatch(lowered.get(TRACE, "")) and envelope.attribute(TRACE) is None:
+    if trace_context.FORM.fullmatch(lowered.get(TRACE, "")) and envelope.attribute(TRACE) is None:
         envelope = envelope.extended({TRACE: lowered[TRACE]})
     _check_sendable(envelope)
     return envelope
@@ -89,15 +89,15 @@ def _check_sendable(envelope: Envelope) -> None:
     An event in structured mode may have attributes that do not fit into a header.
     """
     if len(envelope.headers) > MOST_HEADERS:
-        raise wire.BadEvent(f"{len(envelope.headers)} attributes; at most {MOST_HEADERS} are taken")
+        raise http_binding.BadEvent(f"{len(envelope.headers)} attributes; at most {MOST_HEADERS} are taken")
     for name, value in envelope.headers.items():
         if not HEADER_NAME.fullmatch(name) or not (value.isascii() and value.isprintable()):
-            raise wire.BadEvent(f"attribute {name!r} cannot be a header")
+            raise http_binding.BadEvent(f"attribute {name!r} cannot be a header")
         if len(value) > LONGEST_VALUE:
-            raise wire.BadEvent(f"attribute {name!r} is over {LONGEST_VALUE} characters")
+            raise http_binding.BadEvent(f"attribute {name!r} is over {LONGEST_VALUE} characters")
 
 
 def sealed(event: BaseCloudEvent) -> Envelope:
     """Convert an event of this project into an envelope."""
-    message = wire.binary(event)
+    message = http_binding.binary(event)
     return Envelope(message.headers, message.body)

@@ -10,9 +10,9 @@ from aiohttp import web
 
 from eventing.local import envelope
 from eventing.local.envelope import Envelope
-from eventing.local.measures import Measures
+from eventing.local.metrics import Measures
 from eventing.logs import log
-from eventing.wire import BODY_LIMIT, BadEvent, TooLarge
+from eventing.http_binding import BODY_LIMIT, BadEvent, TooLarge
 
 Accept = Callable[[Envelope], None]
 Waiting = Callable[[], list[str]]

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 import aiohttp
 
-from eventing import deadletters, traces
+from eventing import dead_letters, trace_context
 from eventing.local import envelope as envelopes
 from eventing.local.envelope import TRACE, Envelope
-from eventing.wire import BadEvent
+from eventing.http_binding import BadEvent
 
 RETRYABLE = {404, 408, 409, 429}
 """Statuses that are retried in addition to 5xx: Knative's `SelectiveRetry`."""
@@ -62,7 +62,7 @@ class Outcome:
     @property
     def data(self) -> str:
         """Return the body encoded for `knativeerrordata`."""
-        return deadletters.encoded(self.text)
+        return dead_letters.encoded(self.text)
 
 
 def session() -> aiohttp.ClientSession:
@@ -82,7 +82,7 @@ async def _answer(client: aiohttp.ClientSession, url: str, event: Envelope, time
     """Post the event with `Prefer: reply`, as Knative does, and classify the response."""
     headers = {**event.headers, "prefer": "reply"}
     trace = event.attribute(TRACE) or ""
-    if traces.FORM.fullmatch(trace):  # other text identifies no span, and may be invalid in a header
+    if trace_context.FORM.fullmatch(trace):  # other text identifies no span, and may be invalid in a header
         headers[TRACE] = trace
     limit = aiohttp.ClientTimeout(total=timeout)
     try:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from eventing.local import apisource, containersource, pingsource
+from eventing.local import api_server_source, container_source, ping_source
 from eventing.local.manifests import Document
-from eventing.local.outlet import Outlet
+from eventing.local.source_sink import Outlet
 
 
 class Source(Protocol):
@@ -25,9 +25,9 @@ def read(documents: Iterable[Document], kubeconfig: str | None) -> list[Source]:
     sources: list[Source] = []
     for document in documents:
         if document.kind == "ApiServerSource":
-            sources += apisource.read(document)
+            sources += api_server_source.read(document)
         elif document.kind == "PingSource":
-            sources.append(pingsource.read(document))
+            sources.append(ping_source.read(document))
         elif document.kind == "ContainerSource":
-            sources.append(containersource.read(document, kubeconfig))
+            sources.append(container_source.read(document, kubeconfig))
     return sources

@@ -1,6 +1,6 @@
 """PodSource as a program: `python -m eventing.podsource`. A ContainerSource runs it; it emits to `$K_SINK`.
 
-If `$PORT` is set, it serves health checks and metrics at this port (`eventing.podsource.http_pages`).
+If `$PORT` is set, it serves health checks and metrics at this port (`eventing.podsource.http_endpoints`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 from contextlib import AsyncExitStack
 
 from eventing import logs
-from eventing.podsource.http_pages import serving
+from eventing.podsource.http_endpoints import serving
 from eventing.podsource.sender import Sender
-from eventing.podsource.tasks import Tasks
+from eventing.podsource.task_supervisor import Tasks
 from eventing.podsource.watcher import PodSource
-from kube.door.api import Api
+from kube.client.api import Api
 
 
 async def main() -> None:

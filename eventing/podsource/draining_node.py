@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from eventing.events import Reference
-from eventing.podsource.turns import Room
+from eventing.podsource.hint_scheduler import Room
 from kube.budgets import Budget, admitted, covers, goes_beside, plan
 from kube.maintenance import drain_flags
 from kube.maintenance import objects as m

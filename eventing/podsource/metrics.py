@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from prometheus_client import Counter, Gauge
 
-from kube.door.api_errors import ApiError
-from kube.door.list_watch import Witness
+from kube.client.api_errors import ApiError
+from kube.client.list_watch import Witness
 
 HINTS = Counter("nodemaintenance_podsource_hints_total", "Hints that the sink accepted", ["type"])
 FAILURES = Counter(

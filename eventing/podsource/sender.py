@@ -19,10 +19,10 @@ import aiohttp
 
 from eventing.events import Reference, event
 from eventing.podsource.metrics import HINTS
-from eventing.podsource.tasks import Tasks
+from eventing.podsource.task_supervisor import Tasks
 from eventing.signatures import signed
 from eventing.sinks import identity, trust
-from eventing.wire import binary
+from eventing.http_binding import binary
 from kube.backoff import pauses
 
 COALESCE_SECONDS = 0.5

@@ -19,15 +19,15 @@ from contextlib import aclosing
 from eventing import events
 from eventing.podsource.draining_node import DrainingNode
 from eventing.podsource.metrics import NODES, Counted, Relisted
-from eventing.podsource.openings import Openings
+from eventing.podsource.budget_tracker import Openings
 from eventing.podsource.sender import Sender
-from eventing.podsource.tasks import Tasks
-from eventing.podsource.turns import Told
+from eventing.podsource.task_supervisor import Tasks
+from eventing.podsource.hint_scheduler import Told
 from kube.backoff import pauses
 from kube.budgets import BUDGETS
-from kube.door.api import Api
-from kube.door.api_errors import NotFound
-from kube.door.list_watch import follow
+from kube.client.api import Api
+from kube.client.api_errors import NotFound
+from kube.client.list_watch import follow
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, Group
 from kube.paths import Object, pods_on

@@ -15,11 +15,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from eventing.deadletters import original
+from eventing.dead_letters import original
 from eventing.journal.entries import REDRIVE, Attempt, Entry, Structured
-from eventing.replay.again import NoAnswer, post
+from eventing.replay.function_client import NoAnswer, post
 from eventing.sinks import identity
-from eventing.wire import BadEvent, received, structured
+from eventing.http_binding import BadEvent, received, structured
 
 if TYPE_CHECKING:
     from requests import Response

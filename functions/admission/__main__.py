@@ -14,9 +14,9 @@ from pathlib import Path
 
 from eventing import logs
 from functions.admission.endpoints import pages
-from functions.admission.watched import Watched
-from functions.serving.secure import serving, until_told
-from kube.door.api import Api
+from functions.admission.watch_cache import Watched
+from functions.serving.https_server import serving, until_told
+from kube.client.api import Api
 
 FOLDER = "/etc/admission"
 YOUNG = 200_000

@@ -11,11 +11,11 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, Counter, Histogram, generate_latest
 
 from functions.admission.validate import validate
-from functions.admission.watched import Watched
+from functions.admission.watch_cache import Watched
 from kube.admission.reviews import BadReview, Question, question
-from kube.door.api import Api
-from kube.door.api_errors import ApiError
-from kube.door.deadline import within
+from kube.client.api import Api
+from kube.client.api_errors import ApiError
+from kube.client.deadline import within
 from kube.paths import Object
 
 BODY_LIMIT = 4 * 1024 * 1024

@@ -13,13 +13,13 @@ import asyncio
 import logging
 from datetime import datetime, timezone
 
-from functions.admission.watched import Watched
+from functions.admission.watch_cache import Watched
 from kube.admission import refusals
 from kube.admission.reviews import Question, answer
 from kube.admission.warnings import sole_control_plane, warnings
-from kube.door.api import Api, absent_ok
-from kube.door.api_errors import ApiError
-from kube.door.concurrent_requests import together
+from kube.client.api import Api, absent_ok
+from kube.client.api_errors import ApiError
+from kube.client.concurrent_requests import together
 from kube.maintenance import objects as m
 from kube.maintenance import quorum
 from kube.maintenance.lookup import control_plane

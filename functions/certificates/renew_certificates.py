@@ -17,13 +17,13 @@ from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, marks
+from eventing import events, replay_extensions
 from functions.certificates.metrics import PICTURES
 from functions.certificates.settings import Settings
 from functions.failures import Retry
-from functions.hints import LookingAtState
-from kube.door.api_errors import Conflict, NotFound, Unavailable
-from kube.door.sync_client import Cluster
+from functions.pass_strategies import LookingAtState
+from kube.client.api_errors import Conflict, NotFound, Unavailable
+from kube.client.sync_client import Cluster
 
 CONSUMES = (events.TICK, events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
 EMITS = ()
@@ -35,12 +35,12 @@ def renew_certificates(event: BaseCloudEvent, cluster: Cluster) -> list[BaseClou
 
     Raises `Retry` if a retry may succeed.
     """
-    from functions.certificates.survey import dates, renewed
+    from functions.certificates.renewal_pass import dates, renewed
 
     now = datetime.now(timezone.utc)
     is_tick = event.get_type() == events.TICK
     found = cluster.run(renewed(cluster.api, Settings.of(os.environ), now, is_tick=is_tick))
-    if not marks.is_replay(event):
+    if not replay_extensions.is_replay(event):
         PICTURES.update(dates(found.states), found.unread)
     if any(isinstance(error, Conflict | NotFound | Unavailable) for error in found.errors):
         raise Retry("; ".join(error.message for error in found.errors))

@@ -17,15 +17,15 @@ from http import HTTPStatus
 from math import inf
 from typing import NamedTuple
 
-from functions.announcing import refusal
+from functions.kubernetes_events import refusal
 from functions.certificates.metrics import FAILURES, RENEWALS
-from kube.certificates import announcements, holders, lookup, planning
-from kube.certificates.announcements import FAILED, NAMELESS, RENEWED, Notice
+from kube.certificates import kubernetes_events, certificate_objects, lookup, planning
+from kube.certificates.kubernetes_events import FAILED, NAMELESS, RENEWED, Notice
 from kube.certificates.components import LABEL
 from kube.certificates.state import State, is_crowded, misnamed, nameless
 from kube.certificates.writes import ISSUED, MADE, SHARED, TAKEN, Write
-from kube.door.api import Api
-from kube.door.api_errors import ApiError, Conflict, Denied, Rejected, Unavailable
+from kube.client.api import Api
+from kube.client.api_errors import ApiError, Conflict, Denied, Rejected, Unavailable
 from kube.paths import Object
 
 TEXTS = {
@@ -171,7 +171,7 @@ async def announce(api: Api, namespace: str, notices: Iterable[Notice], now: dat
     recorded.
     """
     for notice in notices:
-        call = refusal(api, announcements.event(namespace, notice, now))
+        call = refusal(api, kubernetes_events.event(namespace, notice, now))
         try:
             error = await asyncio.wait_for(call, ANNOUNCEMENT_SECONDS)
         except asyncio.TimeoutError:
@@ -185,19 +185,19 @@ def _remarks(state: State, now: datetime) -> Iterator[Notice]:
     """Yield a notice for each problem with the current Secrets that an administrator should know."""
     wrong = misnamed(state)
     for name, names in wrong.items():
-        text = f"no DNS name and no address in the annotation {holders.NAMES}: {', '.join(names)}"
+        text = f"no DNS name and no address in the annotation {certificate_objects.NAMES}: {', '.join(names)}"
         yield Notice(("Secret", name), NAMELESS, text)
     for name in nameless(state) - wrong.keys():
-        text = f"say in the annotation {holders.NAMES} what its server is reached by"
+        text = f"say in the annotation {certificate_objects.NAMES} what its server is reached by"
         yield Notice(("Secret", name), NAMELESS, text)
     if state.is_cut:
-        text = f"{holders.STATUS} has more Secrets that are not there: {lookup.MOST_SECRETS} a component are made again"
+        text = f"{certificate_objects.STATUS} has more Secrets that are not there: {lookup.MOST_SECRETS} a component are made again"
         yield Notice(("ConfigMap", state.component.publication), FAILED, text)
-    if state.authority and holders.is_asked_for(state.authority) and is_crowded(state, now):
-        text = f"clients read enough of them: renewed again when one expires, or is taken out of {holders.TRUSTED}"
+    if state.authority and certificate_objects.is_asked_for(state.authority) and is_crowded(state, now):
+        text = f"clients read enough of them: renewed again when one expires, or is taken out of {certificate_objects.TRUSTED}"
         yield Notice(("Secret", state.component.authority), FAILED, text)
 
 
 def _serial(state: State, name: str) -> str:
-    found = next((secret for secret in state.secrets if holders.name_of(secret) == name), None)
-    return holders.held(found, state.known, state.component).serial if found else ""
+    found = next((secret for secret in state.secrets if certificate_objects.name_of(secret) == name), None)
+    return certificate_objects.held(found, state.known, state.component).serial if found else ""

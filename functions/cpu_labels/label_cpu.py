@@ -25,12 +25,12 @@ from eventing import events
 from eventing.event_types import REFERENCES
 from eventing.events import Reference
 from eventing.signatures import is_ours
-from eventing.wire import BadEvent
-from functions.cpu_labels.announcing import TOLD, announce
-from functions.cpu_labels.relabelling import Relabelled, relabelled
-from functions.data import data_of
+from eventing.http_binding import BadEvent
+from functions.cpu_labels.kubernetes_events import TOLD, announce
+from functions.cpu_labels.label_patching import Relabelled, relabelled
+from functions.event_data import data_of
 from functions.failures import Retry
-from functions.hints import LookingAtState, Subject
+from functions.pass_strategies import LookingAtState, Subject
 from functions.installs import CLAIMS, acts
 from kube.cpu import capabilities, hyperconverged, lookup, node_patch
 from kube.cpu.capabilities import Input
@@ -38,11 +38,11 @@ from kube.cpu.hyperconverged import Settings
 from kube.cpu.lookup import Page
 from kube.cpu.node_patch import Node
 from kube.cpu.problems import Problem
-from kube.door.api_errors import ApiError
-from kube.door.discovery import has_kubevirt
-from kube.door.sync_client import Cluster
+from kube.client.api_errors import ApiError
+from kube.client.discovery import has_kubevirt
+from kube.client.sync_client import Cluster
 from kube.paths import NAMESPACE, Object
-from kube.words import counted
+from kube.text_limits import counted
 
 CONSUMES = (events.TICK, *REFERENCES, events.LABELS_DUE)
 EMITS = (events.LABELS_DUE,)

@@ -18,21 +18,21 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.signatures import is_ours
-from functions.data import data_of
+from functions.event_data import data_of
 from functions.failures import Failed, Retry
 from functions.installs import acts
-from functions.maintenance.disrupting import disrupting
-from functions.maintenance.subject import failed, log_about, node_of, read_maintenance, reference_of
-from kube.door.api import Api, absent_ok
-from kube.door.api_errors import Conflict, NotFound
-from kube.door.eviction_batch import orphans
-from kube.door.paging import Listed
-from kube.door.sync_client import Cluster
+from functions.maintenance.quorum_lease import disrupting
+from functions.maintenance.event_objects import failed, log_about, node_of, read_maintenance, reference_of
+from kube.client.api import Api, absent_ok
+from kube.client.api_errors import Conflict, NotFound
+from kube.client.eviction_batch import orphans
+from kube.client.paging import Listed
+from kube.client.sync_client import Cluster
 from kube.maintenance import drain_flags, leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.lookup import maintenances, pods_on_node
-from kube.maintenance.shown import Looked
+from kube.maintenance.node_snapshot import Looked
 from kube.nodes import Node, is_closed, is_labelled_for, labelled_for, node_path
 from kube.paths import Object, segment
 from kube.pods import Pod

@@ -10,8 +10,8 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.maintenance.cordon_and_taint import again, close, given_up
-from functions.maintenance.subject import log_about, reference_of
-from kube.door.sync_client import Cluster
+from functions.maintenance.event_objects import log_about, reference_of
+from kube.client.sync_client import Cluster
 from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.objects import Maintenance, group
 from kube.nodes import Node, cordon_patch, is_cordoned

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.data import data_of
-from functions.maintenance.subject import is_active, node_of, read_active, read_maintenance, reference_of
-from functions.patching import patch_node
-from kube.door.api import absent_ok
-from kube.door.sync_client import Cluster
+from functions.event_data import data_of
+from functions.maintenance.event_objects import is_active, node_of, read_active, read_maintenance, reference_of
+from functions.node_patching import patch_node
+from kube.client.api import absent_ok
+from kube.client.sync_client import Cluster
 from kube.maintenance.objects import Maintenance
 from kube.nodes import Node, is_labelled_for, node_path
 from kube.paths import Object

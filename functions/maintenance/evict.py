@@ -15,24 +15,24 @@ from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, marks
-from functions.data import data_of, version_of
+from eventing import events, replay_extensions
+from functions.event_data import data_of, version_of
 from functions.failures import Failed
 from functions.installs import acts
-from functions.maintenance.batches import SPOKEN_OF, LateEvictions, LookingAtPods, tell, told_blocked
-from functions.maintenance.subject import active, node_of, reference_of
+from functions.maintenance.eviction_reports import SPOKEN_OF, LateEvictions, LookingAtPods, tell, told_blocked
+from functions.maintenance.event_objects import active, node_of, reference_of
 from kube.budgets import AT_WORK, Blocked, identity, plan
-from kube.door.api import Api
-from kube.door.eviction_batch import budgets_over, evict_batches, granted_late, orphans
-from kube.door.paging import Listed
-from kube.door.sync_client import Cluster
+from kube.client.api import Api
+from kube.client.eviction_batch import budgets_over, evict_batches, granted_late, orphans
+from kube.client.paging import Listed
+from kube.client.sync_client import Cluster
 from kube.evictions import Batch
-from kube.launcher_requests import request, worded
-from kube.maintenance import drain_flags, eviction_pauses
+from kube.evacuation_requests import request, worded
+from kube.maintenance import drain_flags, eviction_backoff
 from kube.maintenance.blocked_pods import summary
 from kube.maintenance.lookup import pods_on_node
 from kube.maintenance.objects import Maintenance, group, is_told_drained
-from kube.maintenance.shown import Looked
+from kube.maintenance.node_snapshot import Looked
 from kube.nodes import Node, is_closed
 from kube.paths import Object
 from kube.pods import DrainOptions, Sorted, is_terminating, uid
@@ -70,7 +70,7 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     options = drain_flags.options_of(maintenance)
     pods, budgets, version = cluster.run(_waiting(cluster.api, name, event, listed, options))
     if not pods.leaving:
-        late = Batch(evicted=[] if marks.is_replay(event) else cluster.run(granted_late(cluster.api, name)))
+        late = Batch(evicted=[] if replay_extensions.is_replay(event) else cluster.run(granted_late(cluster.api, name)))
         if is_told_drained(maintenance) and not late.evicted:
             return []  # a late hint: the status reports the drained node already
         tell(maintenance, late, event)
@@ -78,17 +78,17 @@ def evict(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
         data = {**told, "podsVersion": version, **Looked.at(maintenance, is_closed=True).as_data()}
         return [events.event(events.NODE_DRAINED, "evict", reference, name, cause=event, data=data)]
     now = datetime.now(timezone.utc)
-    due, resting = eviction_pauses.parted(drain_flags.going(pods, options), maintenance, now)
+    due, resting = eviction_backoff.parted(drain_flags.going(pods, options), maintenance, now)
     planned, is_tick = plan(due, budgets.items, options), event.get_type() == events.NODE_TAINTED
-    requested = request(planned, due, lambda item: is_tick or not eviction_pauses.was_blocked(item, maintenance))
+    requested = request(planned, due, lambda item: is_tick or not eviction_backoff.was_blocked(item, maintenance))
     host = os.environ.get("HOSTNAME", "")  # the name of the pod that runs this process
-    sending = evict_batches(cluster.api, planned, due, node=name, host=host, own_only=marks.is_replay(event))
+    sending = evict_batches(cluster.api, planned, due, node=name, host=host, own_only=replay_extensions.is_replay(event))
     batch = cluster.run(sending)
-    if batch.under_way and not marks.is_dry_run(event):
+    if batch.under_way and not replay_extensions.is_dry_run(event):
         LATE.expect(event, maintenance, cluster)
     batch.blocked = worded(batch.blocked, requested)
     more = _more(batch, maintenance, host)
-    dated = eviction_pauses.dated(batch.blocked, maintenance, now)
+    dated = eviction_backoff.dated(batch.blocked, maintenance, now)
     batch.blocked = [*dated, *resting, *drain_flags.refused(pods, options)]
     tell(maintenance, batch, event)
     flags = ("more",) if more else ()
@@ -154,13 +154,13 @@ def _more(batch: Batch, maintenance: Maintenance, host: str = "") -> bool:
     Without progress, those pods count as blocked; so do undecided pods that the status already reports as blocked.
     Updates `batch.blocked` accordingly. `host` is the name of the pod that runs this process.
     """
-    undecided = [item for item in batch.blocked if item.reason in eviction_pauses.UNDECIDED]
+    undecided = [item for item in batch.blocked if item.reason in eviction_backoff.UNDECIDED]
     if not (batch.evicted or batch.gone or batch.under_way):
         for pod in batch.unsent:
             message = LAST if pod["metadata"]["name"] == host else NO_TIME
             batch.blocked.append(Blocked(identity(pod), "NoTime", message))
         return False
-    new = [item for item in undecided if not eviction_pauses.was_blocked(item, maintenance)]
+    new = [item for item in undecided if not eviction_backoff.was_blocked(item, maintenance)]
     batch.blocked = [item for item in batch.blocked if item not in new]
     return bool(new or batch.unsent)
 

@@ -17,17 +17,17 @@ from typing import Any
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from eventing.wire import BadEvent
-from functions.data import data_of, is_text, metadata_of
-from functions.hints import LookingForChanges
+from eventing.http_binding import BadEvent
+from functions.event_data import data_of, is_text, metadata_of
+from functions.pass_strategies import LookingForChanges
 from functions.installs import acts
-from functions.maintenance.announcing import announce_on_node, announced
-from functions.maintenance.subject import is_active, log_about
-from kube.door.api import absent_ok
-from kube.door.api_errors import Conflict, NotFound
-from kube.door.sync_client import Cluster
+from functions.maintenance.kubernetes_events import announce_on_node, announced
+from functions.maintenance.event_objects import is_active, log_about
+from kube.client.api import absent_ok
+from kube.client.api_errors import Conflict, NotFound
+from kube.client.sync_client import Cluster
 from kube.maintenance import objects as m
-from kube.maintenance.eviction_pauses import is_resting
+from kube.maintenance.eviction_backoff import is_resting
 from kube.maintenance.groups import GROUPS
 from kube.maintenance.lookup import of_holder, undeleted
 from kube.nodes import Node, in_maintenance, is_closed, labelled_for, node_path

@@ -7,10 +7,10 @@ from typing import Any
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing.wire import BadEvent
-from functions.data import data_of, is_text, version_of
+from eventing.http_binding import BadEvent
+from functions.event_data import data_of, is_text, version_of
 from kube.maintenance.objects import is_count
-from kube.maintenance.shown import Looked
+from kube.maintenance.node_snapshot import Looked
 from kube.paths import Object
 from kube.times import moment_or_none
 

@@ -14,21 +14,21 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.data import data_of, metadata_of
+from functions.event_data import data_of, metadata_of
 from functions.failures import Retry
 from functions.installs import acts
-from functions.maintenance.announcing import announce_on_node, announce_progress
-from functions.maintenance.subject import log_about, node_of, read_maintenance, reference_of
-from functions.patching import ATTEMPTS, patch_node
-from kube.door.api import absent_ok
-from kube.door.api_errors import Conflict, NotFound, Rejected
-from kube.door.sync_client import Cluster
+from functions.maintenance.kubernetes_events import announce_on_node, announce_progress
+from functions.maintenance.event_objects import log_about, node_of, read_maintenance, reference_of
+from functions.node_patching import ATTEMPTS, patch_node
+from kube.client.api import absent_ok
+from kube.client.api_errors import Conflict, NotFound, Rejected
+from kube.client.sync_client import Cluster
 from kube.maintenance import leases
 from kube.maintenance import objects as m
-from kube.maintenance.announcements import REMOVE, TEXTS, UNCORDON
+from kube.maintenance.kubernetes_events import REMOVE, TEXTS, UNCORDON
 from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.lookup import maintenances, undeleted
-from kube.maintenance.progress import is_told_kept
+from kube.maintenance.status_patch import is_told_kept
 from kube.nodes import Node, is_labelled, is_labelled_for, is_tainted, labelled_for, node_path, restore_patch
 from kube.paths import Object
 

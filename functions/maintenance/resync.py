@@ -18,18 +18,18 @@ from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, marks
-from functions.hints import LookingForChanges
+from eventing import events, replay_extensions
+from functions.pass_strategies import LookingForChanges
 from functions.installs import claims
-from functions.maintenance.due import Due, Known, Look, due, due_by, due_on, strays
-from functions.maintenance.fleet import FLEET, RESYNCED
-from functions.maintenance.subject import log_about
-from functions.rotation import Turns
-from kube.door.api import Api, absent_ok
-from kube.door.api_errors import ApiError, Unavailable
-from kube.door.concurrent_requests import together
-from kube.door.paging import Listed, pages
-from kube.door.sync_client import Cluster
+from functions.maintenance.due_events import Due, Known, Look, due, due_by, due_on, strays
+from functions.maintenance.metrics import FLEET, RESYNCED
+from functions.maintenance.event_objects import log_about
+from functions.round_robin import Turns
+from kube.client.api import Api, absent_ok
+from kube.client.api_errors import ApiError, Unavailable
+from kube.client.concurrent_requests import together
+from kube.client.paging import Listed, pages
+from kube.client.sync_client import Cluster
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
@@ -69,7 +69,7 @@ def resync(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     if not claims(cluster):
         return []
     known = cluster.run(_read(cluster.api))
-    replay = marks.is_replay(event)
+    replay = replay_extensions.is_replay(event)
     rounds = Rounds() if replay else ROUNDS
     waiting = cluster.run(_waiting(cluster.api, known, rounds, datetime.now(timezone.utc)))
     found = [(events.Reference.of(item), m.node_name(item), kind, _begun(item, kind)) for item, kind in waiting]

@@ -15,24 +15,24 @@ from typing import NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, marks
-from functions.data import data_of, version_of
+from eventing import events, replay_extensions
+from functions.event_data import data_of, version_of
 from functions.failures import Retry
 from functions.installs import acts
-from functions.maintenance import fleet
-from functions.maintenance.announcing import announce_on_node, announce_progress
+from functions.maintenance import metrics
+from functions.maintenance.kubernetes_events import announce_on_node, announce_progress
 from functions.maintenance.reported_pods import blocked_of, looked_of
-from functions.maintenance.subject import log_about, read_maintenance, reference_of
-from functions.own_writes import OwnWrites, Write
-from functions.shared_writes import Gathering
-from kube.door.api import absent_ok
-from kube.door.api_errors import Conflict, NotFound
-from kube.door.sync_client import Cluster
+from functions.maintenance.event_objects import log_about, read_maintenance, reference_of
+from functions.status_write_cache import OwnWrites, Write
+from functions.write_batcher import Gathering
+from kube.client.api import absent_ok
+from kube.client.api_errors import Conflict, NotFound
+from kube.client.sync_client import Cluster
 from kube.maintenance import objects as m
-from kube.maintenance.announcements import BEGIN, CORDON, FAIL, SUCCEED, TEXTS
+from kube.maintenance.kubernetes_events import BEGIN, CORDON, FAIL, SUCCEED, TEXTS
 from kube.maintenance.lookup import pods_on_node
-from kube.maintenance.progress import Findings, status_patch
-from kube.maintenance.shown import Looked, Shown
+from kube.maintenance.status_patch import Findings, status_patch
+from kube.maintenance.node_snapshot import Looked, Shown
 from kube.nodes import node_path
 from kube.paths import Object
 from kube.resource_versions import newest
@@ -72,7 +72,7 @@ def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
     if not acts(cluster):
         return []
     told = Told(event, findings_of(event), version_of(event, "podsVersion"), looked_of(event))
-    if marks.is_replay(event):
+    if replay_extensions.is_replay(event):
         _write([told], cluster)
     else:
         GATHERING.write(reference_of(event).uid, told, lambda gathered: _write(gathered, cluster))
@@ -95,8 +95,8 @@ def _write(gathered: Sequence[Told], cluster: Cluster) -> None:
             continue
         except NotFound:
             return
-        if not marks.is_replay(event):
-            fleet.written(maintenance, patch["status"], datetime.now(timezone.utc))
+        if not replay_extensions.is_replay(event):
+            metrics.written(maintenance, patch["status"], datetime.now(timezone.utc))
             OWN_WRITES.add(reference_of(event).uid, _as_write(maintenance, written, pods))
         _announce(maintenance, patch["status"], cluster)
         return
@@ -172,7 +172,7 @@ def _still_true(maintenance: m.Maintenance, gathered: Sequence[Told]) -> Looked 
     returns None for a maintenance that succeeded, since only a new read may revoke that, and for a replay.
     """
     looked = gathered[0].looked if len(gathered) == 1 else None
-    if looked is None or m.phase(maintenance) == m.SUCCEEDED or marks.is_replay(gathered[0].event):
+    if looked is None or m.phase(maintenance) == m.SUCCEEDED or replay_extensions.is_replay(gathered[0].event):
         return None
     read, uid = maintenance["metadata"]["resourceVersion"], maintenance["metadata"]["uid"]
     return looked if OWN_WRITES.lie_between(uid, looked.version, read, gathered[0].version) else None

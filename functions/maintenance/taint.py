@@ -12,8 +12,8 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.maintenance.cordon_and_taint import again, came_late, close, given_up
-from functions.maintenance.subject import log_about, reference_of
-from kube.door.sync_client import Cluster
+from functions.maintenance.event_objects import log_about, reference_of
+from kube.client.sync_client import Cluster
 from kube.maintenance.objects import Maintenance, group
 from kube.nodes import Node, taint_patch, taints_to_log
 from kube.paths import Object

@@ -19,10 +19,10 @@ import os
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.ongoing import Ongoing, hinted, ongoing, patience
-from functions.mutex.subject import Replies, announce, log_about, now, telling
-from kube.door.api import absent_ok
-from kube.door.sync_client import Cluster
+from functions.mutex.active_run import Ongoing, hinted, ongoing, patience
+from functions.mutex.event_objects import Replies, announce, log_about, now, telling
+from kube.client.api import absent_ok
+from kube.client.sync_client import Cluster
 from kube.mutex import lookup, run_changes, run_record, versions
 from kube.mutex.node_labels import is_released
 from kube.mutex.objects import Verdict

@@ -10,10 +10,10 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.events import Reference
-from functions.data import data_of
-from functions.mutex.subject import Replies, is_for, read, reference_of, write_status
-from kube.door.api_errors import ApiError, Conflict, Denied, Unavailable
-from kube.door.sync_client import Cluster
+from functions.event_data import data_of
+from functions.mutex.event_objects import Replies, is_for, read, reference_of, write_status
+from kube.client.api_errors import ApiError, Conflict, Denied, Unavailable
+from kube.client.sync_client import Cluster
 from kube.mutex import jobs
 from kube.mutex.objects import RULE, condition, is_deleting
 from kube.mutex.validation import VALID_CONFIG, rule_problem, rule_verdict

@@ -13,15 +13,15 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.events import Reference
-from eventing.wire import BadEvent
-from functions.data import data_of
-from functions.mutex.ongoing import OF_STAGE, Ongoing, ongoing
-from functions.mutex.subject import Replies, is_for, now, read, telling, write_status
-from kube.door.sync_client import Cluster
-from kube.mutex import lookup, overdue, run_changes, run_record
+from eventing.http_binding import BadEvent
+from functions.event_data import data_of
+from functions.mutex.active_run import OF_STAGE, Ongoing, ongoing
+from functions.mutex.event_objects import Replies, is_for, now, read, telling, write_status
+from kube.client.sync_client import Cluster
+from kube.mutex import lookup, due_events, run_changes, run_record
 from kube.mutex.objects import RUN, has_finalizer, is_deleting, references
 from kube.mutex.validation import CONFIG_VALIDATED, config_verdict, is_valid, rules_needed
-from kube.mutex.world import World
+from kube.mutex.run_snapshot import World
 from kube.paths import Object
 
 CONSUMES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RUN_FOUND)
@@ -56,7 +56,7 @@ def _concerns(event: BaseCloudEvent) -> bool:
     """Return whether a user made the update: a change of the spec or of the retry annotation, or a deletion."""
     hint = data_of(event)
     try:
-        return is_deleting(hint) or overdue.is_unseen(hint)
+        return is_deleting(hint) or due_events.is_unseen(hint)
     except (KeyError, TypeError, AttributeError):
         raise BadEvent("the MutexRunConfig in data is malformed") from None
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.data import metadata_of
-from functions.mutex.subject import Replies, is_for, read, reference_of, write_status
-from kube.door.sync_client import Cluster
+from functions.event_data import metadata_of
+from functions.mutex.event_objects import Replies, is_for, read, reference_of, write_status
+from kube.client.sync_client import Cluster
 from kube.mutex import lookup
 from kube.mutex.objects import TARGET, is_deleting
 from kube.mutex.validation import gathered

@@ -14,10 +14,10 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.ongoing import Ongoing
-from functions.mutex.subject import Replies, announce, log_about, now, read, telling, write_status
-from kube.door.api import JSON_PATCH
-from kube.door.sync_client import Cluster
+from functions.mutex.active_run import Ongoing
+from functions.mutex.event_objects import Replies, announce, log_about, now, read, telling, write_status
+from kube.client.api import JSON_PATCH
+from kube.client.sync_client import Cluster
 from kube.mutex import claims, lookup, pools, run_changes, run_record
 from kube.mutex.objects import (
     RUN,
@@ -32,7 +32,7 @@ from kube.mutex.objects import (
 )
 from kube.mutex.run_record import Stage
 from kube.mutex.validation import CONFIG_VALIDATED, detection, named, outside_verdict
-from kube.mutex.world import World
+from kube.mutex.run_snapshot import World
 from kube.paths import Object
 
 CONSUMES = (events.UPGRADE_FOUND,)

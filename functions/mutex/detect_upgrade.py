@@ -15,12 +15,12 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.events import Reference
-from functions.mutex.subject import Replies, read, telling, write_status
-from kube.door.sync_client import Cluster
+from functions.mutex.event_objects import Replies, read, telling, write_status
+from kube.client.sync_client import Cluster
 from kube.mutex import claims, lookup, run_record
 from kube.mutex.objects import RUN, has_finalizer, is_deleting, references
 from kube.mutex.validation import CHECKED, detection
-from kube.mutex.world import World
+from kube.mutex.run_snapshot import World
 
 CONSUMES = (events.RUN_VALIDATED,)
 EMITS = (events.UPGRADE_FOUND, events.RUN_ENDED)

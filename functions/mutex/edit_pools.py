@@ -12,10 +12,10 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.ongoing import read_redoing
-from functions.mutex.pool_writing import change_pools, recorded
-from functions.mutex.subject import Replies, telling
-from kube.door.sync_client import Cluster
+from functions.mutex.active_run import read_redoing
+from functions.mutex.pool_patching import change_pools, recorded
+from functions.mutex.event_objects import Replies, telling
+from kube.client.sync_client import Cluster
 from kube.mutex.claims import selectors
 from kube.mutex.objects import Verdict
 from kube.mutex.pools import name_of, selector_patch

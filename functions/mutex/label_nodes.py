@@ -14,13 +14,13 @@ from contextlib import nullcontext
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.ongoing import Ongoing, read_redoing
-from functions.mutex.subject import Replies, now, telling, write_status
-from functions.trying import raise_first
-from kube.door.api import JSON_PATCH, absent_ok
-from kube.door.api_errors import ApiError
-from kube.door.deadline import has_time, seconds_left, within
-from kube.door.sync_client import Cluster
+from functions.mutex.active_run import Ongoing, read_redoing
+from functions.mutex.event_objects import Replies, now, telling, write_status
+from functions.best_effort import raise_first
+from kube.client.api import JSON_PATCH, absent_ok
+from kube.client.api_errors import ApiError
+from kube.client.deadline import has_time, seconds_left, within
+from kube.client.sync_client import Cluster
 from kube.mutex import lookup
 from kube.mutex.node_labels import gate_patch, is_gated
 from kube.mutex.objects import Verdict
@@ -30,7 +30,7 @@ from kube.mutex.versions import wanted
 from kube.nodes import node_path
 from kube.paths import Object
 from kube.times import timestamp
-from kube.words import counted
+from kube.text_limits import counted
 
 CONSUMES = (events.POOLS_PAUSED,)
 EMITS = (events.NODES_LABELLED, events.POOLS_PAUSED)

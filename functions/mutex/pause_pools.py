@@ -16,10 +16,10 @@ from functools import partial
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.ongoing import Ongoing, read_redoing
-from functions.mutex.pool_writing import change_pools, recorded
-from functions.mutex.subject import Replies, now, telling
-from kube.door.sync_client import Cluster
+from functions.mutex.active_run import Ongoing, read_redoing
+from functions.mutex.pool_patching import change_pools, recorded
+from functions.mutex.event_objects import Replies, now, telling
+from kube.client.sync_client import Cluster
 from kube.mutex import claims, lookup
 from kube.mutex.objects import Verdict
 from kube.mutex.pools import name_of, pause_patch

@@ -19,10 +19,10 @@ from typing import NamedTuple
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.ongoing import Ongoing, read_ongoing
-from functions.mutex.subject import Replies, log_about, now, telling
-from kube.door.api import JSON_PATCH, absent_ok
-from kube.door.sync_client import Cluster
+from functions.mutex.active_run import Ongoing, read_ongoing
+from functions.mutex.event_objects import Replies, log_about, now, telling
+from kube.client.api import JSON_PATCH, absent_ok
+from kube.client.sync_client import Cluster
 from kube.mutex import claims, lookup, maintainers, versions
 from kube.mutex.node_labels import is_released, release_patch, run_of
 from kube.mutex.objects import RUN_LABEL, Verdict

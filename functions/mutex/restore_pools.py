@@ -28,15 +28,15 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.events import Reference
-from functions.data import data_of, is_text
-from functions.mutex.ongoing import ongoing
-from functions.mutex.pool_writing import patch_pool
-from functions.mutex.subject import Replies, log_about, now, read, telling, write_status
-from functions.trying import raise_first, tried
-from kube.door.api import JSON_PATCH, absent_ok
-from kube.door.api_errors import ApiError
-from kube.door.deadline import seconds_left, within
-from kube.door.sync_client import Cluster
+from functions.event_data import data_of, is_text
+from functions.mutex.active_run import ongoing
+from functions.mutex.pool_patching import patch_pool
+from functions.mutex.event_objects import Replies, log_about, now, read, telling, write_status
+from functions.best_effort import raise_first, tried
+from kube.client.api import JSON_PATCH, absent_ok
+from kube.client.api_errors import ApiError
+from kube.client.deadline import seconds_left, within
+from kube.client.sync_client import Cluster
 from kube.mutex import claims, lookup, pools, run_changes, run_record
 from kube.mutex.node_labels import clear_patch, run_of, strays
 from kube.mutex.objects import RUN, Verdict, condition, finalizers_patch, has_finalizer, is_deleting, path

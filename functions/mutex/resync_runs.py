@@ -23,16 +23,16 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.events import Reference
-from functions.hints import LookingAtState
-from functions.mutex.ongoing import TYPES, patience
-from functions.mutex.subject import log_about, now
-from functions.rotation import Turns
-from kube.door.sync_client import Cluster
-from kube.mutex import claims, lookup, overdue, run_record
+from functions.pass_strategies import LookingAtState
+from functions.mutex.active_run import TYPES, patience
+from functions.mutex.event_objects import log_about, now
+from functions.round_robin import Turns
+from kube.client.sync_client import Cluster
+from kube.mutex import claims, lookup, due_events, run_record
 from kube.mutex.node_labels import run_of, strays
 from kube.mutex.objects import API_VERSION, NAMESPACE, RUN, Item, has_finalizer
-from kube.mutex.overdue import Due
-from kube.mutex.world import World
+from kube.mutex.due_events import Due
+from kube.mutex.run_snapshot import World
 from kube.paths import MALFORMED, Object
 
 CONSUMES = (
@@ -62,8 +62,8 @@ def resync_runs(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]
     labelled = cluster.run(lookup.labelled_nodes(api)) if is_tick else []
     found = _rules_due(rules, now()) if is_tick else []
     if runs or targets:
-        world = cluster.run(lookup.world(api, list(filter(overdue.is_under_way, runs)) if is_tick else ()))
-        found += [(item, _judged(partial(overdue.target_due, item, world), item)) for item in targets]
+        world = cluster.run(lookup.world(api, list(filter(due_events.is_under_way, runs)) if is_tick else ()))
+        found += [(item, _judged(partial(due_events.target_due, item, world), item)) for item in targets]
         found += [(item, _run_due(item, world, runs, is_tick=is_tick)) for item in runs]
     about = [(Reference.of(item), TYPES[due]) for item, dues in found for due in dues]
     said = [events.event(kind, "resync-runs", reference, cause=event) for reference, kind in about]
@@ -92,17 +92,17 @@ def _stray_event(node: Item, runs: list[Object], cause: BaseCloudEvent) -> BaseC
 
 
 def _rules_due(rules: list[Object], moment: datetime) -> list[tuple[Object, list[Due]]]:
-    return [(item, _judged(partial(overdue.rule_due, item, moment), item)) for item in rules]
+    return [(item, _judged(partial(due_events.rule_due, item, moment), item)) for item in rules]
 
 
 def _run_due(run: Object, world: World, runs: list[Object], *, is_tick: bool) -> list[Due]:
     def due() -> list[Due]:
-        found = overdue.run_due(run, world, runs, now(), patience(os.environ))
+        found = due_events.run_due(run, world, runs, now(), patience(os.environ))
         if is_tick:
             return found
-        if overdue.is_under_way(run):
-            told = found if Due.CHECK in found else overdue.drift(run, world)
-            return [due for due in told if not overdue.is_quarrel(run, world, due, now())]
+        if due_events.is_under_way(run):
+            told = found if Due.CHECK in found else due_events.drift(run, world)
+            return [due for due in told if not due_events.is_quarrel(run, world, due, now())]
         return [] if found == [Due.END] and has_finalizer(run) else found
 
     return _judged(due, run)

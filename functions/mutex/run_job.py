@@ -16,11 +16,11 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.ongoing import Ongoing, hinted, under_way
-from functions.mutex.subject import Replies, announce, log_about, now, telling
-from kube.door.api import JSON_PATCH, absent_ok
-from kube.door.api_errors import Conflict, Denied, NotFound, Rejected
-from kube.door.sync_client import Cluster
+from functions.mutex.active_run import Ongoing, hinted, under_way
+from functions.mutex.event_objects import Replies, announce, log_about, now, telling
+from kube.client.api import JSON_PATCH, absent_ok
+from kube.client.api_errors import Conflict, Denied, NotFound, Rejected
+from kube.client.sync_client import Cluster
 from kube.mutex import jobs, lookup, run_changes, run_record
 from kube.mutex.jobs import CLEANUP, Outcome
 from kube.mutex.node_labels import clear_patch

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.bindings.http import HTTPMessage
 
-from eventing import marks
+from eventing import replay_extensions
 from eventing.journal.entries import REDRIVE, Attempt, attempts_event
 from eventing.signatures import signed
-from eventing.wire import binary, structured
+from eventing.http_binding import binary, structured
 from functions.serving.bounded_queue import Waiting
 from functions.serving.metrics import ATTEMPTS_LOST, LETTERS_LOST
 from kube.backoff import pauses
@@ -98,7 +98,7 @@ class OngoingAttempt:
 
     def made(self) -> Made:
         """Return the finished attempt without the event, which may have 2 MiB."""
-        event, chosen = self.event, next(iter(marks.of(self.event).values()), None)
+        event, chosen = self.event, next(iter(replay_extensions.of(self.event).values()), None)
         is_odd = chosen is not None and (not chosen or chosen.lower().startswith(REDRIVE))  # chosen by the sender
         replay = f"replay {chosen}" if is_odd else chosen or ""
         key, at = (event.get_source(), event.get_id()), datetime.fromtimestamp(self.at, timezone.utc)

@@ -9,13 +9,13 @@ from typing import Protocol
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import marks
+from eventing import replay_extensions
 from eventing.signatures import require_ours
 from functions.failures import Busy, Failed, Retry, retry
-from functions.serving.lasting_failures import Failing
-from functions.serving.looks import Looks
-from kube.door.api_errors import ApiError, Conflict, Unavailable
-from kube.door.sync_client import Cluster
+from functions.serving.failure_tracker import Failing
+from functions.serving.pass_queue import Looks
+from kube.client.api_errors import ApiError, Conflict, Unavailable
+from kube.client.sync_client import Cluster
 
 log = logging.getLogger("functions")
 Step = Callable[[BaseCloudEvent, Cluster], list[BaseCloudEvent]]
@@ -82,9 +82,9 @@ def invoke(function: Function, event: BaseCloudEvent, cluster: Cluster) -> list[
     """
     if not function.is_for(event):
         return []
-    if function.ours_alone and not marks.is_dry_run(event):
+    if function.ours_alone and not replay_extensions.is_dry_run(event):
         require_ours(event)
-    if marks.is_replay(event):
+    if replay_extensions.is_replay(event):
         return _step(function, event, cluster)
     try:
         replies = _looked(function, event, cluster)

@@ -11,18 +11,18 @@ from cloudevents.core.base import BaseCloudEvent
 from flask import Response, request
 from werkzeug.exceptions import RequestEntityTooLarge
 
-from eventing import logs, marks
-from eventing.deadletters import DeadLetter, as_dead_letter
+from eventing import logs, replay_extensions
+from eventing.dead_letters import DeadLetter, as_dead_letter
 from eventing.signatures import signed
-from eventing.wire import BODY_LIMIT, BadEvent, TooLarge, received, received_or_none
+from eventing.http_binding import BODY_LIMIT, BadEvent, TooLarge, received, received_or_none
 from functions.failures import Retry
-from functions.serving.answers import replay_response, response_of, text
+from functions.serving.responses import replay_response, response_of, text
 from functions.serving.attempts import OngoingAttempt, Publisher
 from functions.serving.function import Function, invoke
 from functions.serving.metrics import RESULTS, SECONDS
 from functions.serving.tracing import Spans
-from kube.door.deadline import within
-from kube.door.sync_client import Cluster
+from kube.client.deadline import within
+from kube.client.sync_client import Cluster
 
 log = logging.getLogger("functions")
 SECONDS_TO_ANSWER = 1.6
@@ -49,7 +49,7 @@ def handler(function: Function, cluster: Cluster, publisher: Publisher, spans: S
             return _counted(function, response, started)
         with OngoingAttempt(function.name, event, publisher) as attempt, spans.around(attempt):
             response = answer(function, attempt, cluster, accept=request.headers.get("Accept", ""))
-        if marks.is_replay(event):
+        if replay_extensions.is_replay(event):
             return response
         if function.consumes:
             _dead_letter(event, response, publisher)
@@ -108,7 +108,7 @@ def answer(function: Function, attempt: OngoingAttempt, cluster: Cluster, *, acc
     The replies of a dry run are not signed: they describe changes that were not made, and any client could remove the
     mark.
     """
-    with logs.every_line(**marks.of(attempt.event)):
+    with logs.every_line(**replay_extensions.of(attempt.event)):
         response = _answer(function, attempt, cluster, accept)
     attempt.status, attempt.answered = response.status_code, response.calculate_content_length() or 0
     attempt.error = response.get_data(as_text=True).strip() if attempt.status >= 400 else ""
@@ -119,9 +119,9 @@ def _answer(function: Function, attempt: OngoingAttempt, cluster: Cluster, accep
     event = attempt.event
     try:
         with within(SECONDS_TO_ANSWER):
-            replies = invoke(function, event, cluster.dry_run() if marks.is_dry_run(event) else cluster)
-        attempt.replies = replies if marks.is_dry_run(event) else [signed(reply) for reply in replies]
-        return replay_response(attempt.replies, accept) if marks.is_replay(event) else response_of(attempt.replies)
+            replies = invoke(function, event, cluster.dry_run() if replay_extensions.is_dry_run(event) else cluster)
+        attempt.replies = replies if replay_extensions.is_dry_run(event) else [signed(reply) for reply in replies]
+        return replay_response(attempt.replies, accept) if replay_extensions.is_replay(event) else response_of(attempt.replies)
     except BadEvent as error:
         return _refused(function, error)
     except Retry as error:

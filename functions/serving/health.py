@@ -5,9 +5,9 @@ from __future__ import annotations
 from flask import Flask, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from functions.serving.answers import text
-from kube.door.api_errors import ApiError
-from kube.door.sync_client import Cluster
+from functions.serving.responses import text
+from kube.client.api_errors import ApiError
+from kube.client.sync_client import Cluster
 
 
 def add_pages(app: Flask, cluster: Cluster) -> None:

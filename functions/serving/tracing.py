@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from eventing import events, marks, traces
+from eventing import events, replay_extensions, trace_context
 from eventing.journal.entries import maintenance_of, node_of
 from functions.serving.attempts import OngoingAttempt
 
@@ -56,17 +56,17 @@ class Spans:
     @contextmanager
     def around(self, attempt: OngoingAttempt) -> Iterator[None]:
         """Create a span that lasts as long as the block and records the outcome of the attempt."""
-        if self._tracer is None or attempt.function in UNTRACED or marks.is_replay(attempt.event):
+        if self._tracer is None or attempt.function in UNTRACED or replay_extensions.is_replay(attempt.event):
             yield
             return
         from functions.serving import otlp
 
         uid, _ = maintenance_of(attempt.event)
-        parent = traces.of(attempt.event) or (traces.root(uid) if uid else "")
-        first = attempt.event.get_type() == events.RESOURCE_ADDED and not traces.of(attempt.event)
+        parent = trace_context.of(attempt.event) or (trace_context.root(uid) if uid else "")
+        first = attempt.event.get_type() == events.RESOURCE_ADDED and not trace_context.of(attempt.event)
         attributes = _attributes(attempt, uid)
         with otlp.span(self._tracer, attempt.function, parent, first=first, attributes=attributes) as span:
-            with traces.current(uid, otlp.traceparent(span)):
+            with trace_context.current(uid, otlp.traceparent(span)):
                 yield
             otlp.ended(span, attempt.status, attempt.error)
 

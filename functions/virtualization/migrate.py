@@ -25,19 +25,19 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.failures import Retry
-from functions.hints import LookingAtState
+from functions.pass_strategies import LookingAtState
 from functions.installs import acts
-from functions.rotation import Turns
-from functions.virtualization.scene import KINDS, Scene, seen
-from kube.door.api import Api
-from kube.door.api_errors import ApiError, Conflict, NotFound, Unavailable
-from kube.door.deadline import seconds_left, within
-from kube.door.discovery import has_kubevirt
-from kube.door.sync_client import Cluster
+from functions.round_robin import Turns
+from functions.virtualization.migration_snapshot import KINDS, Scene, seen
+from kube.client.api import Api
+from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
+from kube.client.deadline import seconds_left, within
+from kube.client.discovery import has_kubevirt
+from kube.client.sync_client import Cluster
 from kube.paths import LEASE_NAMESPACE, LEASES, Object
 from kube.virtualization import lookup
-from kube.virtualization.machines import Item, key, migration_body, migration_path, migrations_path
-from kube.virtualization.migration_claim import (
+from kube.virtualization.vmis import Item, key, migration_body, migration_path, migrations_path
+from kube.virtualization.migration_claims import (
     CLAIM_PATH,
     WRITE_SECONDS,
     abandoned,
@@ -48,7 +48,7 @@ from kube.virtualization.migration_claim import (
     lease_patch,
     refused,
 )
-from kube.words import counted
+from kube.text_limits import counted
 
 CONSUMES = (events.NODE_TAINTED, events.TICK, events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
 EMITS = ()

@@ -21,21 +21,21 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.failures import Retry
-from functions.hints import LookingForChanges
+from functions.pass_strategies import LookingForChanges
 from functions.installs import acts
-from functions.rotation import Turns
-from functions.virtualization.announcing import announce
-from functions.virtualization.scene import KINDS, seen, seen_beside
-from functions.virtualization.writes import Writes
+from functions.round_robin import Turns
+from functions.virtualization.kubernetes_events import announce
+from functions.virtualization.migration_snapshot import KINDS, seen, seen_beside
+from functions.virtualization.budget_writes import Writes
 from kube.budgets import Budget, budgets_in
-from kube.door.api import JSON_PATCH
-from kube.door.discovery import kubevirts
-from kube.door.sync_client import Cluster
+from kube.client.api import JSON_PATCH
+from kube.client.discovery import kubevirts
+from kube.client.sync_client import Cluster
 from kube.paths import Object, events_path
-from kube.virtualization import launcher_budgets as budgets
+from kube.virtualization import virt_launcher_budgets as budgets
 from kube.virtualization import lookup
 from kube.virtualization.evacuation import FAILED, NOT_MIGRATABLE, Wait
-from kube.virtualization.machines import Item, is_kept, key, stays_alive
+from kube.virtualization.vmis import Item, is_kept, key, stays_alive
 
 CONSUMES = (
     *(events.NODE_TAINTED, events.TICK),

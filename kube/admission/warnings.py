@@ -14,7 +14,7 @@ from kube.budgets import Blocked, Budget, allows_none, budget_key, never_admits,
 from kube.maintenance.drain_flags import going, options_of, sorted_for
 from kube.maintenance.objects import Maintenance
 from kube.pods import Pod, controller, is_terminating, key, tolerates_everything, uid
-from kube.words import counted
+from kube.text_limits import counted
 
 NAMED = 3
 """Maximum number of pods that one warning names.

@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from kube.certificates import holders
-from kube.certificates.announcements import FAILED, FOREIGN, UNKNOWN, Notice
+from kube.certificates import certificate_objects
+from kube.certificates.kubernetes_events import FAILED, FOREIGN, UNKNOWN, Notice
 from kube.certificates.components import COMPONENTS, LABEL, Component
-from kube.certificates.holders import CERT_MANAGER, Held, name_of
-from kube.certificates.injection import CARRIERS, LARGE, asked_from, carrier_path
+from kube.certificates.certificate_objects import CERT_MANAGER, Held, name_of
+from kube.certificates.ca_injection import CARRIERS, LARGE, asked_from, carrier_path
 from kube.certificates.state import State
-from kube.door.api import JSON, METADATA, Api, absent_ok
-from kube.door.api_errors import Unavailable
-from kube.door.concurrent_requests import together
-from kube.door.paging import listed, pages
+from kube.client.api import JSON, METADATA, Api, absent_ok
+from kube.client.api_errors import Unavailable
+from kube.client.concurrent_requests import together
+from kube.client.paging import listed, pages
 from kube.paths import Object
 
 PATIENCE_SECONDS, CARRIERS_SECONDS = 0.6, 1.2
@@ -77,11 +77,11 @@ async def reread(api: Api, carriers: Iterable[Object]) -> list[Object]:
 
 async def found(api: Api, namespace: str, asking: Iterable[Object] | None) -> Found:
     """Read the certificates of a namespace; `asking` are the CA injection targets of the cluster, None if unknown."""
-    lists = (holders.secrets_path(namespace), holders.publications_path(namespace))
+    lists = (certificate_objects.secrets_path(namespace), certificate_objects.publications_path(namespace))
     secrets, maps = await together(*(pages(api, path, labels=LABEL) for path in lists))
     skipped = [notice for secret in secrets.items if (notice := _why_skipped(secret))]
     ours = [secret for secret in secrets.items if not _why_skipped(secret)]
-    wanted = {holders.component_of(item) for item in [*ours, *maps.items]}
+    wanted = {certificate_objects.component_of(item) for item in [*ours, *maps.items]}
     states = [
         replace(
             await _state(api, COMPONENTS[name], namespace, ours, maps.items, list(asking or ())),
@@ -96,11 +96,11 @@ async def found(api: Api, namespace: str, asking: Iterable[Object] | None) -> Fo
 async def _state(
     api: Api, component: Component, namespace: str, secrets: list[Object], maps: list[Object], asking: list[Object]
 ) -> State:
-    of = [secret for secret in secrets if holders.component_of(secret) == component.name]
-    of_name = {name_of(item): item for item in maps if holders.component_of(item) == component.name}
+    of = [secret for secret in secrets if certificate_objects.component_of(secret) == component.name]
+    of_name = {name_of(item): item for item in maps if certificate_objects.component_of(item) == component.name}
     publication = of_name.get(component.publication)
     servers = tuple(secret for secret in of if name_of(secret) != component.authority)
-    known = holders.remembered(publication)
+    known = certificate_objects.remembered(publication)
     there = {*map(name_of, secrets), component.authority}
     missing = [held for name, held in known.items() if held.names and name not in there]
     most = max(MOST_SECRETS - len(servers), 0)
@@ -117,19 +117,19 @@ async def _gone(api: Api, namespace: str, missing: list[Held]) -> tuple[Held, ..
 
     A Secret that has only lost its label still exists: a user excluded it from renewal.
     """
-    secrets = [absent_ok(api.get(holders.secrets_path(namespace, held.secret))) for held in missing]
+    secrets = [absent_ok(api.get(certificate_objects.secrets_path(namespace, held.secret))) for held in missing]
     there = await together(*secrets)
     return tuple(held for held, secret in zip(missing, there, strict=True) if secret is None)
 
 
 def _why_skipped(secret: Object) -> Notice | None:
-    of, name = ("Secret", name_of(secret)), holders.component_of(secret)
+    of, name = ("Secret", name_of(secret)), certificate_objects.component_of(secret)
     if name not in COMPONENTS:
         known = ", ".join(COMPONENTS)
         return Notice(of, UNKNOWN, f"{LABEL} is {name!r}, which is no component ({known}): it is not renewed")
     others = {component.authority: component.name for component in COMPONENTS.values() if component.name != name}
     if of[1] in others:
         return Notice(of, FAILED, f"its name is that of the authority of {others[of[1]]}: give it another one")
-    if holders.annotation(secret, CERT_MANAGER):
+    if certificate_objects.annotation(secret, CERT_MANAGER):
         return Notice(of, FOREIGN, "cert-manager renews it: take either its Certificate away, or our label")
     return None

@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from kube.certificates import holders, issuing
+from kube.certificates import certificate_objects, key_pairs
 from kube.certificates.components import Component, renewal, rounded_up
-from kube.certificates.holders import CERTIFICATE, KEY, NEXT_CERTIFICATE, NEXT_KEY, TRUSTED
-from kube.certificates.injection import carrier_path, carries, injected
-from kube.certificates.issuing import Pair
+from kube.certificates.certificate_objects import CERTIFICATE, KEY, NEXT_CERTIFICATE, NEXT_KEY, TRUSTED
+from kube.certificates.ca_injection import carrier_path, carries, injected
+from kube.certificates.key_pairs import Pair
 from kube.certificates.state import State, bundle, counted, is_crowded, is_held_back, kind_and_name
 from kube.certificates.writes import (
     ISSUED,
@@ -65,9 +65,9 @@ def after(state: State, write: Write, answer: Object) -> State:
         return replace(state, carriers=(*others, {**answer, "kind": kind}))
     if name == state.component.authority:
         return replace(state, authority=answer)
-    servers = [server for server in state.servers if holders.name_of(server) != name]
+    servers = [server for server in state.servers if certificate_objects.name_of(server) != name]
     gone = tuple(held for held in state.gone if held.secret != name)
-    return replace(state, servers=tuple(sorted((*servers, answer), key=holders.name_of)), gone=gone)
+    return replace(state, servers=tuple(sorted((*servers, answer), key=certificate_objects.name_of)), gone=gone)
 
 
 def _made(state: State, now: datetime) -> Write | None:
@@ -75,14 +75,14 @@ def _made(state: State, now: datetime) -> Write | None:
     newest, authority, name = state.upcoming or state.current, state.authority, state.component.authority
     if not (state.servers or state.gone) or ("Secret", name) in state.refused:
         return None
-    is_asked = authority and holders.is_asked_for(authority) and not is_crowded(state, now)
+    is_asked = authority and certificate_objects.is_asked_for(authority) and not is_crowded(state, now)
     if newest and not is_asked and not _is_due(newest, state.component, now):
         return None
-    made = issuing.new_authority(state.component, now)
+    made = key_pairs.new_authority(state.component, now)
     trusted = made.certificate + "".join(bundle(state, now))
-    entries = holders.encoded({NEXT_CERTIFICATE: made.certificate, NEXT_KEY: made.key, TRUSTED: trusted})
+    entries = certificate_objects.encoded({NEXT_CERTIFICATE: made.certificate, NEXT_KEY: made.key, TRUSTED: trusted})
     if authority:
-        return patch(MADE, state, authority, {"data": entries, "metadata": {"annotations": {holders.RENEW: None}}})
+        return patch(MADE, state, authority, {"data": entries, "metadata": {"annotations": {certificate_objects.RENEW: None}}})
     return creation(MADE, state, name, {"type": "Opaque", "data": entries})
 
 
@@ -92,11 +92,11 @@ def _shared(state: State, now: datetime) -> Iterator[Write]:
     They precede the publication in the ConfigMap, because the waiting period of all clients starts with it.
     """
     text = "".join(bundle(state, now))
-    readable = (server for server in state.servers if holders.current(server))
+    readable = (server for server in state.servers if certificate_objects.current(server))
     for secret in (*([state.authority] if state.authority else []), *readable):
-        if kind_and_name(secret) not in state.refused and holders.text(secret, TRUSTED) != text:
+        if kind_and_name(secret) not in state.refused and certificate_objects.text(secret, TRUSTED) != text:
             yield patch(
-                SHARED, state, secret, {"data": holders.encoded({TRUSTED: text}), **_moment(secret, state, now)}
+                SHARED, state, secret, {"data": certificate_objects.encoded({TRUSTED: text}), **_moment(secret, state, now)}
             )
     for carrier in state.carriers:
         if kind_and_name(carrier) not in state.refused and not carries(carrier, text):
@@ -105,18 +105,18 @@ def _shared(state: State, now: datetime) -> Iterator[Write]:
 
 def _moment(secret: Object, state: State, now: datetime) -> Object:
     """Return the annotation for when the Secret's readers got the signing CA, or {} if they already had it."""
-    known = issuing.certificates(holders.text(secret, TRUSTED))
-    if state.current is None or issuing.certificates(state.current.certificate)[0] in known:
+    known = key_pairs.certificates(certificate_objects.text(secret, TRUSTED))
+    if state.current is None or key_pairs.certificates(state.current.certificate)[0] in known:
         return {}
-    return {"metadata": {"annotations": {holders.TOLD: timestamp(rounded_up(now))}}}
+    return {"metadata": {"annotations": {certificate_objects.TOLD: timestamp(rounded_up(now))}}}
 
 
 def _published(state: State, now: datetime) -> Write | None:
     """Return the write of the bundle into the ConfigMap, with the publication time of each new certificate."""
     if ("ConfigMap", state.component.publication) in state.refused:
         return None
-    since = holders.published(state.publication, now)
-    if holders.bundle_of(state.publication) == bundle(state, now) and set(counted(state, now)) == since.keys():
+    since = certificate_objects.published(state.publication, now)
+    if certificate_objects.bundle_of(state.publication) == bundle(state, now) and set(counted(state, now)) == since.keys():
         return None
     return publication(PUBLISHED, state, now)
 
@@ -133,20 +133,20 @@ def _taken(state: State, now: datetime, pause: timedelta) -> Write | None:
     is_early = now - (_since(state, upcoming, now) or now) < pause or is_held_back(state, now)
     if is_early and (state.signs(now) or _works_by_another(state, upcoming, now)):
         return None
-    pair = holders.encoded({CERTIFICATE: upcoming.certificate, KEY: upcoming.key})
+    pair = certificate_objects.encoded({CERTIFICATE: upcoming.certificate, KEY: upcoming.key})
     return patch(TAKEN, state, authority, {"data": {**pair, NEXT_CERTIFICATE: None, NEXT_KEY: None}})
 
 
 def _since(state: State, authority: Pair, now: datetime) -> datetime | None:
     """Return since when a CA counts as published, or None if it does not."""
-    return holders.published(state.publication, now).get(issuing.fingerprint(authority.certificate))
+    return certificate_objects.published(state.publication, now).get(key_pairs.fingerprint(authority.certificate))
 
 
 def _works_by_another(state: State, authority: Pair, now: datetime) -> bool:
     """Return whether a server uses a valid certificate that this CA has not signed."""
-    shown = (holders.current(server) for server in state.servers)
-    working = (pair.certificate for pair in shown if pair and issuing.is_valid(pair.certificate, now))
-    return any(not issuing.is_signed_by(certificate, authority.certificate) for certificate in working)
+    shown = (certificate_objects.current(server) for server in state.servers)
+    working = (pair.certificate for pair in shown if pair and key_pairs.is_valid(pair.certificate, now))
+    return any(not key_pairs.is_signed_by(certificate, authority.certificate) for certificate in working)
 
 
 def _issued(state: State, now: datetime, pause: timedelta) -> Iterator[Write]:
@@ -155,25 +155,25 @@ def _issued(state: State, now: datetime, pause: timedelta) -> Iterator[Write]:
     If the current CA cannot sign, the next one does.
     """
     signer = state.current if state.signs(now) else state.upcoming
-    if not signer or not issuing.is_valid(signer.certificate, now):
+    if not signer or not key_pairs.is_valid(signer.certificate, now):
         return
     text = "".join(bundle(state, now))
     for server in state.servers:
-        names = holders.names_of(server, state.known)
+        names = certificate_objects.names_of(server, state.known)
         if names and kind_and_name(server) not in state.refused and _needs(server, names, state, now, pause):
             entries = _entries(signer, names, state, now, text)
-            annotations = {holders.RENEW: None, holders.TOLD: None}
+            annotations = {certificate_objects.RENEW: None, certificate_objects.TOLD: None}
             yield patch(ISSUED, state, server, {"data": entries, "metadata": {"annotations": annotations}})
     for gone in state.gone:
         if gone.names and ("Secret", gone.secret) not in state.refused:
             entries = _entries(signer, gone.names, state, now, text)
-            metadata = {"annotations": {holders.NAMES: ",".join(gone.names)}}
+            metadata = {"annotations": {certificate_objects.NAMES: ",".join(gone.names)}}
             yield creation(ISSUED, state, gone.secret, {"type": gone.kind, "data": entries, "metadata": metadata})
 
 
 def _entries(signer: Pair, names: Iterable[str], state: State, now: datetime, trusted: str) -> dict[str, str]:
-    made = issuing.new_serving(signer, names, state.component, now)
-    return holders.encoded({CERTIFICATE: made.certificate, KEY: made.key, TRUSTED: trusted})
+    made = key_pairs.new_serving(signer, names, state.component, now)
+    return certificate_objects.encoded({CERTIFICATE: made.certificate, KEY: made.key, TRUSTED: trusted})
 
 
 def _needs(server: Object, names: Iterable[str], state: State, now: datetime, pause: timedelta) -> bool:
@@ -183,14 +183,14 @@ def _needs(server: Object, names: Iterable[str], state: State, now: datetime, pa
     had the time to read the signing CA. A certificate that is due waits for the next CA, if there is one, unless that
     is held back.
     """
-    shown = holders.current(server)
-    if not shown or not issuing.is_valid(shown.certificate, now):
+    shown = certificate_objects.current(server)
+    if not shown or not key_pairs.is_valid(shown.certificate, now):
         return True
     if state.current is None or not state.signs(now):
         return False
-    if not issuing.is_signed_by(shown.certificate, state.current.certificate):
+    if not key_pairs.is_signed_by(shown.certificate, state.current.certificate):
         return _is_known(state.current, server, state, now, pause)
-    if holders.is_asked_for(server) or set(names) != set(issuing.names(shown.certificate)):
+    if certificate_objects.is_asked_for(server) or set(names) != set(key_pairs.names(shown.certificate)):
         return True
     return _is_due(shown, state.component, now) and (
         state.upcoming is None
@@ -210,13 +210,13 @@ def _is_outlived(shown: Pair, signer: Pair, state: State, now: datetime) -> bool
     A CA that expires soon cannot issue such a certificate. Without this check, it would issue certificates ever more
     often.
     """
-    return issuing.serving_ends(signer, state.component, now) > shown.parsed.not_valid_after_utc
+    return key_pairs.serving_ends(signer, state.component, now) > shown.parsed.not_valid_after_utc
 
 
 def _is_known(authority: Pair, server: Object, state: State, now: datetime, pause: timedelta) -> bool:
     """Return whether clients have had the time to read a CA, both in the ConfigMap and in the server's Secret."""
     published = _since(state, authority, now) or now
-    return all(now - since >= pause for since in (published, holders.told(server, now)) if since)
+    return all(now - since >= pause for since in (published, certificate_objects.told(server, now)) if since)
 
 
 def _noted(state: State, now: datetime) -> Write | None:
@@ -232,4 +232,4 @@ def _is_due(pair: Pair, component: Component, now: datetime) -> bool:
     """Return whether a pair must be replaced: its renewal time has passed, or it is not valid now."""
     read = pair.parsed
     due = renewal(read.not_valid_before_utc, read.not_valid_after_utc, component)
-    return now >= due or not issuing.is_valid(pair.certificate, now)
+    return now >= due or not key_pairs.is_valid(pair.certificate, now)

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from kube.certificates import holders, issuing
+from kube.certificates import certificate_objects, key_pairs
 from kube.certificates.components import Component
-from kube.certificates.holders import TRUSTED, Held
-from kube.certificates.injection import trusted
-from kube.certificates.issuing import Pair
+from kube.certificates.certificate_objects import TRUSTED, Held
+from kube.certificates.ca_injection import trusted
+from kube.certificates.key_pairs import Pair
 from kube.certificates.server_names import unusable
 from kube.paths import Object
 
@@ -47,21 +47,21 @@ class State:
     known: Mapping[str, Held] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "known", holders.remembered(self.publication))
+        object.__setattr__(self, "known", certificate_objects.remembered(self.publication))
 
     @property
     def current(self) -> Pair | None:
         """Return the CA that signs; None if it is missing, corrupt, or not a CA."""
-        return _authority(holders.current(self.authority)) if self.authority else None
+        return _authority(certificate_objects.current(self.authority)) if self.authority else None
 
     @property
     def upcoming(self) -> Pair | None:
         """Return the CA that will sign next, or None."""
-        return _authority(holders.upcoming(self.authority)) if self.authority else None
+        return _authority(certificate_objects.upcoming(self.authority)) if self.authority else None
 
     def signs(self, now: datetime) -> bool:
         """Return whether there is a CA that signs, and its certificate is valid now."""
-        return self.current is not None and issuing.is_valid(self.current.certificate, now)
+        return self.current is not None and key_pairs.is_valid(self.current.certificate, now)
 
     @property
     def secrets(self) -> tuple[Object, ...]:
@@ -71,7 +71,7 @@ class State:
 
 def kind_and_name(item: Object) -> tuple[str, str]:
     """Return what identifies an object within a state; an object without a kind is a Secret."""
-    return str(item.get("kind") or "Secret"), holders.name_of(item)
+    return str(item.get("kind") or "Secret"), certificate_objects.name_of(item)
 
 
 def bundle(state: State, now: datetime) -> list[str]:
@@ -81,11 +81,11 @@ def bundle(state: State, now: datetime) -> list[str]:
     server's Secret contains them. Previous CAs are read from the CA's Secret. If that is lost, they are read from the
     ConfigMap, which more clients may write.
     """
-    ours = [cert for pair in (state.upcoming, state.current) if pair for cert in issuing.certificates(pair.certificate)]
-    before = issuing.certificates(holders.text(state.authority, TRUSTED)) if state.authority else []
+    ours = [cert for pair in (state.upcoming, state.current) if pair for cert in key_pairs.certificates(pair.certificate)]
+    before = key_pairs.certificates(certificate_objects.text(state.authority, TRUSTED)) if state.authority else []
     theirs = [signer for server in state.servers for signer in _signers(server)]
-    found = dict.fromkeys([*ours, *(before or holders.bundle_of(state.publication)), *theirs])
-    return [each for each in found if issuing.ends(each) > now]
+    found = dict.fromkeys([*ours, *(before or certificate_objects.bundle_of(state.publication)), *theirs])
+    return [each for each in found if key_pairs.ends(each) > now]
 
 
 def counted(state: State, now: datetime) -> list[str]:
@@ -94,7 +94,7 @@ def counted(state: State, now: datetime) -> list[str]:
     These are all, except for the next CA while its waiting period must not run.
     """
     waiting = state.upcoming.certificate if state.upcoming and not _may_count(state, state.upcoming, now) else ""
-    return [issuing.fingerprint(each) for each in bundle(state, now) if each != waiting]
+    return [key_pairs.fingerprint(each) for each in bundle(state, now) if each != waiting]
 
 
 def is_held_back(state: State, now: datetime) -> bool:
@@ -112,12 +112,12 @@ def is_crowded(state: State, now: datetime) -> bool:
 
 def nameless(state: State) -> set[str]:
     """Return the names of Secrets whose servers have no known name, so that no certificate can be issued."""
-    return {holders.name_of(server) for server in state.servers if not holders.names_of(server, state.known)}
+    return {certificate_objects.name_of(server) for server in state.servers if not certificate_objects.names_of(server, state.known)}
 
 
 def misnamed(state: State) -> dict[str, tuple[str, ...]]:
     """Return the invalid server names in the annotations of Secrets, by the Secret's name."""
-    wrong = {holders.name_of(server): unusable(holders.annotated_names(server)) for server in state.servers}
+    wrong = {certificate_objects.name_of(server): unusable(certificate_objects.annotated_names(server)) for server in state.servers}
     return {name: names for name, names in wrong.items() if names}
 
 
@@ -129,33 +129,33 @@ def _may_count(state: State, upcoming: Pair, now: datetime) -> bool:
     """
     if _is_behind(state, upcoming, now):
         return False
-    return not state.is_blind or issuing.fingerprint(upcoming.certificate) in holders.published(state.publication, now)
+    return not state.is_blind or key_pairs.fingerprint(upcoming.certificate) in certificate_objects.published(state.publication, now)
 
 
 def _is_behind(state: State, upcoming: Pair, now: datetime) -> bool:
     """Return whether a client is known that trusts a working server and cannot receive the next CA."""
     read = [
-        issuing.certificates(trusted(carrier)) for carrier in state.carriers if kind_and_name(carrier) in state.refused
+        key_pairs.certificates(trusted(carrier)) for carrier in state.carriers if kind_and_name(carrier) in state.refused
     ]
     frozen = [server for server in state.servers if kind_and_name(server) in state.refused]
-    read += [issuing.certificates(holders.text(server, TRUSTED)) for server in frozen]
-    shown = [holders.current(server) for server in state.servers if server not in frozen]
-    working = [pair.certificate for pair in shown if pair and issuing.is_valid(pair.certificate, now)]
+    read += [key_pairs.certificates(certificate_objects.text(server, TRUSTED)) for server in frozen]
+    shown = [certificate_objects.current(server) for server in state.servers if server not in frozen]
+    working = [pair.certificate for pair in shown if pair and key_pairs.is_valid(pair.certificate, now)]
     return any(
         upcoming.certificate not in known
-        and any(issuing.is_signed_by(certificate, each) for certificate in working for each in known)
+        and any(key_pairs.is_signed_by(certificate, each) for certificate in working for each in known)
         for known in read
     )
 
 
 def _authority(pair: Pair | None) -> Pair | None:
-    return pair if pair and issuing.may_sign(pair) else None
+    return pair if pair and key_pairs.may_sign(pair) else None
 
 
 def _signers(server: Object) -> Iterator[str]:
     """Yield the certificates in a server's Secret that signed the server's certificate, which may be itself."""
-    shown = holders.current(server)
+    shown = certificate_objects.current(server)
     if shown:
-        for each in issuing.certificates(shown.certificate + holders.text(server, TRUSTED)):
-            if issuing.is_signed_by(issuing.certificates(shown.certificate)[0], each):
+        for each in key_pairs.certificates(shown.certificate + certificate_objects.text(server, TRUSTED)):
+            if key_pairs.is_signed_by(key_pairs.certificates(shown.certificate)[0], each):
                 yield each

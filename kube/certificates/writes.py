@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 
-from kube.certificates import holders
+from kube.certificates import certificate_objects
 from kube.certificates.components import LABEL, rounded_up
 from kube.certificates.state import State, bundle, counted
 from kube.paths import Object
@@ -47,9 +47,9 @@ MADE, SHARED, PUBLISHED, TAKEN, ISSUED, NOTED = "Made", "Shared", "Published", "
 
 def patch(reason: str, state: State, secret: Object, change: Object) -> Write:
     """Build the write that changes an existing Secret."""
-    name = holders.name_of(secret)
+    name = certificate_objects.name_of(secret)
     metadata = {**change.get("metadata", {}), **version(secret)}
-    path = holders.secrets_path(state.namespace, name)
+    path = certificate_objects.secrets_path(state.namespace, name)
     return Write(reason, ("Secret", name), path, {**change, "metadata": metadata})
 
 
@@ -57,28 +57,28 @@ def creation(reason: str, state: State, name: str, content: Object) -> Write:
     """Build the write that creates a Secret."""
     labels = {"labels": {LABEL: state.component.name}}
     metadata = {**content.get("metadata", {}), "name": name, "namespace": state.namespace, **labels}
-    path = holders.secrets_path(state.namespace)
+    path = certificate_objects.secrets_path(state.namespace)
     return Write(reason, ("Secret", name), path, {**content, "metadata": metadata}, creates=True)
 
 
 def publication(reason: str, state: State, now: datetime) -> Write:
     """Build the write of the ConfigMap, with the time since when each certificate counts as published."""
-    since = holders.published(state.publication, now)
+    since = certificate_objects.published(state.publication, now)
     moments = {mark: timestamp(since.get(mark, rounded_up(now))) for mark in counted(state, now)}
-    annotations = {holders.PUBLISHED: json.dumps(moments, sort_keys=True)}
+    annotations = {certificate_objects.PUBLISHED: json.dumps(moments, sort_keys=True)}
     name, data = state.component.publication, publication_data(state, now)
     metadata = {"name": name, "namespace": state.namespace, "labels": {LABEL: state.component.name}}
     if state.publication is None:
         body = {"metadata": {**metadata, "annotations": annotations}, "data": data}
-        return Write(reason, ("ConfigMap", name), holders.publications_path(state.namespace), body, creates=True)
+        return Write(reason, ("ConfigMap", name), certificate_objects.publications_path(state.namespace), body, creates=True)
     body = {"metadata": {"annotations": annotations, **version(state.publication)}, "data": data}
-    return Write(reason, ("ConfigMap", name), holders.publications_path(state.namespace, name), body)
+    return Write(reason, ("ConfigMap", name), certificate_objects.publications_path(state.namespace, name), body)
 
 
 def publication_data(state: State, now: datetime) -> dict[str, str]:
     """Build the desired `data` of the ConfigMap."""
-    there = [holders.held(secret, state.known, state.component) for secret in state.secrets]
-    return holders.publication_data(bundle(state, now), [*there, *state.gone])
+    there = [certificate_objects.held(secret, state.known, state.component) for secret in state.secrets]
+    return certificate_objects.publication_data(bundle(state, now), [*there, *state.gone])
 
 
 def version(item: Object) -> Object:

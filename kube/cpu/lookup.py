@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from kube.cpu import capabilities, hyperconverged
 from kube.cpu.node_patch import MARK
-from kube.door.api import METADATA, Api
-from kube.door.api_errors import NotFound, Rejected
-from kube.door.paging import listed, pages
+from kube.client.api import METADATA, Api
+from kube.client.api_errors import NotFound, Rejected
+from kube.client.paging import listed, pages
 from kube.nodes import NODES
 from kube.paths import Object, segment
 

@@ -10,7 +10,7 @@ from kube.budgets import Blocked
 from kube.paths import Object
 from kube.pods import Pod, is_terminating, key, name_of
 from kube.times import moment_or_none, timestamp
-from kube.words import shortened
+from kube.text_limits import shortened
 
 NAMED = 5
 """Maximum number of blocked pods that `summary` names."""

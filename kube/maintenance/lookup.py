@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
-from kube.door.api import Api, absent_ok
-from kube.door.api_errors import ApiError, NotFound, Rejected, Unavailable
-from kube.door.concurrent_requests import together
-from kube.door.paging import Listed, pages
+from kube.client.api import Api, absent_ok
+from kube.client.api_errors import ApiError, NotFound, Rejected, Unavailable
+from kube.client.concurrent_requests import together
+from kube.client.paging import Listed, pages
 from kube.maintenance.groups import GROUPS, Group
 from kube.maintenance.objects import Maintenance, is_deleting, node_name
 from kube.maintenance.quorum import CONTROL_PLANE, ETCD, GUARDS, ControlPlane

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kube.door.api import Api, absent_ok
-from kube.door.concurrent_requests import together
-from kube.door.paging import listed, pages
+from kube.client.api import Api, absent_ok
+from kube.client.concurrent_requests import together
+from kube.client.paging import listed, pages
 from kube.maintenance.lookup import of_holder
 from kube.maintenance.objects import requester
 from kube.mutex import jobs
@@ -14,7 +14,7 @@ from kube.mutex.maintainers import Maintainer
 from kube.mutex.objects import RULE, RUN, RUN_LABEL, TARGET, Reference, collection, path_of, reference
 from kube.mutex.pools import CLUSTER_VERSIONS, POOLS, VERSION_NAMES, labels_of, name_of
 from kube.mutex.run_record import current, record_of
-from kube.mutex.world import World
+from kube.mutex.run_snapshot import World
 from kube.nodes import NODES, labelled_for
 from kube.paths import Object
 from kube.trimming import trimmed_node

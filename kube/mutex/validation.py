@@ -23,9 +23,9 @@ from kube.mutex.objects import (
 )
 from kube.mutex.pools import canary_problem, members_of_all
 from kube.mutex.run_record import is_active, record_of, rules_of
-from kube.mutex.world import World, pools_of
+from kube.mutex.run_snapshot import World, pools_of
 from kube.paths import Object
-from kube.words import counted, shortened
+from kube.text_limits import counted, shortened
 
 VALID_CONFIG, NODES_GATHERED = "ValidConfig", "NodeListGathered"
 CONFIG_VALIDATED, CHECKED = "ConfigValidated", "UpgradeChecked"

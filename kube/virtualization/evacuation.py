@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from kube.budgets import LAUNCHER_REASONS
 from kube.times import moment_or_none, timestamp
-from kube.virtualization.machines import (
+from kube.virtualization.vmis import (
     Item,
     by_machine,
     has_failed,
@@ -30,8 +30,8 @@ from kube.virtualization.machines import (
     source_of,
     vmi_of,
 )
-from kube.virtualization.migration_claim import Claim, Claims, Refusal, holding
-from kube.words import shortened
+from kube.virtualization.migration_claims import Claim, Claims, Refusal, holding
+from kube.text_limits import shortened
 
 PER_CLUSTER, PER_NODE = 5, 2
 """KubeVirt's default limits for concurrent migrations."""

@@ -18,7 +18,7 @@ from kube.virtualization.evacuation import (
     Wait,
     progress,
 )
-from kube.virtualization.machines import (
+from kube.virtualization.vmis import (
     DRAIN_TAINTS,
     EXTERNAL,
     LIVE_MIGRATE,
@@ -34,7 +34,7 @@ from kube.virtualization.machines import (
     node_of,
     unable,
 )
-from kube.words import shortened
+from kube.text_limits import shortened
 
 USUAL_TAINT = "kubevirt.io/drain"
 EVACUATED = "kubevirt.io/evacuationMigration"

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from kube.budgets import BUDGETS
-from kube.door.api import Api, absent_ok
-from kube.door.api_errors import NotFound
-from kube.door.concurrent_requests import together
-from kube.door.discovery import kubevirts, resource
-from kube.door.paging import listed, pages
+from kube.client.api import Api, absent_ok
+from kube.client.api_errors import NotFound
+from kube.client.concurrent_requests import together
+from kube.client.discovery import kubevirts, resource
+from kube.client.paging import listed, pages
 from kube.maintenance.lookup import of_holder
 from kube.nodes import NODES, Node, labelled_for, node_path
 from kube.paths import Object, pods_on
-from kube.virtualization.launcher_budgets import LABEL
-from kube.virtualization.machines import (
+from kube.virtualization.virt_launcher_budgets import LABEL
+from kube.virtualization.vmis import (
     API_VERSION,
     INSTANCE,
     INSTANCES,
@@ -29,7 +29,7 @@ from kube.virtualization.machines import (
     node_of,
     stays_alive,
 )
-from kube.virtualization.outlook import Hosted, launcher_of, owner_of
+from kube.virtualization.drain_forecast import Hosted, launcher_of, owner_of
 
 ONE_BY_ONE = 20
 """Maximum number of nodes to read individually; for more, a list costs less."""

@@ -7,10 +7,10 @@ import threading
 from contextlib import aclosing, suppress
 from pathlib import Path
 
-from kube.certificates import holders
-from kube.certificates.holders import CERTIFICATE, KEY, TRUSTED
-from kube.door.api import Api
-from kube.door.list_watch import follow
+from kube.certificates import certificate_objects
+from kube.certificates.certificate_objects import CERTIFICATE, KEY, TRUSTED
+from kube.client.api import Api
+from kube.client.list_watch import follow
 from kube.paths import Object
 from localcluster import access
 from localcluster.processes import Startable
@@ -38,7 +38,7 @@ class MountedSecret(Startable):
         self.folder = folder
         self.shown: list[str] = []
         self.came = threading.Event()
-        self._kubeconfig, self._path, self._name = kubeconfig, holders.secrets_path(namespace), name
+        self._kubeconfig, self._path, self._name = kubeconfig, certificate_objects.secrets_path(namespace), name
         self._writes = 0
         self._loop = asyncio.new_event_loop()
         self._following: asyncio.Task[None] | None = None
@@ -69,7 +69,7 @@ class MountedSecret(Startable):
         try:
             async with aclosing(follow(api, self._path, fields=f"metadata.name={self._name}")) as changes:
                 async for change in changes:
-                    if change.kind in ("ADDED", "MODIFIED") and holders.current(change.object):
+                    if change.kind in ("ADDED", "MODIFIED") and certificate_objects.current(change.object):
                         self._write(change.object)
         finally:
             await api.close()
@@ -79,12 +79,12 @@ class MountedSecret(Startable):
         fresh = self.folder / f"..{self._writes}"
         fresh.mkdir(exist_ok=True)
         for entry in ENTRIES:
-            access.write_secret(fresh / entry, holders.text(secret, entry))
+            access.write_secret(fresh / entry, certificate_objects.text(secret, entry))
         link = self.folder / "..new"
         link.unlink(missing_ok=True)
         link.symlink_to(fresh.name)
         link.replace(self.folder / "..data")
-        shown = holders.text(secret, CERTIFICATE)
+        shown = certificate_objects.text(secret, CERTIFICATE)
         if shown not in self.shown:
             self.shown.append(shown)
         self.came.set()

@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 
 from functions.certificates.settings import Settings
-from functions.certificates.survey import renewed
-from kube.certificates import holders
-from kube.door.api_errors import ApiError, Denied, Rejected
+from functions.certificates.renewal_pass import renewed
+from kube.certificates import certificate_objects
+from kube.client.api_errors import ApiError, Denied, Rejected
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.admission.mounted_secret import MountedSecret
@@ -21,7 +21,7 @@ from localcluster.cluster import LocalCluster
 from localcluster.processes import Server, Startable, await_ready, free_port
 from localcluster.readiness import READY, answers
 from localcluster.servers import DIRECT, LOOPBACK, ROOT
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 COMPONENT = ROOT / "manifests" / "components" / "admission"
 SHIPPED = ("rbac.yaml", "policy.yaml")
@@ -63,7 +63,7 @@ class Webhook(Startable):
     @property
     def ca_file(self) -> Path:
         """Return the path of the CA certificate that clients of the webhook trust."""
-        return self.folder / holders.TRUSTED
+        return self.folder / certificate_objects.TRUSTED
 
     def _bring_up(self) -> None:
         """Register and start the webhook; return when the API server calls it."""
@@ -92,8 +92,8 @@ class Webhook(Startable):
     def renew(self) -> None:
         """Request a renewal and issue a certificate; return when the Secret's files have been written again."""
         self.secret.came.clear()
-        asked = {"metadata": {"annotations": {holders.RENEW: "now"}}}
-        self._cluster.door().patch(holders.secrets_path(access.NAMESPACE, NAME), asked)
+        asked = {"metadata": {"annotations": {certificate_objects.RENEW: "now"}}}
+        self._cluster.door().patch(certificate_objects.secrets_path(access.NAMESPACE, NAME), asked)
         self._look()
         if not self.secret.came.wait(SECONDS):
             raise LocalClusterError(f"the Secret {NAME} got no other certificate")
@@ -101,7 +101,7 @@ class Webhook(Startable):
     def _name_address(self) -> None:
         """Add this host's address to the names of the certificate."""
         secret = yaml.safe_load(SECRET.read_text())
-        secret["metadata"]["annotations"][holders.NAMES] += f",{LOOPBACK}"
+        secret["metadata"]["annotations"][certificate_objects.NAMES] += f",{LOOPBACK}"
         self._cluster.apply([secret], "--force-conflicts")
 
     def _look(self) -> None:

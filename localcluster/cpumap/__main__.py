@@ -17,7 +17,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from kube.cpu.models import FILE
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 SOURCE = "libvirt {version}, src/cpu_map/x86_*.xml, LGPL-2.1-or-later, https://libvirt.org"
 

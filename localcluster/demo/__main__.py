@@ -11,12 +11,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from kube.words import counted
+from kube.text_limits import counted
 from localcluster import product
 from localcluster.admission.webhook import Webhook
 from localcluster.cluster import LocalCluster
-from localcluster.demo.flow import Flow
-from localcluster.demo.telling import DemoError, apply_maintenance, follow_drain, kubectl, say, show, tell, title
+from localcluster.demo.event_log import Flow
+from localcluster.demo.common import DemoError, apply_maintenance, follow_drain, kubectl, say, show, tell, title
 from localcluster.product import Product
 from localcluster.programs import build
 

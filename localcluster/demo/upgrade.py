@@ -17,13 +17,13 @@ from kube.mutex.pools import POOLS
 from kube.mutex.versions import VERSION_LABEL, WORKER
 from kube.nodes import NODES
 from kube.paths import Object
-from localcluster import deliveries
+from localcluster import delivery_engines
 from localcluster.cluster import LocalCluster
-from localcluster.demo.flow import Flow
-from localcluster.demo.telling import DemoError, kubectl, say, show, tell, title
+from localcluster.demo.event_log import Flow
+from localcluster.demo.common import DemoError, kubectl, say, show, tell, title
 from localcluster.product import Product
-from localcluster.wings.actors import Actors
-from localcluster.wings.choice import MAINTENANCE, MUTEX
+from localcluster.components.fakes import Actors
+from localcluster.components.selection import MAINTENANCE, MUTEX
 
 STORY = Path(__file__).with_name("upgrade.yaml")
 WINGS = (MAINTENANCE, MUTEX)
@@ -41,7 +41,7 @@ def main() -> int:
     """Run the demo; return 0 if the workers were upgraded one after another and the cluster's state was restored."""
     started = time.monotonic()
     say("a cluster for this demo: etcd, API server, controller manager, scheduler, kwok; OpenShift is played")
-    engine = deliveries.named("local")
+    engine = delivery_engines.named("local")
     engine.build(WINGS)
     with tempfile.TemporaryDirectory(prefix="nodemaintenance-demo-") as folder:
         where = Path(folder)
@@ -55,7 +55,7 @@ def main() -> int:
     return 0
 
 
-def _tell(cluster: LocalCluster, product: deliveries.Running) -> None:
+def _tell(cluster: LocalCluster, product: delivery_engines.Running) -> None:
     if not isinstance(product, Product):
         raise TypeError("the flow of events is read from the local delivery's log")
     before = _prepare(cluster)

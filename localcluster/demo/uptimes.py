@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from kube.paths import Object
 from kube.times import moment_or_none
-from kube.virtualization.machines import is_running, node_of
-from kube.virtualization.outlook import BLOCKS, MOVES, RESTARTS, STOPS
-from localcluster.demo.telling import DemoError
+from kube.virtualization.vmis import is_running, node_of
+from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS, STOPS
+from localcluster.demo.common import DemoError
 
 BOOTED = "fake-virt/booted"
 """Annotation of a VMI: its boot time and its virt-launcher pod, unchanged until the VMI stops."""

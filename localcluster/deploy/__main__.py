@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from localcluster.deploy.applying import deploy
-from localcluster.trouble import LocalClusterError
+from localcluster.deploy.apply import deploy
+from localcluster.errors import LocalClusterError
 
 if __name__ == "__main__":
     try:

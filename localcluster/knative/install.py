@@ -13,7 +13,7 @@ import yaml
 from eventing.local.manifests import LOADER
 from localcluster.cluster import LocalCluster
 from localcluster.programs import build
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 HERE = Path(__file__).parent
 NODE = "localcluster/for=knative"

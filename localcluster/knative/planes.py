@@ -8,15 +8,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from localcluster.cluster import LocalCluster
-from localcluster.knative.control import SETTINGS, ControlPlane
+from localcluster.knative.control_plane import SETTINGS, ControlPlane
 from localcluster.knative.install import EVENTING
-from localcluster.knative.kubelet import Kubelet
+from localcluster.knative.fake_kubelet import Kubelet
 from localcluster.knative.proxy import Proxy
 from localcluster.processes import Server, await_ready, free_port
 from localcluster.programs import build
 from localcluster.readiness import answers
 from localcluster.servers import LOOPBACK
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 DISPATCHER_PORTS = (8080, 8443)
 """The ports that are hard-coded in the in-memory channel's dispatcher."""

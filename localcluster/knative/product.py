@@ -9,13 +9,13 @@ from eventing import sinks
 from kube.paths import Object
 from localcluster.access import NAMESPACE
 from localcluster.cluster import LocalCluster
-from localcluster.engine import EngineProduct
-from localcluster.knative import identities, install
+from localcluster.engine_product import EngineProduct
+from localcluster.knative import oidc, install
 from localcluster.knative.planes import Planes
 from localcluster.processes import Server, await_ready, free_port
 from localcluster.servers import ROOT
-from localcluster.wings import overlay
-from localcluster.wings.choice import DEFAULT, Wings
+from localcluster.components import overlay
+from localcluster.components.selection import DEFAULT, Wings
 
 SECONDS = 60
 PLAIN, V1ALPHA1 = ROOT / "manifests" / "overlays" / "plain", ROOT / "manifests" / "v1alpha1"
@@ -71,11 +71,11 @@ class KnativeProduct(EngineProduct):
 
     def require_identities(self) -> None:
         """Enable authentication of senders (`authentication-oidc`); return when all Knative objects have identities."""
-        self._identify(identities.require)
+        self._identify(oidc.require)
 
     def waive_identities(self) -> None:
         """Disable authentication of senders, which is Knative's default."""
-        self._identify(identities.waive)
+        self._identify(oidc.waive)
 
     def _identify(self, switch: Callable[[LocalCluster], None]) -> None:
         """Switch authentication, and pass the identities on to the product's programs and Knative's adapters.
@@ -84,11 +84,11 @@ class KnativeProduct(EngineProduct):
         variables.
         """
         switch(self._cluster)
-        identities.mount(self._cluster, self._directory)
-        told = identities.told(self._cluster)
+        oidc.mount(self._cluster, self._directory)
+        told = oidc.told(self._cluster)
         for server in (self.adapters[source] for source in self._api_sources):
             server.kill()
-            kept = {name: value for name, value in server.env.items() if name not in identities.TOLD}
+            kept = {name: value for name, value in server.env.items() if name not in oidc.TOLD}
             server.env = {**kept, **told[server.name]}
         self.start_delivery()
 
@@ -105,7 +105,7 @@ class KnativeProduct(EngineProduct):
         """Return the processes of the sources, from the Deployments that Knative created for them."""
         kubelet, system = self.planes.kubelet, install.EVENTING.namespace
         await_ready("what Knative makes of our sources", self._is_made, [], SECONDS)
-        made = self._made_of_api_sources(identities.deployments(self._cluster))
+        made = self._made_of_api_sources(oidc.deployments(self._cluster))
         found = {source: kubelet.server(NAMESPACE, name) for source, name in made.items()}
         own = {"PORT": str(free_port()), sinks.FILE: str(self._directory / IDENTITY)}
         found["podsource"] = kubelet.server(NAMESPACE, PODSOURCE, **own)
@@ -118,8 +118,8 @@ class KnativeProduct(EngineProduct):
         That is one Deployment per ApiServerSource, a sink for PodSource's Deployment, and one replica of the ping
         adapter.
         """
-        ours = identities.deployments(self._cluster)
-        (bound,) = [identities.entries(item) for item in ours if item["metadata"]["name"] == PODSOURCE] or [[]]
+        ours = oidc.deployments(self._cluster)
+        (bound,) = [oidc.entries(item) for item in ours if item["metadata"]["name"] == PODSOURCE] or [[]]
         ping = f"/apis/apps/v1/namespaces/{install.EVENTING.namespace}/deployments/{PING}"
         return (
             set(self._api_sources) <= self._made_of_api_sources(ours).keys()

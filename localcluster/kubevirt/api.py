@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kube.door.api import absent_ok
+from kube.client.api import absent_ok
 from localcluster.cluster import LocalCluster
 from localcluster.kubevirt.controller import NAMESPACE
 from localcluster.processes import Server, Startable, await_ready, free_port

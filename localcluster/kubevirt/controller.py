@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kube.door.api import JSON_PATCH, absent_ok
+from kube.client.api import JSON_PATCH, absent_ok
 from localcluster.cluster import LocalCluster
 from localcluster.kubevirt import crds
 from localcluster.processes import Server, Startable, await_ready, free_port

@@ -19,7 +19,7 @@ from eventing.local.manifests import LOADER
 from localcluster.cluster import LocalCluster
 from localcluster.processes import await_ready
 from localcluster.programs import build
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 MODULE = "kubevirt.io/kubevirt"
 SCHEMAS = "pkg/virt-operator/resource/generate/components/validations_generated.go"

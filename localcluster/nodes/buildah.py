@@ -11,7 +11,7 @@ from pathlib import Path
 
 from localcluster.programs.build import alone, cache
 from localcluster.servers import ROOT
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 RELEASE, MIRROR = "bookworm", "http://deb.debian.org/debian"
 PACKAGES = "python3,python3-venv,ca-certificates"

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from localcluster.processes import POLL_SECONDS
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 MOUNTS = Path("/proc/self/mounts")
 SECONDS = 10.0

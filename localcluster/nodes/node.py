@@ -7,11 +7,11 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from localcluster.nodes.addresses import Addresses
-from localcluster.nodes.rooms import Room
-from localcluster.nodes.settings import SOCKET, Settings
+from localcluster.nodes.node_network import Addresses
+from localcluster.nodes.sandbox import Room
+from localcluster.nodes.node_config import SOCKET, Settings
 from localcluster.processes import Server, await_ready, start_saying
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 OUTSIDE = """
 nsenter --target "$(cat {switch})" --net ip link add {name} type veth peer name eth0 netns $PID

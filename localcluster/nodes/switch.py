@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from localcluster.nodes.addresses import Addresses
-from localcluster.nodes.rooms import Room
+from localcluster.nodes.node_network import Addresses
+from localcluster.nodes.sandbox import Room
 
 # The API server listens on 127.0.0.1, and nodes reach it through the switch. So both ends of the link must route
 # packets for loopback addresses; the host enables this only for its end of the link. The loopback device of the

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 VARIABLE = "KUBEBUILDER_ASSETS"
 PROGRAMS = ("etcd", "kube-apiserver", "kubectl")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from localcluster.programs import assets, envtest, go_install, toolchain
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 MODULES = Path(__file__).parents[1]
 """The directory with one subdirectory per Go module."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 DOWNLOADS = 4
 """Number of modules whose sources are downloaded concurrently."""

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from localcluster.nodes import machine
-from localcluster.trouble import LocalClusterError
+from localcluster.nodes import preflight
+from localcluster.errors import LocalClusterError
 
 RELEASE = Path("/etc/os-release")
 ENVIRONMENT = Path(".venv/.stamp")
@@ -192,10 +192,10 @@ def main() -> None:
     purposes = [*given.targets, *filter(None, named), *(["real"] if real else [])]
     try:
         if real:
-            machine.check()  # fail early: no package helps if this fails
+            preflight.check()  # fail early: no package helps if this fails
         provide(purposes, may_install=os.geteuid() == 0)
         if real:
-            machine.check()  # repeat it with the tests that needed the packages
+            preflight.check()  # repeat it with the tests that needed the packages
     except LocalClusterError as error:
         raise SystemExit(f"error: {error}") from None
 

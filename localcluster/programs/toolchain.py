@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 HERE = Path(__file__).parents[1]
 

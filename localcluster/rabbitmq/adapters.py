@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from eventing.local import containersource
+from eventing.local import container_source
 from eventing.local.manifests import Document
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from localcluster.knative.kubelet import kubeconfig
+from localcluster.knative.fake_kubelet import kubeconfig
 from localcluster.processes import Server
 from localcluster.rabbitmq import environment, ping
 from localcluster.servers import DIRECT, ROOT
@@ -46,7 +46,7 @@ class Sources:
 
     def _container(self, document: Document) -> Server:
         account = document.need("spec.template.spec.serviceAccountName", str)
-        program = containersource.program(document)
+        program = container_source.program(document)
         own = {"K_SINK": self._sink, "SIGNING_KEY": access.signing_key(self._cluster.directory)}
         return self._server(document, list(program.command), account, {**program.environment, **own})
 

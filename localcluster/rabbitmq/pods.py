@@ -13,10 +13,10 @@ from string import Template
 import yaml
 
 from eventing.local.manifests import LOADER
-from kube.certificates import issuing
+from kube.certificates import key_pairs
 from kube.certificates.components import Component
 from localcluster.cluster import LocalCluster
-from localcluster.knative import install, shipped
+from localcluster.knative import install, pod_install
 from localcluster.knative.install import EVENTING, Manifest
 from localcluster.nodes import images
 from localcluster.programs import build
@@ -106,8 +106,8 @@ def _named(text: str) -> str:
 def _certified(items: Iterable[Manifest]) -> Iterable[Manifest]:
     """Add the certificate of the topology operator's webhook, and set its CA in the webhook's configuration."""
     now = datetime.now(timezone.utc)
-    authority = issuing.new_authority(WHOSE, now)
-    pair = issuing.new_serving(authority, [ASKED_AT], WHOSE, now)
+    authority = key_pairs.new_authority(WHOSE, now)
+    pair = key_pairs.new_serving(authority, [ASKED_AT], WHOSE, now)
     yield {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -133,4 +133,4 @@ def provide(cluster: LocalCluster, disk: Path) -> None:
 
 def overlay(folder: Path) -> Path:
     """Write the overlay of a user without Knative Serving, for two nodes with two cores each; return its directory."""
-    return shipped.overlay(folder, COMPONENTS, BASE, patches=[SMALL])
+    return pod_install.overlay(folder, COMPONENTS, BASE, patches=[SMALL])

@@ -11,15 +11,15 @@ import yaml
 from eventing.local import manifests, triggers
 from eventing.local.manifests import Document
 from localcluster.cluster import LocalCluster
-from localcluster.engine import EngineProduct
+from localcluster.engine_product import EngineProduct
 from localcluster.processes import free_port
 from localcluster.programs import build
 from localcluster.rabbitmq import knative_objects
 from localcluster.rabbitmq.adapters import Sources
 from localcluster.rabbitmq.planes import Planes
 from localcluster.servers import LOOPBACK, ROOT
-from localcluster.wings import overlay
-from localcluster.wings.choice import DEFAULT, Wings
+from localcluster.components import overlay
+from localcluster.components.selection import DEFAULT, Wings
 
 DURABLE, V1ALPHA1 = ROOT / "manifests" / "overlays" / "rabbitmq", ROOT / "manifests" / "v1alpha1"
 

@@ -19,7 +19,7 @@ from localcluster import access
 from localcluster.processes import Server, await_ready, free_port, listens
 from localcluster.rabbitmq.topology import VHOST
 from localcluster.servers import LOOPBACK
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 CONFIG = Path(__file__).with_name("rabbitmq.conf")
 PLACES = ("/usr/lib/rabbitmq/bin", "/usr/local/lib/rabbitmq/bin", "/opt/rabbitmq/sbin")

@@ -9,15 +9,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from localcluster.trouble import LocalClusterError
-from localcluster.up import folder
+from localcluster.errors import LocalClusterError
+from localcluster.up import state_directory
 from localcluster.up.down import down
 from localcluster.up.status import status
 
 
 def env(directory: Path) -> None:
     """Print the export lines of the running cluster, for a shell's eval."""
-    print(folder.exports(directory), end="")
+    print(state_directory.exports(directory), end="")
 
 
 DEEDS = {"env": env, "down": down, "status": status}

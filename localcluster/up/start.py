@@ -9,17 +9,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from localcluster import deliveries
+from localcluster import delivery_engines
 from localcluster.programs import build
-from localcluster.trouble import LocalClusterError
-from localcluster.up import folder
-from localcluster.up.wish import Wish
-from localcluster.wings.choice import BESIDE
+from localcluster.errors import LocalClusterError
+from localcluster.up import state_directory
+from localcluster.up.cluster_spec import Wish
+from localcluster.components.selection import BESIDE
 
 
 def up(directory: Path, wish: Wish) -> None:
     """Start the supervisor and return when everything is ready; print a notice if the cluster is already up."""
-    engine = deliveries.named(wish.delivery)
+    engine = delivery_engines.named(wish.delivery)
     if _is_up(directory, wish):
         return
     engine.check()
@@ -28,7 +28,7 @@ def up(directory: Path, wish: Wish) -> None:
         build.servers(build.KUBEVIRT)
     if _is_up(directory, wish):  # the build takes minutes; another `up` may have finished
         return
-    folder.unready(directory)
+    state_directory.unready(directory)
     command = [sys.executable, "-m", "localcluster", "supervise", str(directory.resolve()), wish.text()]
     quiet, pipe, both = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     child = subprocess.Popen(command, stdin=quiet, stdout=pipe, stderr=both, start_new_session=True, text=True)
@@ -39,7 +39,7 @@ def up(directory: Path, wish: Wish) -> None:
         child.terminate()
         child.wait()
         raise
-    if not folder.hints(directory):
+    if not state_directory.hints(directory):
         child.wait()
         raise LocalClusterError("not started; the reason is above")
 
@@ -49,13 +49,13 @@ def _is_up(directory: Path, wish: Wish) -> bool:
 
     Raises `LocalClusterError` if another cluster is up.
     """
-    if not folder.running(directory):
+    if not state_directory.running(directory):
         return False
-    if not folder.supervisor(directory):
-        if folder.await_end(directory, folder.ORPHAN_SECONDS):
+    if not state_directory.supervisor(directory):
+        if state_directory.await_end(directory, state_directory.ORPHAN_SECONDS):
             return False
-        raise LocalClusterError(folder.orphaned(directory))
-    hints = folder.hints(directory)
+        raise LocalClusterError(state_directory.orphaned(directory))
+    hints = state_directory.hints(directory)
     if not hints:
         raise LocalClusterError(f"another start in {directory} is under way; wait for it, or end it with `make down`")
     there = hints.splitlines()[0].partition(":")[0]

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from localcluster.trouble import LocalClusterError
-from localcluster.up import folder
-from localcluster.up.keeper import Record
+from localcluster.errors import LocalClusterError
+from localcluster.up import state_directory
+from localcluster.up.restarter import Record
 
 FOUNDATION = ("etcd", "kube-apiserver")
 """The processes without which the cluster does not work."""
@@ -16,18 +16,18 @@ FOUNDATION = ("etcd", "kube-apiserver")
 
 def status(directory: Path) -> None:
     """Print the status. Raises `LocalClusterError` with the remedy if the cluster ended without `make down`."""
-    hints = folder.hints(directory)
-    if not folder.running(directory):
+    hints = state_directory.hints(directory)
+    if not state_directory.running(directory):
         if hints:
             raise LocalClusterError(
                 f"what was up in {directory} has ended without `make down`: `make up` starts it anew"
             )
         print("not up; `make up` starts it")
         return
-    supervisor, records = folder.supervisor(directory), folder.records(directory)
+    supervisor, records = state_directory.supervisor(directory), state_directory.records(directory)
     if not supervisor:
         _print_table(records, _is_left)
-        raise LocalClusterError(folder.orphaned(directory))
+        raise LocalClusterError(state_directory.orphaned(directory))
     state = condition(records) if hints else "starting or ending"
     print(f"{state}, supervisor {supervisor}, logs in {directory}/")
     _print_table(records)
@@ -41,7 +41,7 @@ def _print_table(records: Sequence[Record], is_there: Callable[[Record], bool] =
 
 def _is_left(record: Record) -> bool:
     """Return whether the record's process outlived the supervisor, which no longer records exits."""
-    return record.due is None and folder.is_group(record.pid)
+    return record.due is None and state_directory.is_group(record.pid)
 
 
 def condition(records: Sequence[Record]) -> str:

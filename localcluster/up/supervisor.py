@@ -13,20 +13,20 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localcluster import access, deliveries, processes
+from localcluster import access, delivery_engines, processes
 from localcluster.admission.webhook import Webhook
 from localcluster.cluster import LocalCluster
 from localcluster.product import flow
 from localcluster.programs import build
-from localcluster.up import folder
-from localcluster.up.keeper import Keeper, Record
-from localcluster.up.wish import Wish
+from localcluster.up import state_directory
+from localcluster.up.restarter import Keeper, Record
+from localcluster.up.cluster_spec import Wish
 from localcluster.web_console import Console
-from localcluster.wings.actors import Actors
-from localcluster.wings.choice import ADMISSION, MUTEX, OFF, VIRTUALIZATION
+from localcluster.components.fakes import Actors
+from localcluster.components.selection import ADMISSION, MUTEX, OFF, VIRTUALIZATION
 
 if TYPE_CHECKING:
-    from localcluster.nodes.nodes import RealNodes
+    from localcluster.nodes.real_nodes import RealNodes
 
 TRIALS = {
     MUTEX: "      an upgrade of the workers, node by node: docs/mutex.md, Try it\n",
@@ -40,9 +40,9 @@ def supervise(directory: Path, wish: Wish) -> None:
 
     Raises `LocalClusterError`, for example if the directory belongs to another user, and `OSError`.
     """
-    with folder.owned(directory):
+    with state_directory.owned(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        with folder.locked(directory) as lock:
+        with state_directory.locked(directory) as lock:
             processes.inherited.append(lock)
             signal.signal(signal.SIGTERM, _end)
             with contextlib.suppress(_Ended):
@@ -50,16 +50,16 @@ def supervise(directory: Path, wish: Wish) -> None:
 
 
 def _run(directory: Path, wish: Wish) -> None:
-    folder.clear(directory)
-    engine = deliveries.named(wish.delivery)
+    state_directory.clear(directory)
+    engine = delivery_engines.named(wish.delivery)
     say = _clock()
-    cluster = engine.cluster(directory / folder.SERVERS, wish.nodes, wish.real)
+    cluster = engine.cluster(directory / state_directory.SERVERS, wish.nodes, wish.real)
     say("the servers are built; starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok")
     with cluster, Keeper(_Noting(directory)) as keeper:
         keeper.keep(cluster.servers)
         cluster.make_control_plane(wish.control_planes)
         say(f"the cluster is ready: {wish.nodes} nodes at {cluster.url}")
-        access.write_secret(directory / folder.KUBECONFIG, cluster.kubeconfig.read_text())
+        access.write_secret(directory / state_directory.KUBECONFIG, cluster.kubeconfig.read_text())
         if wish.real:
             say(f"starting {wish.real} real nodes: containerd, kubelet and kube-proxy of each, CoreDNS in pods")
         with (
@@ -86,7 +86,7 @@ def _real(cluster: LocalCluster, wish: Wish) -> AbstractContextManager[RealNodes
     """Return the requested real nodes, not started; the product starts while they become Ready."""
     if not wish.real:
         return nullcontext()
-    from localcluster.nodes.nodes import RealNodes
+    from localcluster.nodes.real_nodes import RealNodes
 
     return RealNodes(cluster, wish.real)
 
@@ -113,7 +113,7 @@ class _Noting:
         with contextlib.suppress(OSError):
             self._log(records)
         try:
-            folder.write_records(self._directory, records)
+            state_directory.write_records(self._directory, records)
         except OSError as error:  # or the directory was deleted; the processes do not need it
             with contextlib.suppress(OSError):
                 print(f"{time.ctime()}  the list of processes is not written: {error}", flush=True)
@@ -128,7 +128,7 @@ class _Noting:
             self._known[record.name] = record
 
 
-def _console(cluster: LocalCluster, directory: Path, product: deliveries.Running) -> Console:
+def _console(cluster: LocalCluster, directory: Path, product: delivery_engines.Running) -> Console:
     where = {"functions": product.functions_url, "broker": product.broker_url}
     return Console(cluster, directory, "--journal", product.journal, **where)
 
@@ -146,7 +146,7 @@ def _end(number: int, frame: object) -> None:
     raise _Ended
 
 
-def _announce(directory: Path, wish: Wish, product: deliveries.Running, console: Console) -> None:
+def _announce(directory: Path, wish: Wish, product: delivery_engines.Running, console: Console) -> None:
     """Print the next steps, mark the cluster as ready, and redirect the output to the log, which makes `up` return.
 
     An empty FUNCTIONS, or an empty TRIGGERS if the cluster has the Triggers, is printed as well: the shell may still
@@ -155,8 +155,8 @@ def _announce(directory: Path, wish: Wish, product: deliveries.Running, console:
     programs = shlex.quote(f"{Path(sys.executable).parent}:{build.target()}")
     journal = shlex.quote(str(product.journal.absolute()))
     triggers = os.pathsep.join(map(str, flow(wish.wings))) if product.functions_url else ""
-    hints = folder.title(wish) + (
-        f"export KUBECONFIG={shlex.quote(str(directory / folder.KUBECONFIG))}\n"
+    hints = state_directory.title(wish) + (
+        f"export KUBECONFIG={shlex.quote(str(directory / state_directory.KUBECONFIG))}\n"
         f'export PATH={programs}:"$PATH"\n'
         f"export JOURNAL={journal} FUNCTIONS={product.functions_url} BROKER={product.broker_url}\n"
         f"export TRIGGERS={shlex.quote(triggers)}\n"
@@ -169,7 +169,7 @@ def _announce(directory: Path, wish: Wish, product: deliveries.Running, console:
         "      make down\n"
     )
     print(hints, end="", flush=True)
-    (directory / folder.READY_FILE).write_text(hints)
-    with (directory / folder.LOG_FILE).open("ab") as log:
+    (directory / state_directory.READY_FILE).write_text(hints)
+    with (directory / state_directory.LOG_FILE).open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)

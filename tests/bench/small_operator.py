@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
-from kube.door.api import Api
-from kube.door.list_watch import follow
+from kube.client.api import Api
+from kube.client.list_watch import follow
 from kube.evictions import eviction_of, eviction_path
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import SUCCEEDED, node_name, path

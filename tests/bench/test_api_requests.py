@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.api_requests import AuditLog, Request, counted, requests
-from kube.door.api_errors import ApiError
+from kube.client.api_errors import ApiError
 from localcluster.access import service_account
 from localcluster.cluster import LocalCluster
 

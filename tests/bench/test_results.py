@@ -25,7 +25,7 @@ from bench.results import (
     typical,
     write,
 )
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 
 def rounds(way: str, *seconds: float) -> list[Round]:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chain.at_work import at_work
-from tests.chain.scene import Resting, Scene
+from tests.chain.running_product import at_work
+from tests.chain.environment import Resting, Scene
 
 
 @pytest.fixture(scope="package")

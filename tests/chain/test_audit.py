@@ -6,7 +6,7 @@ import pytest
 
 from kube.nodes import node_path
 from kube.paths import Object
-from tests.chain.scene import Scene
+from tests.chain.environment import Scene
 from tests.chain.test_not_ready import WRITTEN
 from tests.proofs import proves
 from tests.workload import OURS, audit

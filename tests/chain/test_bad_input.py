@@ -8,8 +8,8 @@ import pytest
 
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import Object
-from localcluster.trouble import LocalClusterError
-from tests.chain.scene import Scene
+from localcluster.errors import LocalClusterError
+from tests.chain.environment import Scene
 from tests.proofs import proves
 
 pytestmark = pytest.mark.abreast

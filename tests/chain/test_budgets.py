@@ -7,8 +7,8 @@ from datetime import datetime
 import pytest
 
 from kube.paths import Object
-from tests.chain.scene import Scene, finished
-from tests.machine import is_below
+from tests.chain.environment import Scene, finished
+from tests.machine_speed import is_below
 from tests.proofs import proves
 
 

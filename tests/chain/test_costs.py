@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.chain.mutex.test_speed import Requests
-from tests.chain.scene import Scene
+from tests.chain.environment import Scene
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 

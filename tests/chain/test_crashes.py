@@ -10,7 +10,7 @@ import pytest
 
 from kube.paths import Object
 from localcluster.product import Product
-from tests.chain.scene import Scene, finished
+from tests.chain.environment import Scene, finished
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow

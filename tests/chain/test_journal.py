@@ -16,8 +16,8 @@ from eventing import events
 from eventing.journal.store import Journal, Query
 from localcluster.processes import await_ready
 from localcluster.servers import ROOT
-from tests.chain.scene import Scene
-from tests.machine import is_below
+from tests.chain.environment import Scene
+from tests.machine_speed import is_below
 
 
 def test_a_drain_is_recorded_with_every_run(scene: Scene) -> None:

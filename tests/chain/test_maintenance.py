@@ -9,7 +9,7 @@ import pytest
 
 from kube.maintenance.groups import GROUPS, KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S
 from kube.paths import Object
-from tests.chain.scene import Scene
+from tests.chain.environment import Scene
 from tests.proofs import proves
 
 SAMPLES = {

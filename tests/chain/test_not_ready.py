@@ -8,8 +8,8 @@ from eventing.events import RESOURCE_UPDATED
 from kube.evictions import pod_path
 from kube.nodes import node_path
 from kube.paths import Object
-from localcluster.demo.flow import Flow
-from tests.chain.scene import Scene
+from localcluster.demo.event_log import Flow
+from tests.chain.environment import Scene
 from tests.proofs import proves
 from tests.workload import audit
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from eventing.replay.again import post
+from eventing.replay.function_client import post
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
 from kube.nodes import UNSCHEDULABLE
 from kube.paths import Object
-from tests.chain.scene import Scene
-from tests.functions.hints import tick
+from tests.chain.environment import Scene
+from tests.functions.event_builders import tick
 from tests.proofs import proves
 
 PAGE = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()

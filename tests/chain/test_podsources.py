@@ -20,7 +20,7 @@ from localcluster import access
 from localcluster.processes import Server, await_ready, free_port
 from localcluster.readiness import answers
 from localcluster.servers import DIRECT, LOOPBACK, ROOT
-from tests.chain.scene import Scene
+from tests.chain.environment import Scene
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from localcluster.programs import build
-from tests.chain.scene import Scene
+from tests.chain.environment import Scene
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -17,19 +17,19 @@ from click.testing import Result
 from eventing import events
 from eventing.journal.entries import Entry
 from eventing.journal.store import Journal
-from eventing.replay.again import post
-from eventing.replay.changes import POD, objects_in
+from eventing.replay.function_client import post
+from eventing.replay.object_changes import POD, objects_in
 from functions.app import FUNCTIONS
-from kube.install_claim import CLAIM
+from kube.install_lease import CLAIM
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
-from localcluster.demo.flow import Flow
+from localcluster.demo.event_log import Flow
 from localcluster.processes import free_port
 from localcluster.product import Product
 from localcluster.servers import ROOT
-from tests.chain.editing import edited
-from tests.chain.recordings import recording, run
-from tests.chain.scene import Scene
+from tests.chain.patched_functions import edited
+from tests.chain.journal_reading import recording, run
+from tests.chain.environment import Scene
 from tests.postgresql import PostgreSQL
 from tests.proofs import proves
 from tests.workload import is_dry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kube.paths import Object
 from kube.pods import is_ready
-from tests.chain.scene import Scene
+from tests.chain.environment import Scene
 from tests.proofs import proves
 
 

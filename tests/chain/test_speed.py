@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from kube.paths import Object
-from tests.chain.scene import Scene, finished
-from tests.machine import is_below
+from tests.chain.environment import Scene, finished
+from tests.machine_speed import is_below
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from eventing import events
 from functions.serving.tracing import ENDPOINTS
-from tests.chain.scene import Scene
+from tests.chain.environment import Scene
 from tests.receiver import Answer, Received, Receiver
 
 pytestmark = pytest.mark.slow

@@ -8,10 +8,10 @@ from datetime import datetime
 import pytest
 
 from kube.paths import Object
-from tests.chain.scene import Scene
+from tests.chain.environment import Scene
 from tests.proofs import proves
 from tests.receiver import Answer, Received
-from tests.webhook import admission, is_of_nobody, webhook
+from tests.eviction_webhook import admission, is_of_nobody, webhook
 
 pytestmark = pytest.mark.slow
 

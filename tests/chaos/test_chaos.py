@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos import upgrades
+from chaos import upgrade_run
 from chaos.__main__ import run
 from tests.proofs import proves
 
@@ -26,7 +26,7 @@ def test_twenty_seconds_of_mischief_violate_nothing(tmp_path: Path) -> None:
 def test_an_upgrade_amid_mischief_violates_nothing(tmp_path: Path) -> None:
     """Check that an upgrade during faults releases one node at a time, creates each Job once and restores the pools."""
     said: list[str] = []
-    found = upgrades.run("local", 1, 15, tmp_path, 4, said.append)
+    found = upgrade_run.run("local", 1, 15, tmp_path, 4, said.append)
 
     assert found.is_good, (said, found.left, found.ended, found.failed)
     assert found.tally.judged["releases"] == 4

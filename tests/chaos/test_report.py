@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from chaos.__main__ import conclude
-from chaos.judge import Tally
+from chaos.invariant_checker import Tally
 from chaos.report import Run, ended_by_themselves, lines
-from localcluster.up.keeper import Record
+from localcluster.up.restarter import Record
 
 
 def run(**more: Any) -> Run:

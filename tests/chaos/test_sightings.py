@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chaos.sightings import Eviction, evictions
+from chaos.observations import Eviction, evictions
 from localcluster.access import service_account
 
 OURS = service_account("functions")

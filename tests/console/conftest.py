@@ -12,13 +12,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from console.cli import commands
-from kube.door.api import absent_ok
+from kube.client.api import absent_ok
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.nodes import NODES, node_path
 from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
 from localcluster.programs import build
-from tests.console.commands.workloads import KEEP_OUT, clear
+from tests.console.commands.workload_objects import KEEP_OUT, clear
 from tests.waiting import wait_for
 
 Run = Callable[..., Result]

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from localcluster import deliveries
-from localcluster.engine import EngineProduct
-from localcluster.up.keeper import Keeper
-from localcluster.wings.choice import DEFAULT, KNOWN
-from tests.e2e.stage import NODES, Stage
+from localcluster import delivery_engines
+from localcluster.engine_product import EngineProduct
+from localcluster.up.restarter import Keeper
+from localcluster.components.selection import DEFAULT, KNOWN
+from tests.e2e.environment import NODES, Stage
 
 ENGINES = ("knative", "rabbitmq")
 
@@ -21,7 +21,7 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """Yield the ready product on a real engine; a parameter with `+wings` selects a cluster with all components."""
     name, *more = request.param.split("+")
     wings = KNOWN if more else DEFAULT
-    engine = deliveries.named(name)
+    engine = delivery_engines.named(name)
     engine.check()
     engine.build(wings)
     folder = tmp_path_factory.mktemp(request.param)

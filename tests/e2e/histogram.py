@@ -8,7 +8,7 @@ import requests
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from localcluster.engine import EngineProduct
+from localcluster.engine_product import EngineProduct
 
 LIMITS = ("0.1", "0.5", "1.0", "2.0", "5.0", "10.0", "+Inf")
 """Upper bounds in seconds of the buckets of `nodemaintenance_function_seconds`."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from localcluster.up import folder
+from localcluster.up import state_directory
 from tests.localcluster.commands import soon
 
 ROOT = Path(__file__).parents[2]
@@ -145,7 +145,7 @@ def test_a_bench_that_is_terminated_takes_its_cluster_down() -> None:
         process.communicate(timeout=60)
 
     assert process.returncode == 128 + signal.SIGTERM
-    assert folder.supervisors(directory) == []
+    assert state_directory.supervisors(directory) == []
     assert not directory.parent.exists()
 
 

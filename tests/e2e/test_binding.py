@@ -11,13 +11,13 @@ import pytest
 
 from eventing import events
 from eventing.journal.store import Journal, Query
-from eventing.replay.again import post
+from eventing.replay.function_client import post
 from localcluster.access import NAMESPACE
 from localcluster.functions import SERVED
 from localcluster.knative.product import KnativeProduct
 from localcluster.processes import await_ready, free_port
 from localcluster.readiness import is_ready
-from tests.e2e.stage import Stage
+from tests.e2e.environment import Stage
 from tests.e2e.ticks import tick
 
 pytestmark = [

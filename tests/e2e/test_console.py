@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from selenium.webdriver import Chrome
 
-from console.web.rows import key
+from console.web.node_rows import key
 from eventing import events
 from eventing.journal.store import Journal, Query
 from kube.maintenance.groups import MEDIK8S
 from localcluster.web_console import Console
 from tests.console.web.site import Browser, start_browser
-from tests.e2e.stage import Stage
+from tests.e2e.environment import Stage
 
 pytestmark = pytest.mark.e2e
 

@@ -17,8 +17,8 @@ from kube.maintenance.groups import GROUPS, Group
 from localcluster.access import NAMESPACE
 from localcluster.knative import install
 from localcluster.knative.product import KINDS
-from tests.e2e.stage import Stage
-from tests.machine import is_below, slowness
+from tests.e2e.environment import Stage
+from tests.machine_speed import is_below, slowness
 from tests.proofs import proves
 from tests.receiver import Answer, Received, Receiver
 

@@ -11,9 +11,9 @@ import requests
 
 from eventing.journal.store import Journal, Query
 from localcluster.processes import await_ready
-from tests.e2e.mischief import Mischief
-from tests.e2e.stage import PATIENCE, REPAIRED, Drains, Stage
-from tests.machine import is_below
+from tests.e2e.fault_proxy import Mischief
+from tests.e2e.environment import PATIENCE, REPAIRED, Drains, Stage
+from tests.machine_speed import is_below
 from tests.receiver import Receiver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("whole_again")]

@@ -7,7 +7,7 @@ import pytest
 from kube.maintenance import objects as m
 from kube.nodes import LABEL
 from kube.paths import Object
-from tests.e2e.stage import Stage
+from tests.e2e.environment import Stage
 
 pytestmark = pytest.mark.e2e
 

@@ -16,14 +16,14 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.journal.store import Journal, Query
-from eventing.replay.again import post
-from eventing.wire import binary
+from eventing.replay.function_client import post
+from eventing.http_binding import binary
 from localcluster.access import NAMESPACE
 from localcluster.processes import free_port
 from localcluster.rabbitmq.planes import Planes
 from localcluster.rabbitmq.product import RabbitProduct
-from tests.e2e.stage import REPAIRED, Stage
-from tests.machine import is_below
+from tests.e2e.environment import REPAIRED, Stage
+from tests.machine_speed import is_below
 
 pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("stage", ["rabbitmq"], indirect=True)]
 PROBES = 200

@@ -10,13 +10,13 @@ from click.testing import CliRunner, Result
 from cloudevents.core.v1.event import CloudEvent
 
 from console.cli import commands
-from console.operations.replaying import Targets, Wanted
+from console.operations.replay_runner import Targets, Wanted
 from eventing import events
 from eventing.journal.store import Journal, Query
-from eventing.replay.again import post, recorded
+from eventing.replay.function_client import post, recorded
 from kube.paths import NAMESPACE
 from localcluster.processes import await_ready
-from tests.e2e.stage import Stage
+from tests.e2e.environment import Stage
 from tests.workload import audit, is_dry
 
 pytestmark = pytest.mark.e2e

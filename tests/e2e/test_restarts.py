@@ -15,9 +15,9 @@ from localcluster.knative.planes import PROBE
 from localcluster.knative.product import KnativeProduct
 from localcluster.processes import Server, await_ready
 from localcluster.readiness import answers, is_ready
-from localcluster.up.keeper import Keeper
-from tests.e2e.stage import Stage
-from tests.machine import is_below
+from localcluster.up.restarter import Keeper
+from tests.e2e.environment import Stage
+from tests.machine_speed import is_below
 
 pytestmark = [
     pytest.mark.e2e,

@@ -13,15 +13,15 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events, sinks
-from eventing.deadletters import DeadLetter, as_dead_letter
+from eventing.dead_letters import DeadLetter, as_dead_letter
 from eventing.journal.entries import Entry, Query, moment
 from eventing.journal.store import Journal
-from eventing.replay.again import post
+from eventing.replay.function_client import post
 from kube.maintenance.groups import GROUPS
 from localcluster.access import NAMESPACE
 from localcluster.knative.product import KnativeProduct
 from localcluster.processes import await_ready
-from tests.e2e.stage import Stage
+from tests.e2e.environment import Stage
 from tests.e2e.test_replay import run
 from tests.e2e.ticks import tick
 from tests.manifests.rendering import MANIFESTS

@@ -8,7 +8,7 @@ import pytest
 
 from chaos.targets import targets
 from localcluster.processes import Server
-from tests.e2e.stage import Stage
+from tests.e2e.environment import Stage
 
 pytestmark = pytest.mark.e2e
 

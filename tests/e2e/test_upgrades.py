@@ -11,12 +11,12 @@ import pytest
 from kube.mutex.versions import version_of
 from kube.paths import Object
 from localcluster.functions import SERVED, served
-from localcluster.wings.choice import KNOWN
-from tests.chain.mutex import stage as runs
-from tests.chain.mutex.stage import NEW, OLD, told
-from tests.chain.mutex.watching import Watcher
-from tests.e2e.listing import assert_as_documented
-from tests.e2e.stage import PATIENCE, WITH_WINGS, Stage
+from localcluster.components.selection import KNOWN
+from tests.chain.mutex import environment as runs
+from tests.chain.mutex.environment import NEW, OLD, told
+from tests.chain.mutex.release_watcher import Watcher
+from tests.e2e.permissions import assert_as_documented
+from tests.e2e.environment import PATIENCE, WITH_WINGS, Stage
 from tests.openshift import FakeMco
 from tests.proofs import proves
 

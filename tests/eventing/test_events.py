@@ -7,8 +7,8 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.events import Reference, event
-from eventing.wire import binary, received
-from functions.data import data_of
+from eventing.http_binding import binary, received
+from functions.event_data import data_of
 
 MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 OTHER = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-2")

@@ -9,10 +9,10 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from eventing.deadletters import DeadLetter, as_dead_letter, original
-from eventing.marks import marked
+from eventing.dead_letters import DeadLetter, as_dead_letter, original
+from eventing.replay_extensions import marked
 from eventing.signatures import EXTENSION, KEY, Forged, is_ours, require_ours, signed
-from eventing.wire import binary, received, structured
+from eventing.http_binding import binary, received, structured
 
 MINE = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 

@@ -15,10 +15,10 @@ from cloudevents.core.base import BaseCloudEvent
 from eventing import events, sinks
 from eventing.events import Reference, event
 from eventing.podsource.sender import Sender
-from eventing.podsource.tasks import Tasks
+from eventing.podsource.task_supervisor import Tasks
 from functions.failures import Retry
-from functions.serving import answers
-from functions.serving.answers import response_of
+from functions.serving import responses
+from functions.serving.responses import response_of
 from localcluster.cluster import LocalCluster
 from tests.receiver import PATIENCE, Answer, Received, Receiver
 
@@ -94,7 +94,7 @@ def test_a_sink_that_nobody_vouches_for_gets_nothing(sink: Receiver, monkeypatch
 
 def test_what_takes_too_long_to_publish_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule 9: Publishing that takes too long is a `Retry`; otherwise the broker would resend the event meanwhile."""
-    monkeypatch.setattr(answers, "PUBLISH_SECONDS", 0.2)
+    monkeypatch.setattr(responses, "PUBLISH_SECONDS", 0.2)
     answered = threading.Event()
     with closing(Receiver(otherwise=lambda _: Answer() if answered.wait(PATIENCE) else Answer(503))) as slow:
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")

@@ -14,14 +14,14 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.bindings.http import HTTPMessage
 
 from eventing import events
-from eventing.wire import binary, received, structured
+from eventing.http_binding import binary, received, structured
 from function import WORKERS
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.processes import Server, await_ready, free_port
 from localcluster.servers import DIRECT, LOOPBACK
-from tests.functions.hints import added
+from tests.functions.event_builders import added
 
 Mode = Callable[[BaseCloudEvent], HTTPMessage]
 ROOT = Path(__file__).parents[2]

@@ -271,7 +271,7 @@ for room in map(importlib.import_module, ("functions", "eventing", "kube", "cons
     for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
         if not module.name.endswith((".__main__", ".conf")):
             importlib.import_module(module.name)
-from kube.door.sync_client import Cluster
+from kube.client.sync_client import Cluster
 print(len(Cluster(kubeconfig).list("/api/v1/nodes")["items"]), "nodes")
 """
 

@@ -14,13 +14,13 @@ from werkzeug.test import TestResponse
 
 from eventing import events
 from eventing.journal.entries import Attempt, attempts_in
-from eventing.wire import NO_TEXT, binary, received, structured
+from eventing.http_binding import NO_TEXT, binary, received, structured
 from functions.app import create_app
-from functions.data import data_of
-from functions.maintenance import due
+from functions.event_data import data_of
+from functions.maintenance import due_events
 from functions.record import journal
-from kube.door.api import Api, absent_ok
-from kube.door.sync_client import Cluster
+from kube.client.api import Api, absent_ok
+from kube.client.sync_client import Cluster
 from kube.maintenance import leases
 from kube.maintenance.groups import GROUPS
 from kube.nodes import BEFORE, EXCLUDED, LABEL, NODES, node_path
@@ -31,9 +31,9 @@ from localcluster.hyperconverged import crds as hyperconverged
 from localcluster.kubevirt import crds as kubevirt
 from localcluster.openshift import crds
 from localcluster.processes import await_ready
-from localcluster.wings import choice
-from tests.faults import Faults
-from tests.functions.hints import added
+from localcluster.components import selection
+from tests.fault_proxy import Faults
+from tests.functions.event_builders import added
 from tests.receiver import Receiver
 from tests.workload import Audit, Workload
 
@@ -142,7 +142,7 @@ def unattended(folder: Path) -> Iterator[LocalCluster]:
         crds.install(running)
         kubevirt.install(running)
         hyperconverged.install(running)
-        product.install(running, v1alpha1=True, opted=(choice.MUTEX,))
+        product.install(running, v1alpha1=True, opted=(selection.MUTEX,))
         # the API server has no watch cache of a new CRD at first, and answers 503 to `resourceVersion=0`
         cached = [f"{group.path}?resourceVersion=0" for group in GROUPS.values()]
         await_ready("the kinds' caches", lambda: all(running.serves(path) for path in cached), running.servers)
@@ -218,7 +218,7 @@ def spoiled(hindered: tuple[Faults, Functions]) -> Functions:
 @pytest.fixture
 def at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make `resync` treat no maintenance as in flight, however recently it changed."""
-    monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 0)
+    monkeypatch.setattr(due_events, "UNDER_WAY_SECONDS", 0)
 
 
 @pytest.fixture

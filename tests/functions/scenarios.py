@@ -14,9 +14,9 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.cpu_labels import label_cpu
-from functions.cpu_labels.announcing import TOLD
+from functions.cpu_labels.kubernetes_events import TOLD
 from kube.budgets import budgets_in
-from kube.door.sync_client import Cluster
+from kube.client.sync_client import Cluster
 from kube.maintenance import objects as m
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
 from kube.maintenance.leases import lease_path
@@ -27,12 +27,12 @@ from kube.mutex.pools import pool_path
 from kube.mutex.versions import VERSION_LABEL
 from kube.nodes import node_path
 from kube.paths import Object
-from kube.virtualization.migration_claim import CLAIM_PATH
+from kube.virtualization.migration_claims import CLAIM_PATH
 from localcluster.cluster import LocalCluster
 from tests.functions.certificates.conftest import MAPS, SECRETS, WEBHOOKS, Certificates, clean
 from tests.functions.conftest import Functions
 from tests.functions.cpu_labels.conftest import HASWELL, Labelling, reference
-from tests.functions.hints import resource, tick
+from tests.functions.event_builders import resource, tick
 from tests.functions.mutex.conftest import BEFORE_JOBS, NEW, READ, Upgrade
 from tests.functions.virtualization.conftest import Machines
 from tests.kubevirt import UNABLE, launched, migrations, vmi

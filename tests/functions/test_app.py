@@ -16,16 +16,16 @@ from flask.testing import FlaskClient
 
 from eventing import events
 from eventing.logs import JsonLines
-from eventing.wire import BODY_LIMIT, binary
+from eventing.http_binding import BODY_LIMIT, binary
 from functions.app import FUNCTIONS, create_app
-from kube.door.sync_client import Cluster
+from kube.client.sync_client import Cluster
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.processes import free_port
 from tests.functions.conftest import Functions
-from tests.functions.hints import added, said
+from tests.functions.event_builders import added, said
 from tests.proofs import proves
 from tests.workload import Audit, Workload
 

@@ -21,19 +21,19 @@ from functions import installs
 from functions.app import FUNCTIONS
 from functions.cpu_labels import label_cpu
 from functions.serving import handler
-from kube import install_claim
-from kube.door.api import absent_ok
-from kube.door.sync_client import Cluster
+from kube import install_lease
+from kube.client.api import absent_ok
+from kube.client.sync_client import Cluster
 from kube.paths import Object
-from kube.virtualization import migration_claim
-from kube.virtualization.migration_claim import CLAIM_PATH
+from kube.virtualization import migration_claims
+from kube.virtualization.migration_claims import CLAIM_PATH
 from localcluster.cluster import LocalCluster
-from tests.faults import RESET, SILENCE, Fault, Faults
+from tests.fault_proxy import RESET, SILENCE, Fault, Faults
 from tests.functions.conftest import Functions, behind_faults, unattended
-from tests.functions.hints import tick
+from tests.functions.event_builders import tick
 from tests.functions.mutex.conftest import OLD
 from tests.functions.scenarios import SCENARIOS, Stage
-from tests.manifests.touches import documented
+from tests.manifests.documented_rights import documented
 from tests.openshift import FakeCvo
 from tests.proofs import proves
 from tests.sources import steps_of
@@ -125,7 +125,7 @@ class Bench:
     @contextmanager
     def prepared(self, name: str) -> Iterator[tuple[Stage, BaseCloudEvent]]:
         """Prepare a scenario; afterwards stop all faults and delete the scenario's objects."""
-        self.admin.run(absent_ok(self.admin.api.request("DELETE", install_claim.CLAIM_PATH)))
+        self.admin.run(absent_ok(self.admin.api.request("DELETE", install_lease.CLAIM_PATH)))
         claims = installs.Claims()
         with (
             pytest.MonkeyPatch.context() as patched,
@@ -200,7 +200,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
             patched.delenv(variable, raising=False)
         patched.setattr(handler, "SECONDS_TO_ANSWER", ANSWER_SECONDS)
         for pause in ("SHORTEST", "LONGEST", "LEASE"):  # backoff before a migration is retried
-            patched.setattr(migration_claim, pause, timedelta(0))
+            patched.setattr(migration_claims, pause, timedelta(0))
         with (
             unattended(tmp_path_factory.mktemp("sweep")) as local,
             closing(Functions(local)) as functions,

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from eventing.event_types import KNOWN
 from eventing.events import ATTEMPTS_MADE, Reference
 from functions.app import FUNCTIONS
-from kube.door.sync_client import Cluster
+from kube.client.sync_client import Cluster
 from localcluster.cluster import LocalCluster
 from tests.functions.conftest import Functions, forget
-from tests.hostile import Hostile
+from tests.invalid_events import Hostile
 from tests.proofs import proves
 from tests.workload import Workload
 

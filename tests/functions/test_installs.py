@@ -11,14 +11,14 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from functions import installs as acting
-from kube import install_claim
-from kube.door.api import absent_ok
-from kube.door.sync_client import Cluster
-from kube.install_claim import Account
+from kube import install_lease
+from kube.client.api import absent_ok
+from kube.client.sync_client import Cluster
+from kube.install_lease import Account
 from kube.maintenance import objects as m
 from kube.paths import LEASE_NAMESPACE, LEASES, Object, events_path
 from tests.functions.conftest import Functions
-from tests.functions.hints import added, node_updated, said, tick, updated
+from tests.functions.event_builders import added, node_updated, said, tick, updated
 from tests.proofs import proves
 from tests.workload import Workload, audit, written
 
@@ -41,13 +41,13 @@ def theirs(admin: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def drop(admin: Cluster) -> None:
-    found = admin.run(absent_ok(admin.api.get(install_claim.CLAIM_PATH)))
+    found = admin.run(absent_ok(admin.api.get(install_lease.CLAIM_PATH)))
     if found:
-        admin.delete(install_claim.CLAIM_PATH, uid=found["metadata"]["uid"])
+        admin.delete(install_lease.CLAIM_PATH, uid=found["metadata"]["uid"])
 
 
 def taken_by(admin: Cluster, account: Account) -> None:
-    admin.create(LEASES, install_claim.claim_of(account, datetime.now(timezone.utc)))
+    admin.create(LEASES, install_lease.claim_of(account, datetime.now(timezone.utc)))
 
 
 def hints(work: Workload, maintenance: Object, node: str) -> dict[str, CloudEvent]:
@@ -91,7 +91,7 @@ def test_while_another_install_has_the_claim_nothing_is_written(
     assert set(answers.values()) == {None}
     assert {(verb, kind) for verb, kind, _ in written(seen.writes_by())} == {("create", "events")}
     (message,) = {record.message for record in caplog.records if "does not act" in record.message}
-    (event,) = admin.list(events_path(LEASE_NAMESPACE), fields=f"involvedObject.name={install_claim.CLAIM}")["items"]
+    (event,) = admin.list(events_path(LEASE_NAMESPACE), fields=f"involvedObject.name={install_lease.CLAIM}")["items"]
     assert event["message"] == message
     drop(admin)
     assert functions.answer("restore", heard["restore"]) is not None
@@ -102,12 +102,12 @@ def test_while_another_install_has_the_claim_nothing_is_written(
 def test_who_ticks_first_takes_the_claim_and_keeps_it(functions: Functions, admin: Cluster) -> None:
     """Check that `resync` acquires the Lease at its first tick and does not write it at the next tick."""
     functions.answer("resync", tick())
-    claim = admin.get(install_claim.CLAIM_PATH)
+    claim = admin.get(install_lease.CLAIM_PATH)
 
     functions.answer("resync", tick())
 
-    assert install_claim.holder(claim) == OURS
-    assert admin.get(install_claim.CLAIM_PATH) == claim
+    assert install_lease.holder(claim) == OURS
+    assert admin.get(install_lease.CLAIM_PATH) == claim
 
 
 @proves("DRN-15")
@@ -115,12 +115,12 @@ def test_the_claim_of_an_account_that_is_gone_is_taken_over(functions: Functions
     """Check that `resync` takes over the Lease after the holder's ServiceAccount is deleted, and not earlier."""
     taken_by(admin, THEIRS)
     functions.answer("resync", tick())
-    kept = install_claim.holder(admin.get(install_claim.CLAIM_PATH))
+    kept = install_lease.holder(admin.get(install_lease.CLAIM_PATH))
     admin.delete(THEIRS.path, uid=admin.get(THEIRS.path)["metadata"]["uid"])
 
     functions.answer("resync", tick())
 
-    assert (kept, install_claim.holder(admin.get(install_claim.CLAIM_PATH))) == (THEIRS, OURS)
+    assert (kept, install_lease.holder(admin.get(install_lease.CLAIM_PATH))) == (THEIRS, OURS)
 
 
 @proves("DRN-15")
@@ -132,12 +132,12 @@ def test_a_maintenance_that_begins_before_the_first_tick_takes_the_claim(
     The next tick makes the ServiceAccount of `resync` the holder.
     """
     functions.answer("begin", added(work.maintenance(work.node())))
-    begun = install_claim.holder(admin.get(install_claim.CLAIM_PATH))
+    begun = install_lease.holder(admin.get(install_lease.CLAIM_PATH))
 
     functions.answer("resync", tick())
 
     assert begun == Account(OURS.namespace, "begin")
-    assert install_claim.holder(admin.get(install_claim.CLAIM_PATH)) == OURS
+    assert install_lease.holder(admin.get(install_lease.CLAIM_PATH)) == OURS
 
 
 @proves("DRN-15")
@@ -154,5 +154,5 @@ def test_a_holder_that_nobody_may_ask_for_keeps_the_claim(
     with caplog.at_level(logging.WARNING):
         functions.answer("resync", tick())
 
-    assert install_claim.holder(admin.get(install_claim.CLAIM_PATH)) == stranger
-    assert f"or the Lease {LEASE_NAMESPACE}/{install_claim.CLAIM} is deleted" in caplog.text
+    assert install_lease.holder(admin.get(install_lease.CLAIM_PATH)) == stranger
+    assert f"or the Lease {LEASE_NAMESPACE}/{install_lease.CLAIM} is deleted" in caplog.text

@@ -10,14 +10,14 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from eventing.deadletters import DeadLetter
+from eventing.dead_letters import DeadLetter
 from eventing.journal.entries import attempts_event
 from eventing.journal.store import Attempt, Journal, Query
 from eventing.signatures import KEY, signed
-from eventing.wire import binary
+from eventing.http_binding import binary
 from functions.record import OPENING, journal
 from tests.functions.conftest import Functions
-from tests.functions.hints import added, tick
+from tests.functions.event_builders import added, tick
 from tests.workload import Audit, Workload
 
 MADE = {"source": "/", "event": "1", "function": "x", "at": "2026-01-01T00:00:00Z", "seconds": 0.1, "status": 200}

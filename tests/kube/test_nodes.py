@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kube.door.api import JSON_PATCH
-from kube.door.api_errors import Conflict, NotFound
-from kube.door.sync_client import Cluster
+from kube.client.api import JSON_PATCH
+from kube.client.api_errors import Conflict, NotFound
+from kube.client.sync_client import Cluster
 from kube.nodes import (
     BEFORE,
     EXCLUDED,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from kube.door.sync_client import Cluster
+from kube.client.sync_client import Cluster
 from kube.paths import Object
 from kube.pods import DrainOptions, is_ready, key, sort, warning, warnings
 from localcluster.cluster import LocalCluster

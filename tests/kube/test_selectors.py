@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kube.door.api_errors import Rejected
-from kube.door.sync_client import Cluster
+from kube.client.api_errors import Rejected
+from kube.client.sync_client import Cluster
 from kube.paths import Object
 from kube.selectors import matches, parsed, text
 from localcluster.cluster import LocalCluster

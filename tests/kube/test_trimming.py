@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from kube import pods as rules
 from kube.budgets import Plan, admitted, allows_none, covers, goes_beside, identity, plan
-from kube.door.decoding import decoded
+from kube.client.decoding import decoded
 from kube.maintenance.blocked_pods import still_blocked
-from kube.maintenance.eviction_pauses import parted
+from kube.maintenance.eviction_backoff import parted
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import began_on
 from kube.nodes import UNSCHEDULABLE, in_maintenance, is_closed

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from localcluster.programs import build
-from localcluster.up import folder
-from localcluster.up.keeper import Record
+from localcluster.up import state_directory
+from localcluster.up.restarter import Record
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +30,7 @@ def run(directory: Path, verb: str, *options: str) -> subprocess.CompletedProces
 
 def kubectl(directory: Path, *words: str) -> str:
     """Run kubectl on the directory's cluster and return its output."""
-    line = [str(build.servers() / "kubectl"), f"--kubeconfig={directory / folder.KUBECONFIG}", *words]
+    line = [str(build.servers() / "kubectl"), f"--kubeconfig={directory / state_directory.KUBECONFIG}", *words]
     done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -38,7 +38,7 @@ def kubectl(directory: Path, *words: str) -> str:
 
 def record_of(directory: Path, name: str) -> Record:
     """Return the supervisor's latest record of one of its processes."""
-    return next(record for record in folder.records(directory) if record.name == name)
+    return next(record for record in state_directory.records(directory) if record.name == name)
 
 
 def living(groups: list[int]) -> list[int]:

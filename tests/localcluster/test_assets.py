@@ -9,7 +9,7 @@ import pytest
 
 from localcluster.cluster import LocalCluster
 from localcluster.programs import assets, build
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 from tests.localcluster.test_build import FakeGo
 
 OURS = {"kube-controller-manager", "kube-scheduler", "kwok"}

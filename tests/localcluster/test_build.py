@@ -11,7 +11,7 @@ import pytest
 
 from localcluster.programs import assets, build, go_install, toolchain
 from localcluster.programs.go_install import LINK_PACKAGES, Progress, seconds_left
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 ROOT = Path(__file__).parents[2]
 GO = """#!/bin/sh

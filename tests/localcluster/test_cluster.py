@@ -21,8 +21,8 @@ import requests
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.programs import build
-from localcluster.trouble import LocalClusterError
-from tests.machine import is_below
+from localcluster.errors import LocalClusterError
+from tests.machine_speed import is_below
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 10.0

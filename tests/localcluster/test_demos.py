@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kube.door.api_errors import Denied
-from localcluster.demo.telling import DemoError, tell
+from kube.client.api_errors import Denied
+from localcluster.demo.common import DemoError, tell
 from localcluster.demo.upgrade import JOBS, NEW, progress_line
 from tests.localcluster.commands import ROOT
 
@@ -23,7 +23,7 @@ WORKERS = 4
 SECONDS = 180
 WAITING = """
 import signal, tempfile
-from localcluster.demo.telling import tell
+from localcluster.demo.common import tell
 
 def story():
     with tempfile.TemporaryDirectory() as folder:

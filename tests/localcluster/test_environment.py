@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from localcluster.up import folder
+from localcluster.up import state_directory
 from tests.localcluster.commands import ROOT
 
 FILES = ("Makefile", "pyproject.toml", "requirements.txt", "requirements-dev.txt", "requirements-dev.lock")
@@ -139,9 +139,9 @@ def test_what_looks_at_a_cluster_installs_nothing(clone: Path, target: str, said
 def other(clone: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Yield a process that holds the lock of the work tree's cluster."""
     (clone / ".cluster").mkdir()
-    with folder.locked(clone / ".cluster") as lock:
+    with state_directory.locked(clone / ".cluster") as lock:
         holder = subprocess.Popen(["sleep", "60"], pass_fds=[lock], start_new_session=True)
-    (clone / ".cluster" / folder.PID_FILE).write_text(str(holder.pid))
+    (clone / ".cluster" / state_directory.PID_FILE).write_text(str(holder.pid))
     with holder:
         yield holder
         holder.kill()
@@ -191,9 +191,9 @@ def test_clean_ends_a_cluster_without_its_environment(clone: Path) -> None:
 def test_clean_removes_nothing_where_it_cannot_end_the_cluster(clone: Path) -> None:
     """Check that `clean` fails with one line and removes nothing if it cannot stop the cluster."""
     assert make(clone, "PYTHON=false", "clean").returncode != 0
-    (clone / ".cluster" / folder.PROCESSES_FILE).mkdir()
+    (clone / ".cluster" / state_directory.PROCESSES_FILE).mkdir()
     done = make(clone, bare_python(clone), "clean")
 
     assert done.stderr.startswith("error: [Errno 21] Is a directory: ")
     assert done.returncode != 0
-    assert folder.supervisor_pid(clone / ".cluster")
+    assert state_directory.supervisor_pid(clone / ".cluster")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from localcluster.functionserver import SERVE, THRIFT
+from localcluster.function_server import SERVE, THRIFT
 from localcluster.servers import ROOT
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from localcluster.trouble import LocalClusterError
-from localcluster.up import folder, start
-from localcluster.up.keeper import Record
+from localcluster.errors import LocalClusterError
+from localcluster.up import state_directory, start
+from localcluster.up.restarter import Record
 from localcluster.up.status import status
-from localcluster.up.wish import Wish
+from localcluster.up.cluster_spec import Wish
 
 
 @pytest.fixture
@@ -29,13 +29,13 @@ def killed() -> Iterator[subprocess.Popen[bytes]]:
 @pytest.fixture
 def orphan(tmp_path: Path, killed: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
     """Yield a process of a cluster without supervisor, which holds the lock of the directory."""
-    with folder.locked(tmp_path) as lock:
+    with state_directory.locked(tmp_path) as lock:
         process = subprocess.Popen(["sleep", "60"], pass_fds=[lock], start_new_session=True)
     another = subprocess.Popen(["sleep", "60"])
-    (tmp_path / folder.PID_FILE).write_text(str(killed.pid))
+    (tmp_path / state_directory.PID_FILE).write_text(str(killed.pid))
     records = [("functions", process.pid), ("etcd", killed.pid), ("console", another.pid)]
-    folder.write_records(tmp_path, [Record(name, pid, f"{name}.log") for name, pid in records])
-    (tmp_path / folder.READY_FILE).write_text(f"{folder.title(Wish())}export KUBECONFIG=there\n")
+    state_directory.write_records(tmp_path, [Record(name, pid, f"{name}.log") for name, pid in records])
+    (tmp_path / state_directory.READY_FILE).write_text(f"{state_directory.title(Wish())}export KUBECONFIG=there\n")
     with process, another:
         yield process
         process.kill()
@@ -62,12 +62,12 @@ def test_what_is_left_of_a_cluster_is_neither_up_nor_to_be_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that `up` and `env` fail and name the remedy."""
-    monkeypatch.setattr(folder, "ORPHAN_SECONDS", 0.0)
+    monkeypatch.setattr(state_directory, "ORPHAN_SECONDS", 0.0)
 
     with pytest.raises(LocalClusterError, match=r"`make down`, then `make up`$"):
         start.up(tmp_path, Wish())
     with pytest.raises(LocalClusterError, match=r"`make down`, then `make up`$"):
-        folder.exports(tmp_path)
+        state_directory.exports(tmp_path)
 
 
 def test_status_fails_where_a_cluster_ended_by_itself(tmp_path: Path, orphan: subprocess.Popen[bytes]) -> None:

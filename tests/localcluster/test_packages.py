@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from localcluster.programs import packages
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 ROOT = Path(__file__).parents[2]
 NOBODY = (str(shutil.which("setpriv")), "--reuid=65534", "--regid=65534", "--clear-groups")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localcluster.cluster import LocalCluster
-from tests.machine import is_below
+from tests.machine_speed import is_below
 
 pytestmark = pytest.mark.slow
 

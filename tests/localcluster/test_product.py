@@ -7,7 +7,7 @@ import pytest
 from localcluster.processes import Server, await_ready
 from localcluster.product import Product
 from localcluster.readiness import is_ready
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 
 def test_both_answer_when_the_product_is_started(product: Product) -> None:

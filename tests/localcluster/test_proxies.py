@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kube.door.api_errors import ApiError
+from kube.client.api_errors import ApiError
 from localcluster.cluster import LocalCluster
-from localcluster.nodes.rooms import Room
+from localcluster.nodes.sandbox import Room
 from localcluster.processes import await_ready
 
 VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")

@@ -8,7 +8,7 @@ import pytest
 
 from eventing.local.triggers import Policy, Trigger
 from localcluster.rabbitmq import environment, server, topology
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 
 POLICY = Policy(retry=10, delay=0.2, timeout=10, dead_letters="http://record/")
 TRIGGER = Trigger("evict-on-more", {"type": "pods.gone", "more": "true"}, "http://evict/", POLICY, 20)

@@ -17,7 +17,7 @@ import requests
 
 from localcluster.processes import await_ready
 from localcluster.programs import build
-from localcluster.up import folder
+from localcluster.up import state_directory
 from tests.localcluster.commands import ROOT, kubectl, record_of
 from tests.proofs import proves
 
@@ -31,7 +31,7 @@ SECONDS = 40
 
 def cli(directory: Path, *words: str) -> str:
     """Run `kubectl maintenance` on the directory's cluster and return its output."""
-    environment = {**os.environ, "KUBECONFIG": str(directory / folder.KUBECONFIG)}
+    environment = {**os.environ, "KUBECONFIG": str(directory / state_directory.KUBECONFIG)}
     line = [str(Path(sys.executable).with_name("kubectl-maintenance")), *words]
     done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -79,7 +79,7 @@ def refusal(directory: Path) -> str:
     """Return kubectl's error for a maintenance of an unknown node, which the webhook denies."""
     metadata, spec = {"name": "nobody"}, {"nodeName": "nobody"}
     body = {"apiVersion": "nodemaintenance.medik8s.io/v1beta1", "kind": "NodeMaintenance"}
-    line = [str(build.servers() / "kubectl"), f"--kubeconfig={directory / folder.KUBECONFIG}", "create", "-f", "-"]
+    line = [str(build.servers() / "kubectl"), f"--kubeconfig={directory / state_directory.KUBECONFIG}", "create", "-f", "-"]
     text = json.dumps({**body, "metadata": metadata, "spec": spec})
     return subprocess.run(line, input=text, capture_output=True, text=True, check=False, timeout=60).stderr
 
@@ -137,7 +137,7 @@ def in_vault(file: Path, directory: Path) -> bool:
 
 def lose_a_letter(directory: Path) -> None:
     """Post an unsigned event, which the function rejects, so that it becomes a dead letter."""
-    hints = (directory / folder.READY_FILE).read_text()
+    hints = (directory / state_directory.READY_FILE).read_text()
     (broker,) = [line.partition(": ")[2] for line in hints.splitlines() if line.startswith("broker: ")]
     about = {"specversion": "1.0", "id": "nobody", "source": "/nobody", "type": "dev.nodemaintenance.node.cordoned"}
     headers = {f"ce-{name}": value for name, value in about.items()}

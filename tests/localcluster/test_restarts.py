@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from eventing.replay.again import post
+from eventing.replay.function_client import post
 from localcluster.processes import await_ready
 from localcluster.programs import build
 from localcluster.readiness import is_ready
-from localcluster.up import folder
+from localcluster.up import state_directory
 from localcluster.up.status import condition
-from tests.functions.hints import tick
+from tests.functions.event_builders import tick
 from tests.localcluster.commands import kubectl, record_of, run
-from tests.machine import is_below
+from tests.machine_speed import is_below
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ ADDRESS = {"functions": r"FUNCTIONS=(\S+)", "delivery": r"BROKER=(\S+)", "consol
 def start_maintenance(directory: Path) -> subprocess.Popen[str]:
     """Start a maintenance of node-1 with `kubectl maintenance start`, without waiting for it."""
     words = [sys.executable, "-m", "console.cli", "start", "node-1", "--reason", "restarts"]
-    environment = {**os.environ, "KUBECONFIG": str(directory / folder.KUBECONFIG)}
+    environment = {**os.environ, "KUBECONFIG": str(directory / state_directory.KUBECONFIG)}
     return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -63,7 +63,7 @@ def end_well(directory: Path) -> None:
 
 def address_of(directory: Path, name: str) -> str:
     """Return the address of a process."""
-    found = re.search(ADDRESS[name], folder.hints(directory))
+    found = re.search(ADDRESS[name], state_directory.hints(directory))
     assert found is not None
     return found[1]
 
@@ -104,7 +104,7 @@ def test_the_cluster_itself_is_restarted_with_all_that_was_on_it(up: Path) -> No
         os.kill(pid, signal.SIGKILL)
 
     await_ready("each", lambda: all(record_of(up, name).pid != before[name] for name in names), [], PATIENCE)
-    await_ready("all of them", lambda: condition(folder.records(up)) == "up", [], PATIENCE)
+    await_ready("all of them", lambda: condition(state_directory.records(up)) == "up", [], PATIENCE)
     await_ready("the API server", lambda: run_quietly(up, "get", "--raw", "/readyz"), [], PATIENCE)
     assert kubectl(up, "get", "node", "node-1", "-o", "jsonpath={.metadata.uid}") == uid
     kubectl(up, "delete", "pods", "--selector=app=web", "--timeout=60s")
@@ -116,7 +116,7 @@ def test_the_cluster_itself_is_restarted_with_all_that_was_on_it(up: Path) -> No
 
 def run_quietly(directory: Path, *words: str) -> bool:
     """Return whether kubectl succeeds."""
-    line = [str(build.servers() / "kubectl"), f"--kubeconfig={directory / folder.KUBECONFIG}", *words]
+    line = [str(build.servers() / "kubectl"), f"--kubeconfig={directory / state_directory.KUBECONFIG}", *words]
     return subprocess.run(line, capture_output=True, check=False).returncode == 0
 
 
@@ -135,4 +135,4 @@ def test_status_has_each_process_and_why_it_ended(up: Path) -> None:
     assert re.search(
         rf"running +{now.pid} +{now.restarts} +killed by SIGKILL, \d+ s ago; .*console.log$", lines["console"]
     )
-    assert lines["up,"].startswith(f"up, supervisor {folder.supervisor_pid(up)}, ")
+    assert lines["up,"].startswith(f"up, supervisor {state_directory.supervisor_pid(up)}, ")

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from localcluster import deliveries
+from localcluster import delivery_engines
 from localcluster.processes import await_ready
 from localcluster.programs import build
-from localcluster.trouble import LocalClusterError
-from localcluster.up import folder, start, status
-from localcluster.up.wish import Wish
+from localcluster.errors import LocalClusterError
+from localcluster.up import state_directory, start, status
+from localcluster.up.cluster_spec import Wish
 from tests.localcluster.commands import ROOT, command, kubectl, living, record_of, run, soon
 from tests.proofs import proves
 
@@ -29,7 +29,7 @@ AS_NOBODY = """
 import os, sys
 from pathlib import Path
 from localcluster.up import down, folder, supervisor, wish
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 if os.geteuid() == 0:
     os.seteuid(65534)
 try:
@@ -58,7 +58,7 @@ def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
     """
     wanted = ("--nodes", "2", "--control-planes", "1")
     up = run(directory, "up", *wanted)
-    groups = folder.groups(directory)
+    groups = state_directory.groups(directory)
     kubectl = [
         str(build.servers() / "kubectl"),
         "--kubeconfig",
@@ -72,7 +72,7 @@ def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
     role = ["-l", "node-role.kubernetes.io/control-plane"]
     control_plane = subprocess.run([*kubectl, *role], capture_output=True, text=True, check=True).stdout.split()
     again = run(directory, "up", *wanted)
-    for name in (folder.PID_FILE, folder.PROCESSES_FILE, folder.KUBECONFIG):
+    for name in (state_directory.PID_FILE, state_directory.PROCESSES_FILE, state_directory.KUBECONFIG):
         (directory / name).unlink()
     down = run(directory, "down")
 
@@ -83,7 +83,7 @@ def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
     assert control_plane == ["node/node-1"]
     assert (again.returncode, again.stdout.splitlines()[0]) == (0, f"already up, with {UP}; `make down` ends it")
     assert (down.returncode, down.stdout) == (0, "down\n")
-    assert not folder.running(directory)
+    assert not state_directory.running(directory)
     assert soon(lambda: living(groups) == [])
 
 
@@ -94,7 +94,7 @@ def test_admission_is_left_out_on_request(directory: Path) -> None:
     Without it there is neither a webhook process nor its configuration.
     """
     up = run(directory, "up", "--nodes", "1", "--wings", "maintenance,certificates")
-    names = [record.name for record in folder.records(directory)]
+    names = [record.name for record in state_directory.records(directory)]
     configured = kubectl(directory, "get", "validatingwebhookconfigurations,validatingadmissionpolicies", "-o", "name")
     down = run(directory, "down")
 
@@ -113,14 +113,14 @@ def test_a_killed_supervisor_takes_all_with_it(directory: Path) -> None:
     os.kill(killed, signal.SIGKILL)
     await_ready("the restart", lambda: record_of(directory, "delivery").restarts == 1, [])
 
-    groups = folder.groups(directory)
+    groups = state_directory.groups(directory)
     assert killed not in groups
     assert living(groups) == groups
-    os.kill(folder.supervisor_pid(directory), signal.SIGKILL)
+    os.kill(state_directory.supervisor_pid(directory), signal.SIGKILL)
 
     down = run(directory, "down")
     assert down.returncode == 0
-    assert not folder.running(directory)
+    assert not state_directory.running(directory)
     assert soon(lambda: living(groups) == [])
     assert run(directory, "up", "--nodes", "1").returncode == 0
     ends_without_its_folder(directory)
@@ -128,7 +128,7 @@ def test_a_killed_supervisor_takes_all_with_it(directory: Path) -> None:
 
 def ends_without_its_folder(directory: Path) -> None:
     """Delete the whole directory, and check that `down` still stops everything."""
-    groups, supervisor = folder.groups(directory), folder.supervisor_pid(directory)
+    groups, supervisor = state_directory.groups(directory), state_directory.supervisor_pid(directory)
     while directory.exists():  # the servers keep writing to it
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -147,7 +147,7 @@ def test_ctrl_c_while_starting_ends_what_was_started(directory: Path) -> None:
         up.stdout.read()
 
     assert up.returncode != 0
-    assert soon(lambda: not folder.running(directory))
+    assert soon(lambda: not state_directory.running(directory))
 
 
 def test_an_unknown_delivery_is_refused(directory: Path) -> None:
@@ -162,7 +162,7 @@ def test_an_unknown_delivery_is_refused(directory: Path) -> None:
 def test_down_and_status_without_a_cluster_are_no_errors(directory: Path) -> None:
     """Check that `down` and `status` succeed without a cluster, also with a stale pid file."""
     directory.mkdir()
-    (directory / folder.PID_FILE).write_text("1")
+    (directory / state_directory.PID_FILE).write_text("1")
 
     assert (run(directory, "down").stdout, run(directory, "down").returncode) == ("not up: nothing to do\n", 0)
     assert (run(directory, "status").stdout, run(directory, "status").returncode) == (
@@ -178,7 +178,7 @@ def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path) -> None:
     done = run(tmp_path / "file" / "up", "status")
 
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr == f"error: [Errno 20] Not a directory: '{tmp_path}/file/up/{folder.PID_FILE}'\n"
+    assert done.stderr == f"error: [Errno 20] Not a directory: '{tmp_path}/file/up/{state_directory.PID_FILE}'\n"
 
 
 def test_control_plane_nodes_leave_room_for_pods(directory: Path) -> None:
@@ -187,7 +187,7 @@ def test_control_plane_nodes_leave_room_for_pods(directory: Path) -> None:
 
     assert (up.returncode, up.stdout) == (1, "")
     assert up.stderr == "error: CONTROL_PLANES=3 leaves none of NODES=3 for pods: raise NODES\n"
-    assert not folder.running(directory)
+    assert not state_directory.running(directory)
 
 
 def test_down_ends_a_start_that_is_under_way(directory: Path) -> None:
@@ -195,13 +195,13 @@ def test_down_ends_a_start_that_is_under_way(directory: Path) -> None:
     with subprocess.Popen(command(directory, "up"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as up:
         assert up.stdout is not None
         assert up.stdout.readline() == "starting a cluster: NODES=3 DELIVERY=local\n"
-        await_ready("the supervisor", lambda: bool(folder.supervisors(directory)), [])
+        await_ready("the supervisor", lambda: bool(state_directory.supervisors(directory)), [])
         down = run(directory, "down")
         up.stdout.read()
 
     assert (down.returncode, down.stdout) == (0, "down\n")
     assert up.returncode != 0
-    assert not folder.running(directory)
+    assert not state_directory.running(directory)
 
 
 def as_nobody(deed: str, directory: Path) -> subprocess.CompletedProcess[str]:
@@ -213,7 +213,7 @@ def as_nobody(deed: str, directory: Path) -> subprocess.CompletedProcess[str]:
 def test_down_on_another_users_files_is_one_line(directory: Path) -> None:
     """Check that `down` reports another user's files and removes nothing."""
     directory.mkdir()
-    (directory / folder.READY_FILE).write_text("left")
+    (directory / state_directory.READY_FILE).write_text("left")
     directory.chmod(0o555)
 
     done = as_nobody("down.down", directory)
@@ -221,7 +221,7 @@ def test_down_on_another_users_files_is_one_line(directory: Path) -> None:
 
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: {directory} is another user's cluster, whose `make down` ends it: ")
-    assert (directory / folder.READY_FILE).exists()
+    assert (directory / state_directory.READY_FILE).exists()
 
 
 def test_a_supervisor_that_has_no_lock_yet_is_not_gone(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,7 +230,7 @@ def test_a_supervisor_that_has_no_lock_yet_is_not_gone(directory: Path, capsys: 
     The directory may contain the pid of a dead one.
     """
     directory.mkdir()
-    (directory / folder.PID_FILE).write_text("0")
+    (directory / state_directory.PID_FILE).write_text("0")
     (directory / "starting.py").write_text("print(flush=True); input()")
     words = [sys.executable, str(directory / "starting.py"), "localcluster", "supervise", str(directory)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as starting:
@@ -249,7 +249,7 @@ def test_what_root_s_cluster_left_is_named_with_its_remedy() -> None:
     Otherwise the start would only report that the directory is not empty.
     """
     with tempfile.TemporaryDirectory(prefix="left-") as shared:  # only their owner can access pytest's directories
-        left = Path(shared) / folder.SERVERS
+        left = Path(shared) / state_directory.SERVERS
         (left / "etcd").mkdir(parents=True)
         left.chmod(0o555)
         Path(shared).chmod(0o755)
@@ -265,11 +265,11 @@ def test_what_root_s_cluster_left_is_named_with_its_remedy() -> None:
     assert done.stderr == f"error: {left} is left of another user's cluster: `sudo rm -rf {left}` takes it away\n"
 
 
-@pytest.mark.parametrize("closed", ["", folder.SERVERS], ids=["the folder", "what an earlier cluster left"])
+@pytest.mark.parametrize("closed", ["", state_directory.SERVERS], ids=["the folder", "what an earlier cluster left"])
 def test_what_is_one_s_own_is_not_another_user_s(closed: str) -> None:
     """Check that a permission error for the user's own files is reported as it is, without a `sudo` command."""
     with tempfile.TemporaryDirectory(prefix="own-") as home:
-        within = Path(home) / folder.SERVERS / "etcd"
+        within = Path(home) / state_directory.SERVERS / "etcd"
         within.mkdir(parents=True)
         if os.geteuid() == 0:
             for place in (Path(home), within.parent, within):
@@ -287,7 +287,7 @@ def test_a_file_elsewhere_is_no_other_user_s_cluster(directory: Path) -> None:
     """Check that a permission error outside of the directory is raised unchanged and names its file."""
     directory.mkdir()
 
-    with pytest.raises(PermissionError, match="kwok"), folder.owned(directory):
+    with pytest.raises(PermissionError, match="kwok"), state_directory.owned(directory):
         raise PermissionError(errno.EACCES, "Permission denied", "/bin/kwok")
 
 
@@ -298,9 +298,9 @@ def test_a_file_elsewhere_is_no_other_user_s_cluster(directory: Path) -> None:
 def test_a_cluster_that_is_up_is_not_taken_for_another_one(directory: Path, other: Wish) -> None:
     """Check that `up` with other options fails if a cluster is running, and changes nothing."""
     directory.mkdir()
-    (directory / folder.READY_FILE).write_text(folder.title(Wish()))
+    (directory / state_directory.READY_FILE).write_text(state_directory.title(Wish()))
 
-    with folder.locked(directory), pytest.raises(LocalClusterError) as refused:
+    with state_directory.locked(directory), pytest.raises(LocalClusterError) as refused:
         start.up(directory, other)
 
     assert str(refused.value) == "another cluster is up, with NODES=3 DELIVERY=local; `make down` ends it"
@@ -315,15 +315,15 @@ def test_an_up_that_builds_leaves_a_cluster_alone_that_came_up_meanwhile(
     """
     directory.mkdir()
     wish, other = Wish(), ExitStack()
-    printed = f"{folder.title(wish)}export KUBECONFIG=there\n"
+    printed = f"{state_directory.title(wish)}export KUBECONFIG=there\n"
 
     def other_comes_up(*_: object) -> None:
-        other.enter_context(folder.locked(directory))
-        (directory / folder.READY_FILE).write_text(printed)
+        other.enter_context(state_directory.locked(directory))
+        (directory / state_directory.READY_FILE).write_text(printed)
 
-    monkeypatch.setattr(type(deliveries.named(wish.delivery)), "build", other_comes_up)
+    monkeypatch.setattr(type(delivery_engines.named(wish.delivery)), "build", other_comes_up)
     with other:
         start.up(directory, wish)
 
         assert capsys.readouterr().out.startswith("already up, with NODES=3 DELIVERY=local; ")
-        assert folder.exports(directory) == "export KUBECONFIG=there\n"
+        assert state_directory.exports(directory) == "export KUBECONFIG=there\n"

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from localcluster.deploy import applying, obstacles
+from localcluster.deploy import apply, preflight
 from localcluster.processes import free_port
 from localcluster.programs import build
-from localcluster.trouble import LocalClusterError
-from localcluster.up import folder
+from localcluster.errors import LocalClusterError
+from localcluster.up import state_directory
 from tests.localcluster.commands import ROOT, kubectl
 from tests.proofs import proves
 
@@ -35,7 +35,7 @@ def make_in(folder: Path, *words: str, **environment: str) -> subprocess.Complet
 
 def on(directory: Path) -> dict[str, str]:
     """Return the environment that selects the directory's cluster as the current one."""
-    return {"KUBECONFIG": str(directory / folder.KUBECONFIG)}
+    return {"KUBECONFIG": str(directory / state_directory.KUBECONFIG)}
 
 
 def everything(directory: Path) -> str:
@@ -108,7 +108,7 @@ def test_deploy_says_that_no_cluster_answers(tmp_path: Path) -> None:
 def test_an_unknown_overlay_is_refused(overlay: str) -> None:
     """Check that an unknown overlay, or an unknown user's home, is rejected with the list of overlays."""
     with pytest.raises(LocalClusterError, match=rf"OVERLAY={overlay} is no folder .* one of compact, func, .*plain"):
-        applying.folder_of(overlay)
+        apply.folder_of(overlay)
 
 
 def test_an_overlay_is_found_in_one_s_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_an_overlay_is_found_in_one_s_home(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "kustomization.yaml").touch()
 
-    assert applying.folder_of("~/mine") == tmp_path / "mine"
+    assert apply.folder_of("~/mine") == tmp_path / "mine"
 
 
 def test_what_names_no_namespace_is_looked_for_where_kubectl_puts_it() -> None:
@@ -128,9 +128,9 @@ def test_what_names_no_namespace_is_looked_for_where_kubectl_puts_it() -> None:
     )
     role = {"kind": "ClusterRole", "metadata": {"name": "r"}}
 
-    found = obstacles.placed([broker, service, role], "home")
+    found = preflight.placed([broker, service, role], "home")
 
-    assert obstacles.spaces(found) == ["home", "own"]
+    assert preflight.spaces(found) == ["home", "own"]
     assert found[2] == role
 
 
@@ -144,7 +144,7 @@ def test_what_an_overlay_defines_itself_need_not_be_there() -> None:
     thing = {"apiVersion": "example.com/v1", "kind": "Thing"}
     trigger = {"apiVersion": "eventing.knative.dev/v1", "kind": "Trigger"}
 
-    assert obstacles.needed([definition, thing, trigger]) == {
+    assert preflight.needed([definition, thing, trigger]) == {
         ("apiextensions.k8s.io/v1", "CustomResourceDefinition"),
         ("eventing.knative.dev/v1", "Trigger"),
     }
@@ -153,9 +153,9 @@ def test_what_an_overlay_defines_itself_need_not_be_there() -> None:
 @pytest.mark.parametrize(
     ("spec", "is_named"),
     [
-        ({"template": {"spec": {"containers": [{"image": obstacles.PLACEHOLDER}]}}}, True),
+        ({"template": {"spec": {"containers": [{"image": preflight.PLACEHOLDER}]}}}, True),
         (
-            {"jobTemplate": {"spec": {"template": {"spec": {"initContainers": [{"image": obstacles.PLACEHOLDER}]}}}}},
+            {"jobTemplate": {"spec": {"template": {"spec": {"initContainers": [{"image": preflight.PLACEHOLDER}]}}}}},
             True,
         ),
         ({"template": {"spec": {"containers": [{"name": "no-image"}, {"image": "registry.example/mine"}]}}}, False),
@@ -168,7 +168,7 @@ def test_what_an_overlay_defines_itself_need_not_be_there() -> None:
 )
 def test_an_object_of_any_kind_may_be_beside_those_that_run_the_image(spec: Any, is_named: bool) -> None:
     """Check that only pod templates count as images to run; other kinds may have a field named `template`."""
-    found = obstacles.nameless([{"kind": "Thing", "metadata": {"name": "t"}, "spec": spec}, {"metadata": {}}])
+    found = preflight.nameless([{"kind": "Thing", "metadata": {"name": "t"}, "spec": spec}, {"metadata": {}}])
 
     assert found == (["Thing t"] if is_named else [])
 

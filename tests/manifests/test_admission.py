@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from functions.admission.endpoints import SECONDS_TO_ANSWER
-from kube.certificates.injection import INJECT, RULES
+from kube.certificates.ca_injection import INJECT, RULES
 from kube.maintenance.groups import GROUPS
 from localcluster.cluster import LocalCluster
 from tests.manifests.rendering import MANIFESTS, ROOT, of_kind, overlay, pod_specs
 from tests.manifests.test_rights import own
-from tests.manifests.touches import NAMESPACES, Right, reaching, touches
+from tests.manifests.documented_rights import NAMESPACES, Right, reaching, touches
 from tests.proofs import proves
 
 COMPONENT = MANIFESTS / "components" / "admission"

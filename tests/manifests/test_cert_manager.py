@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from functions.certificates.settings import Settings
-from functions.certificates.survey import renewed
-from kube.certificates import holders, issuing
+from functions.certificates.renewal_pass import renewed
+from kube.certificates import certificate_objects, key_pairs
 from kube.certificates.components import COMPONENTS, LABEL
-from kube.certificates.injection import INJECT
+from kube.certificates.ca_injection import INJECT
 from localcluster.cluster import LocalCluster
 from tests.manifests import cert_manager
 from tests.manifests.rendering import MANIFESTS, of_kind, overlay
@@ -83,13 +83,13 @@ def test_beside_cert_manager_we_write_nothing(managed: LocalCluster) -> None:
     """
     door = managed.door()
     now = datetime.now(timezone.utc)
-    signer = issuing.new_authority(COMPONENTS["ours"], now)
-    pair = issuing.new_serving(signer, ["validate.node-maintenance.svc"], COMPONENTS["ours"], now)
+    signer = key_pairs.new_authority(COMPONENTS["ours"], now)
+    pair = key_pairs.new_serving(signer, ["validate.node-maintenance.svc"], COMPONENTS["ours"], now)
     entries = {"tls.crt": pair.certificate, "tls.key": pair.key, "ca.crt": signer.certificate}
-    metadata = {"name": "validate", "annotations": {holders.CERT_MANAGER: "validate"}}
-    secret = {"metadata": metadata, "type": "kubernetes.io/tls", "data": holders.encoded(entries)}
+    metadata = {"name": "validate", "annotations": {certificate_objects.CERT_MANAGER: "validate"}}
+    secret = {"metadata": metadata, "type": "kubernetes.io/tls", "data": certificate_objects.encoded(entries)}
     managed.kubectl("delete", "secret", "validate", "-n", OURS, "--ignore-not-found")
-    door.create(holders.secrets_path(OURS), secret)
+    door.create(certificate_objects.secrets_path(OURS), secret)
     (configuration,) = of_kind(overlay("plain"), "ValidatingWebhookConfiguration")
     managed.kubectl(*STRICT, "-", input=yaml.safe_dump(configuration))
     try:

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from console.operations.redriving import broker_address
-from console.operations.replaying import dry_run
+from console.operations.dead_letter_redrive import broker_address
+from console.operations.replay_runner import dry_run
 from eventing import events
 from eventing.journal.entries import Entry
-from eventing.wire import BATCH
-from kube.door.sync_client import Cluster
+from eventing.http_binding import BATCH
+from kube.client.sync_client import Cluster
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import NAMESPACE
 from localcluster.cluster import LocalCluster
-from localcluster.knative.kubelet import kubeconfig
+from localcluster.knative.fake_kubelet import kubeconfig
 from tests.manifests.rendering import CONFINED, MANIFESTS, ROOT, Manifest, of_kind, pod_specs, rendered
-from tests.manifests.touches import Right, touches
+from tests.manifests.documented_rights import Right, touches
 from tests.receiver import Answer, Receiver
 
 RIGHTS = MANIFESTS / "components" / "console" / "rbac.yaml"

@@ -19,9 +19,9 @@ from eventing.journal.store import Journal
 from functions.app import FUNCTIONS
 from kube.cpu import capabilities, node_patch
 from kube.mutex.objects import FINALIZER, NAMESPACE, RUN_LABEL
-from kube.virtualization import launcher_budgets
-from localcluster.deploy.obstacles import PLACEHOLDER, nameless
-from tests.manifests import wiring
+from kube.virtualization import virt_launcher_budgets
+from localcluster.deploy.preflight import PLACEHOLDER, nameless
+from tests.manifests import trigger_checks
 from tests.manifests.rendering import INSTALLS, MANIFESTS, OVERLAYS, ROOT, Manifest, of_kind, overlay, rendered, text
 from tests.proofs import proves
 from tests.sources import OPT_IN, steps_of
@@ -60,7 +60,7 @@ def test_the_page_says_how_what_is_outside_an_install_goes_with_it() -> None:
 
     assert max(place["nodemaintenances.nodemaintenance.medik8s.io"], place["mutexrunconfigs"]) < place["-k"]
     assert place["nodemaintenances.kubevirt.io"] < place["manifests/v1alpha1"] < place["mine"]
-    assert place[capabilities.LABEL] < place[node_patch.MARK] < place["-k"] < place[launcher_budgets.LABEL]
+    assert place[capabilities.LABEL] < place[node_patch.MARK] < place["-k"] < place[virt_launcher_budgets.LABEL]
     assert place[RUN_LABEL] > place["-k"]
     assert f"-n {NAMESPACE} -l {RUN_LABEL}" in section
     assert FINALIZER in UNINSTALL
@@ -227,7 +227,7 @@ def test_the_table_of_events_is_the_triggers() -> None:
         (short(kind), item["spec"]["subscriber"]["ref"]["name"])
         for item in of_kind(rendered(MANIFESTS / "base"), "Trigger")
         if "filter" in item["spec"]
-        for kind in wiring.brings(item["spec"]["filter"]["attributes"], heard)
+        for kind in trigger_checks.brings(item["spec"]["filter"]["attributes"], heard)
     }
 
     assert told == shipped

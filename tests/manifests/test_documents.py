@@ -18,7 +18,7 @@ from kube.maintenance.groups import KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
-from tests.chain.scene import Scene
+from tests.chain.environment import Scene
 from tests.proofs import proves
 
 ROOT = Path(__file__).parents[2]

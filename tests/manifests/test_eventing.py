@@ -14,11 +14,11 @@ import yaml
 from eventing import events
 from eventing.event_types import KNOWN
 from eventing.local.manifests import LOADER
-from eventing.local.pingsource import Schedule
+from eventing.local.ping_source import Schedule
 from eventing.local.triggers import PARALLELISM, Policy, seconds
 from kube import selectors
 from kube.nodes import LABEL
-from tests.manifests import wiring
+from tests.manifests import trigger_checks
 from tests.proofs import proves
 from tests.sources import OPT_IN
 
@@ -119,7 +119,7 @@ def test_a_trigger_filters_by_exact_attributes_of_a_known_event_alone(trigger: d
     attributes = trigger["spec"].get("filter", {}).get("attributes", {})
 
     assert all(isinstance(value, str) for value in attributes.values())
-    assert wiring.brings(attributes, HEARD)
+    assert trigger_checks.brings(attributes, HEARD)
     assert attributes or trigger["metadata"]["name"] == "record-on-everything"
 
 
@@ -129,7 +129,7 @@ def test_every_event_that_we_emit_has_a_listener_beside_the_journal() -> None:
     One of these reports completion, the other requires an administrator.
     """
     filters = [trigger["spec"]["filter"]["attributes"] for trigger in TRIGGERS if "filter" in trigger["spec"]]
-    heard = {kind for attributes in filters for kind in wiring.brings(attributes, HEARD)}
+    heard = {kind for attributes in filters for kind in trigger_checks.brings(attributes, HEARD)}
 
     assert set(events.MEANINGS) - heard == {events.NODE_RESTORED, events.RUN_STOPPED}
 

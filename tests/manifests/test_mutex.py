@@ -10,7 +10,7 @@ from functions.app import FUNCTIONS
 from localcluster.cluster import LocalCluster
 from tests.manifests.rendering import ROOT, WITH_MUTEX, of_kind, overlay, pod_specs
 from tests.manifests.test_rights import own
-from tests.manifests.touches import OURS, Right
+from tests.manifests.documented_rights import OURS, Right
 from tests.proofs import proves
 from tests.sources import OPT_IN, steps_of
 

@@ -9,15 +9,15 @@ import pytest
 import yaml
 
 from functions.certificates.settings import Settings
-from functions.certificates.survey import renewed
-from kube.certificates import holders
+from functions.certificates.renewal_pass import renewed
+from kube.certificates import certificate_objects
 from kube.certificates.components import COMPONENTS, LABEL
-from kube.door.sync_client import Cluster
+from kube.client.sync_client import Cluster
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from tests.manifests.rendering import MANIFESTS, of_kind
 from tests.manifests.test_rights import own
-from tests.manifests.touches import Right, documented
+from tests.manifests.documented_rights import Right, documented
 from tests.proofs import proves
 
 SPACES = {"kubevirt": "kubevirt", "cdi": "cdi", "macpool": "kubemacpool-system"}
@@ -65,15 +65,15 @@ def test_the_role_is_enough_and_names_what_may_be_written(installed: LocalCluste
     admin, space = installed.door(), SPACES[component]
     door = Cluster(str(installed.kubeconfig_for(access.service_account(ACCOUNT))))
     for name in ("other", writable(component)[1]):
-        metadata = {"name": name, "labels": {LABEL: component}, "annotations": {holders.NAMES: f"{name}.{space}.svc"}}
-        admin.create(holders.secrets_path(space), {"metadata": metadata})
+        metadata = {"name": name, "labels": {LABEL: component}, "annotations": {certificate_objects.NAMES: f"{name}.{space}.svc"}}
+        admin.create(certificate_objects.secrets_path(space), {"metadata": metadata})
 
     looks = [door.run(renewed(door.api, Settings((space,)), datetime.now(timezone.utc))).errors for _ in range(2)]
 
     door.close()
     assert [[error.status for error in errors] for errors in looks] == [[403], [403]]
-    assert holders.current(admin.get(holders.secrets_path(space, writable(component)[1])))
-    assert "data" not in admin.get(holders.secrets_path(space, "other"))
+    assert certificate_objects.current(admin.get(certificate_objects.secrets_path(space, writable(component)[1])))
+    assert "data" not in admin.get(certificate_objects.secrets_path(space, "other"))
     wanted = {right._replace(namespace=space) for right in documented(ACCOUNT) if right.namespace}
     assert own(installed, ACCOUNT, space) >= wanted
     readers = {

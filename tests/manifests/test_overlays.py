@@ -36,7 +36,7 @@ from tests.manifests.rendering import (
     sent,
     text,
 )
-from tests.manifests.running import Running, drained_and_given_back
+from tests.manifests.running_install import Running, drained_and_given_back
 from tests.proofs import proves
 from tests.sources import OPT_IN
 

@@ -9,7 +9,7 @@ from functions.app import FUNCTIONS
 from localcluster.access import SERVICE_ACCOUNTS
 from localcluster.cluster import LocalCluster
 from tests.manifests.rendering import MANIFESTS, OVERLAYS, WITH_CERTIFICATES, of_kind, pod_specs, rendered
-from tests.manifests.touches import (
+from tests.manifests.documented_rights import (
     DOCUMENTED,
     MAINTENANCE_GROUPS,
     NAMESPACES,

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from localcluster.cluster import LocalCluster
-from localcluster.deploy import applying, obstacles
-from localcluster.trouble import LocalClusterError
+from localcluster.deploy import apply, preflight
+from localcluster.errors import LocalClusterError
 from tests.manifests.rendering import OVERLAYS, ROOT, Manifest, of_kind, overlay, pod_specs
 
 SPACE = "signed"
 CREATES = re.escape(
-    f'kubectl create secret generic {obstacles.KEY} -n {SPACE} --from-literal=key="$(openssl rand -hex 32)"'
+    f'kubectl create secret generic {preflight.KEY} -n {SPACE} --from-literal=key="$(openssl rand -hex 32)"'
 )
-ENDS = re.escape(f"kubectl delete pods -n {SPACE} -l {applying.OURS}")
-OURS = dict([applying.OURS.split("=")])
-READS = {"name": "SIGNING_KEY", "valueFrom": {"secretKeyRef": {"name": obstacles.KEY, "key": "key", "optional": True}}}
+ENDS = re.escape(f"kubectl delete pods -n {SPACE} -l {apply.OURS}")
+OURS = dict([apply.OURS.split("=")])
+READS = {"name": "SIGNING_KEY", "valueFrom": {"secretKeyRef": {"name": preflight.KEY, "key": "key", "optional": True}}}
 PLAIN = {"name": "HOME", "value": "/"}
 
 
@@ -60,14 +60,14 @@ def test_a_first_key_does_not_come_beside_pods_that_run_without_it(
     create(knative, signs, *others)
 
     with pytest.raises(LocalClusterError, match=f"pods run without it, as signs; .*: {CREATES}; {ENDS}$"):
-        applying.deploy(str(tmp_path))
+        apply.deploy(str(tmp_path))
     assert there(knative) == ["another", "signs", "webhook"]
 
     knative.kubectl("delete", "pod", "signs", "-n", SPACE)
-    applying.deploy(str(tmp_path))
+    apply.deploy(str(tmp_path))
     create(knative, signs)
-    applying.deploy(str(tmp_path))
-    assert there(knative) == ["another", "signs", "webhook", obstacles.KEY, source["metadata"]["name"]]
+    apply.deploy(str(tmp_path))
+    assert there(knative) == ["another", "signs", "webhook", preflight.KEY, source["metadata"]["name"]]
 
 
 def test_a_pod_that_has_ended_is_in_no_key_s_way() -> None:
@@ -75,7 +75,7 @@ def test_a_pod_that_has_ended_is_in_no_key_s_way() -> None:
     phases = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
     pods = [{**pod(phase, OURS, PLAIN, READS), "status": {"phase": phase}} for phase in phases]
 
-    assert obstacles.unkeyed(pods) == ["Pending", "Running", "Unknown"]
+    assert preflight.unkeyed(pods) == ["Pending", "Running", "Unknown"]
 
 
 def test_the_page_says_the_lines_that_the_refusal_says() -> None:
@@ -86,8 +86,8 @@ def test_the_page_says_the_lines_that_the_refusal_says() -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_pods_with_the_key_are_found_by_one_label(name: str) -> None:
-    label, value = applying.OURS.split("=")
-    signing = [spec for spec in pod_specs(overlay(name)).values() if f'"name": "{obstacles.KEY}"' in json.dumps(spec)]
+    label, value = apply.OURS.split("=")
+    signing = [spec for spec in pod_specs(overlay(name)).values() if f'"name": "{preflight.KEY}"' in json.dumps(spec)]
 
     assert signing
     assert {spec["metadata"]["labels"].get(label) for spec in signing} == {value}

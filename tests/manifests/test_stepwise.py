@@ -15,7 +15,7 @@ from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
 from localcluster.product import MUTEX_KINDS
 from tests.manifests.rendering import MANIFESTS, ROOT, Manifest, identity, overlay, rendered
-from tests.manifests.running import Running, deployment_of, drained_and_given_back
+from tests.manifests.running_install import Running, deployment_of, drained_and_given_back
 from tests.proofs import proves
 
 NAME = "node-maintenance-operator"

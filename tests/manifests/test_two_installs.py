@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import requests
 
-from eventing.replay.again import post
-from kube import install_claim
+from eventing.replay.function_client import post
+from kube import install_lease
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import LEASE_NAMESPACE, LEASES, events_path
 from localcluster.cluster import LocalCluster
 from localcluster.processes import await_ready
-from tests.functions.hints import tick
+from tests.functions.event_builders import tick
 from tests.manifests.rendering import MANIFESTS, SPARING, knative_crds, overlay
-from tests.manifests.running import Running
+from tests.manifests.running_install import Running
 from tests.proofs import proves
 from tests.workload import Audit, audit, pod_on
 
@@ -53,8 +53,8 @@ def asked(install: Running) -> None:
 
 def holder(cluster: LocalCluster) -> str:
     """Return the namespace of the install Lease's holder, "" if there is none."""
-    claims = cluster.door().list(LEASES, fields=f"metadata.name={install_claim.CLAIM}")["items"]
-    return next((account.namespace for item in claims if (account := install_claim.holder(item))), "")
+    claims = cluster.door().list(LEASES, fields=f"metadata.name={install_lease.CLAIM}")["items"]
+    return next((account.namespace for item in claims if (account := install_lease.holder(item))), "")
 
 
 def wrote(seen: Audit, namespace: str) -> set[str]:
@@ -86,7 +86,7 @@ def test_of_two_installs_one_acts_until_it_is_gone(shared: LocalCluster, tmp_pat
         seen = audit(shared)
         asked(second)
         maintain(shared, "drained-by-first")
-        where, about = events_path(LEASE_NAMESPACE), f"involvedObject.name={install_claim.CLAIM}"
+        where, about = events_path(LEASE_NAMESPACE), f"involvedObject.name={install_lease.CLAIM}"
         await_ready("the Event", lambda: shared.door().list(where, fields=about)["items"], [], SECONDS)
         (said,) = shared.door().list(where, fields=about)["items"]
         metrics = {run: requests.get(f"{run.functions_url}/metrics", timeout=SECONDS).text for run in (first, second)}
@@ -97,7 +97,7 @@ def test_of_two_installs_one_acts_until_it_is_gone(shared: LocalCluster, tmp_pat
         assert "nodemaintenance_install_passive 0.0" in metrics[first]
         assert "nodemaintenance_install_passive 1.0" in metrics[second]
         assert said["message"] in log
-        assert (said["reason"], f"one in namespace {FIRST} does" in said["message"]) == (install_claim.PASSIVE, True)
+        assert (said["reason"], f"one in namespace {FIRST} does" in said["message"]) == (install_lease.PASSIVE, True)
 
         first.stop()
         shared.kubectl("delete", "serviceaccount", "--all", "-n", FIRST)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from eventing.replay.again import post
+from eventing.replay.function_client import post
 from localcluster.cluster import LocalCluster
-from tests.functions.hints import tick
+from tests.functions.event_builders import tick
 from tests.manifests.rendering import MANIFESTS, ROOT, SPARING, knative_crds, rendered
-from tests.manifests.running import Running
+from tests.manifests.running_install import Running
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow

@@ -21,9 +21,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from tests.mutation import changes, types
-from tests.mutation.changes import FOLDER, ROOT, Change
-from tests.mutation.outcomes import Outcomes
+from tests.mutation import mutant_list, type_checks
+from tests.mutation.mutant_list import FOLDER, ROOT, Change
+from tests.mutation.results import Outcomes
 from tests.mutation.session import Work
 
 SESSIONS = 2
@@ -33,7 +33,7 @@ STILL_SECONDS = 120.0
 HUNDREDS = ("test_what_a_tick_costs_does_not_grow_with_what_rests", "test_everybodys_turn_comes")
 LEFT_OUT = [
     "--ignore=tests/functions/maintenance/test_faults.py",
-    *(f"--deselect=tests/functions/maintenance/test_resync_many.py::{name}" for name in HUNDREDS),
+    *(f"--deselect=tests/functions/maintenance/test_resync_limits.py::{name}" for name in HUNDREDS),
 ]
 HANGS = "it hangs"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -41,7 +41,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path
 
 STEPS = (
     "tests/functions/maintenance",
-    "tests/functions/serving/test_looks.py",
+    "tests/functions/serving/test_pass_queue.py",
     "tests/functions/admission/test_quorum.py",
     "tests/functions/test_installs.py",
 )
@@ -58,8 +58,8 @@ class Part:
 
 
 PARTS = (
-    Part("rules", changes.rules(), ("tests/kube", "tests/functions/maintenance"), pure=True),
-    Part("steps", changes.steps(), STEPS, pure=False),
+    Part("rules", mutant_list.rules(), ("tests/kube", "tests/functions/maintenance"), pure=True),
+    Part("steps", mutant_list.steps(), STEPS, pure=False),
 )
 
 
@@ -174,11 +174,11 @@ def show(found: Sequence[Change], typed: Set[str], judged: Mapping[str, str]) ->
     for change in alive:
         print(f"{change.name}\n{change.said}\n")
     total, survived = (Counter(change.module for change in some) for some in (found, alive))
-    types = Counter(change.module for change in found if change.name in typed)
+    type_checks = Counter(change.module for change in found if change.name in typed)
     print(f"{'module':36} changes   types   tests  nobody  noticed")
     for module in [*total, "all"]:
         many, by_types, left = (
-            count[module] if module != "all" else count.total() for count in (total, types, survived)
+            count[module] if module != "all" else count.total() for count in (total, type_checks, survived)
         )
         print(f"{module:36} {many:7} {by_types:7} {many - by_types - left:7} {left:7} {1 - left / many:8.1%}")
 
@@ -206,16 +206,16 @@ def _made() -> tuple[list[Change], set[str]]:
     """Generate all mutants; return them, and the names of those that mypy detects."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
-    found = changes.write([path for part in PARTS for path in part.paths])
+    found = mutant_list.write([path for part in PARTS for path in part.paths])
     print(f"{len(found)} changes; asking mypy", flush=True)
-    typed = types.noticed(found)
+    typed = type_checks.noticed(found)
     TYPED.write_text(json.dumps(sorted(typed)))
     return found, typed
 
 
 def _known() -> tuple[list[Change], set[str]]:
     """Return the mutants of the last run, and the names of those that mypy detected."""
-    return changes.listed(), set(json.loads(TYPED.read_text()))
+    return mutant_list.listed(), set(json.loads(TYPED.read_text()))
 
 
 if __name__ == "__main__":

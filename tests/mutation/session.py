@@ -23,10 +23,10 @@ from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, Phase, settings
 from mutmut.mutation.trampoline import set_mutant_under_test
 
-from tests.mutation import changes
-from tests.mutation.outcomes import Outcomes
+from tests.mutation import mutant_list
+from tests.mutation.results import Outcomes
 
-changes.install()  # before any conftest imports the product
+mutant_list.install()  # before any conftest imports the product
 
 RUNS = 1500
 """Maximum number of test runs in a session with a cluster; each leaves a node or two on it."""
@@ -127,7 +127,7 @@ def _list(items: list[pytest.Item], outcomes: Outcomes) -> None:
             reports = _run(item, "", top)
         reached: dict[str, list[int]] = {}
         for file, line in sorted(LINES):
-            reached.setdefault(changes.module_of(file), []).append(line)
+            reached.setdefault(mutant_list.module_of(file), []).append(line)
         said = "".join(report.longreprtext for report in reports if report.failed)
         seconds = sum(report.duration for report in reports)
         outcomes.add(listed=item.nodeid, seconds=seconds, reached=reached, failed=said)
@@ -135,7 +135,7 @@ def _list(items: list[pytest.Item], outcomes: Outcomes) -> None:
 
 def _trace(frame: FrameType, _event: str, _argument: object) -> Any:
     """Trace only functions of mutated modules."""
-    return _trace_line if frame.f_code.co_filename.startswith(f"{changes.FOLDER}/") else None
+    return _trace_line if frame.f_code.co_filename.startswith(f"{mutant_list.FOLDER}/") else None
 
 
 def _trace_line(frame: FrameType, event: str, _argument: object) -> Any:
@@ -185,7 +185,7 @@ class Judge:
     def judge(self, names: Sequence[str]) -> None:
         """Test the mutants by function, until all are done, or until the session is full or corrupted."""
         suspects = self._outcomes.suspects()
-        for _, group in groupby(names, changes.function_of):
+        for _, group in groupby(names, mutant_list.function_of):
             noticed: dict[str, str] = {}
             sure: dict[str, set[str]] = {}
             for name in group:

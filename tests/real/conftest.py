@@ -8,13 +8,13 @@ import pytest
 
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
-from localcluster.nodes import machine
+from localcluster.nodes import preflight
 from localcluster.nodes.buildah import Buildah
-from localcluster.nodes.nodes import RealNodes
+from localcluster.nodes.real_nodes import RealNodes
 from localcluster.product import Product
 from localcluster.programs import build
-from tests.real.containers import Real
-from tests.real.our_image import Image, built
+from tests.real.environment import Real
+from tests.real.product_image import Image, built
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +34,7 @@ def image(engine: Buildah) -> Image:
 @pytest.fixture(scope="session")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
     """Yield a cluster with two real nodes and the running product; fail if the machine is unsuitable."""
-    machine.check()
+    preflight.check()
     build.servers(build.NODES)
     folder = tmp_path_factory.mktemp("real")
     with LocalCluster(folder / "the servers", nodes=1, real=2) as cluster, RealNodes(cluster, 2) as nodes:

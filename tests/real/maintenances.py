@@ -8,7 +8,7 @@ from typing import Any
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S, Group
 from kube.paths import Object
-from tests.real.containers import Real
+from tests.real.environment import Real
 from tests.waiting import wait_for
 
 SECONDS = 120.0

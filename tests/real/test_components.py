@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from localcluster.access import NAMESPACE
-from localcluster.knative import shipped
-from localcluster.nodes import machine
-from localcluster.wings import choice, foreign
+from localcluster.knative import pod_install
+from localcluster.nodes import preflight
+from localcluster.components import selection, crds
 from tests.manifests import prometheus
-from tests.real import applied, maintenances
-from tests.real.containers import Real
+from tests.real import applied_manifests, maintenances
+from tests.real.environment import Real
 
 pytestmark = pytest.mark.installs
-BASE = shipped.COMPONENTS.parent / "base"
-WINGS = tuple(choice.FOREIGN)
+BASE = pod_install.COMPONENTS.parent / "base"
+WINGS = tuple(selection.FOREIGN)
 SECRET = ("create", "secret", "generic", "console-proxy", "-n", NAMESPACE, "--from-literal=secret=0123456789abcdef")
 USER = 65532
 """The user id of the image's processes."""
@@ -65,8 +65,8 @@ class Way:
 
 EVERYTHING = Way(
     components=(
-        *(f"{wing}/deployment" for wing in (choice.CERTIFICATES, *WINGS)),
-        *(choice.ADMISSION, choice.CERTIFICATES, *WINGS),
+        *(f"{wing}/deployment" for wing in (selection.CERTIFICATES, *WINGS)),
+        *(selection.ADMISSION, selection.CERTIFICATES, *WINGS),
         *("plain", "inmemory", "console", "proxied", "journal", "monitoring"),
     ),
     files=(),
@@ -75,7 +75,7 @@ EVERYTHING = Way(
     pods=30,
 )
 ONE_PROCESS = Way(
-    components=("certificates/deployment", "together", "pod", choice.ADMISSION, choice.CERTIFICATES, "inmemory"),
+    components=("certificates/deployment", "together", "pod", selection.ADMISSION, selection.CERTIFICATES, "inmemory"),
     files=(SERVES_ALL,),
     patches=(
         {"target": {"kind": "Trigger"}, "patch": TO_SERVICE % "subscriber"},
@@ -99,10 +99,10 @@ ONE_PROCESS = Way(
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
     """Yield two real nodes with Knative as pods, the CRDs that the components and `monitoring` need, and a volume."""
-    machine.check()
+    preflight.check()
     folder = tmp_path_factory.mktemp("components")
-    with shipped.nodes(folder / "cluster") as (cluster, nodes):
-        foreign.install(cluster, WINGS)
+    with pod_install.nodes(folder / "cluster") as (cluster, nodes):
+        crds.install(cluster, WINGS)
         prometheus.install(cluster)
         cluster.kubectl("apply", "--server-side", "-f", "-", input=volume(folder / "disk"))
         yield Real(cluster, nodes)
@@ -115,12 +115,12 @@ def test_it_is_ready_drains_a_node_and_goes(bare: Real, way: Way, tmp_path: Path
     cluster = bare.cluster
     cluster.kubectl("create", "namespace", NAMESPACE)
     cluster.kubectl(*SECRET)
-    overlay = str(shipped.overlay(tmp_path / "overlay", way.components, BASE, files=way.files, patches=way.patches))
+    overlay = str(pod_install.overlay(tmp_path / "overlay", way.components, BASE, files=way.files, patches=way.patches))
     cluster.kubectl("apply", "-k", overlay)
-    shipped.await_ready(cluster)
+    pod_install.await_ready(cluster)
 
-    assert len(applied.ready_pods(bare)) >= way.pods
-    applied.check_second_apply(bare, overlay, way.bound)
+    assert len(applied_manifests.ready_pods(bare)) >= way.pods
+    applied_manifests.check_second_apply(bare, overlay, way.bound)
     maintenances.begin(bare, "combined", "node-1")
     maintenances.until_succeeded(bare, "combined")
     maintenances.end(bare, "combined", "node-1")

@@ -15,7 +15,7 @@ from kube.paths import Object
 from kube.pods import is_ready
 from tests.proofs import proves
 from tests.real import maintenances
-from tests.real.containers import APPS, DEAF, GRACE, PODS, Real, owner, ready_and_whole, template
+from tests.real.environment import APPS, DEAF, GRACE, PODS, Real, owner, ready_and_whole, template
 from tests.waiting import until
 
 pytestmark = pytest.mark.real

@@ -10,17 +10,17 @@ import pytest
 import requests
 
 from eventing import events
-from eventing.wire import binary, received
+from eventing.http_binding import binary, received
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from localcluster.functionserver import listening
+from localcluster.function_server import listening
 from localcluster.nodes.buildah import Buildah
 from localcluster.processes import await_ready, free_port
 from localcluster.readiness import is_ready
-from tests.functions.hints import added
-from tests.real.our_image import VERSION, Image, built
+from tests.functions.event_builders import added
+from tests.real.product_image import VERSION, Image, built
 
 pytestmark = pytest.mark.real
 LARGEST = 120_000_000

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from kube.maintenance.groups import MEDIK8S
-from localcluster.nodes import cgroups, machine
+from localcluster.nodes import cgroups, preflight
 from localcluster.programs import build
-from localcluster.up import folder
+from localcluster.up import state_directory
 from tests.localcluster.commands import ROOT, kubectl, run, soon
 
 pytestmark = pytest.mark.real
@@ -29,7 +29,7 @@ MAINTENANCE = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "me
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
     """Yield a directory for a cluster, and stop what a failed test left in it."""
-    machine.check()
+    preflight.check()
     build.servers(build.NODES)
     yield tmp_path / "up"
     run(tmp_path / "up", "down")
@@ -91,7 +91,7 @@ def test_nothing_is_left_when_all_was_killed(directory: Path) -> None:
     """After all processes were killed, including those in containers, `make down` removes what the kernel keeps."""
     before = seen(directory)
     with_a_pod(directory)
-    for group in (folder.supervisor_pid(directory), *folder.groups(directory)):
+    for group in (state_directory.supervisor_pid(directory), *state_directory.groups(directory)):
         kill(group)
     assert soon(lambda: seen(directory)["processes"] == [])
     assert soon(lambda: seen(directory)["network namespaces"] == before["network namespaces"])
@@ -150,7 +150,7 @@ def test_a_machine_that_cannot_says_so_at_once(where: list[str], lacks: str) -> 
 
 def test_a_fresh_machine_is_not_told_that_it_cannot() -> None:
     """Fresh machines, on which packages are still missing, are not reported as unsuitable."""
-    words = [sys.executable, "-m", "localcluster.nodes.machine"]
+    words = [sys.executable, "-m", "localcluster.nodes.preflight"]
     bare = {**os.environ, "PATH": "/usr/bin:/bin"}  # iptables is not among these
     done = subprocess.run(words, cwd=ROOT, env=bare, capture_output=True, text=True, check=False)
 

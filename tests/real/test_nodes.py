@@ -7,9 +7,9 @@ import pytest
 from kube.paths import Object
 from kube.pods import is_ready
 from localcluster.cluster import FAKE
-from localcluster.nodes.nodes import COREDNS
-from localcluster.nodes.settings import SOCKET
-from tests.real.containers import PODS, SERVES, WEB, Real, ready_and_whole, template
+from localcluster.nodes.real_nodes import COREDNS
+from localcluster.nodes.node_config import SOCKET
+from tests.real.environment import PODS, SERVES, WEB, Real, ready_and_whole, template
 
 pytestmark = pytest.mark.real
 

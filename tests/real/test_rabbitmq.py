@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from localcluster.access import NAMESPACE
-from localcluster.demo import real as demo
+from localcluster.demo import real_nodes as demo
 from localcluster.knative import pods as knative
-from localcluster.knative import shipped
-from localcluster.nodes import machine
+from localcluster.knative import pod_install
+from localcluster.nodes import preflight
 from localcluster.rabbitmq import pods as rabbitmq
 from tests.real import maintenances
-from tests.real.containers import Real
+from tests.real.environment import Real
 
 pytestmark = pytest.mark.installs
 
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.installs
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
     """Yield two real nodes with Knative, RabbitMQ and the product as pods."""
-    machine.check()
+    preflight.check()
     folder = tmp_path_factory.mktemp("durable")
-    with shipped.nodes(folder / "cluster", parts=(knative, rabbitmq)) as (cluster, nodes):
+    with pod_install.nodes(folder / "cluster", parts=(knative, rabbitmq)) as (cluster, nodes):
         cluster.kubectl("create", "namespace", NAMESPACE)
         rabbitmq.provide(cluster, folder / "disk")
         cluster.kubectl("apply", "-k", rabbitmq.overlay(folder / "overlay"))
-        shipped.await_ready(cluster, demo.COMES_LATE)
+        pod_install.await_ready(cluster, demo.COMES_LATE)
         yield Real(cluster, nodes)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bench.findings import Finding
 from bench.page.__main__ import FOLDER, PAGE, SHOWN, page, slower
-from bench.page.goals import HINTS
+from bench.page.limits import HINTS
 from bench.page.plots import Plot, is_in, plots
 from bench.results import Failure, Results, Round, read
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from localcluster.wings.choice import CPU_LABELS
-from tests.chain.at_work import at_work
-from tests.chain.cpu_labels.stage import NODES, Stage
+from localcluster.components.selection import CPU_LABELS
+from tests.chain.running_product import at_work
+from tests.chain.cpu_labels.environment import NODES, Stage
 
 
 @pytest.fixture(scope="package")

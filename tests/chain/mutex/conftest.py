@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from localcluster.wings.choice import MUTEX
-from tests.chain.at_work import at_work
-from tests.chain.mutex.stage import OLD, Stage
+from localcluster.components.selection import MUTEX
+from tests.chain.running_product import at_work
+from tests.chain.mutex.environment import OLD, Stage
 from tests.openshift import FakeMco
 
 

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from tests.chain.mutex.stage import NEW, Stage, told
-from tests.chain.mutex.watching import Watcher
+from tests.chain.mutex.environment import NEW, Stage, told
+from tests.chain.mutex.release_watcher import Watcher
 from tests.openshift import FakeMco
 from tests.proofs import proves
 

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from console.operations.maintaining import end
+from console.operations.maintenance_actions import end
 from kube.maintenance.groups import MEDIK8S
 from kube.mutex.node_labels import is_released
 from kube.mutex.objects import NAMESPACE, RULE, RUN_LABEL, condition, path_of
@@ -16,7 +16,7 @@ from kube.nodes import is_cordoned, node_path
 from kube.paths import Object
 from localcluster import access
 from localcluster.programs.build import servers
-from tests.chain.mutex.stage import NEW, Stage, told
+from tests.chain.mutex.environment import NEW, Stage, told
 from tests.openshift import FakeMco
 from tests.proofs import proves
 from tests.sources import ROOT

@@ -11,8 +11,8 @@ from kube.mutex.objects import NAMESPACE, RULE_LABEL, condition
 from kube.mutex.pools import POOLS
 from kube.mutex.versions import version_of
 from kube.paths import Object
-from tests.chain.mutex.stage import NEW, OLD, Stage, told
-from tests.chain.mutex.watching import Watcher
+from tests.chain.mutex.environment import NEW, OLD, Stage, told
+from tests.chain.mutex.release_watcher import Watcher
 from tests.openshift import FakeMco
 from tests.proofs import proves
 from tests.workload import Audit

@@ -14,8 +14,8 @@ from kube.mutex.versions import VERSION_LABEL
 from kube.nodes import node_path
 from kube.paths import Object
 from localcluster.processes import await_ready
-from tests.chain.mutex.stage import NEW, Stage, job_spec, told
-from tests.machine import is_below
+from tests.chain.mutex.environment import NEW, Stage, job_spec, told
+from tests.machine_speed import is_below
 from tests.proofs import proves
 from tests.workload import OURS, Audit
 

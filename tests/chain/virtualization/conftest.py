@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from localcluster.wings.choice import VIRTUALIZATION
-from tests.chain.at_work import at_work
-from tests.chain.virtualization.stage import Stage
+from localcluster.components.selection import VIRTUALIZATION
+from tests.chain.running_product import at_work
+from tests.chain.virtualization.environment import Stage
 from tests.fake_virt import FakeVirt
 
 

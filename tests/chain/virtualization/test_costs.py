@@ -14,7 +14,7 @@ from eventing.journal.entries import Query
 from eventing.journal.store import Journal
 from localcluster.processes import await_ready
 from tests.chain.mutex.test_speed import BETWEEN, Requests
-from tests.chain.virtualization.stage import Stage
+from tests.chain.virtualization.environment import Stage
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow

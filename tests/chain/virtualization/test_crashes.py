@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from kube.nodes import node_path
-from tests.chain.virtualization.stage import Stage
+from tests.chain.virtualization.environment import Stage
 from tests.proofs import proves
 from tests.workload import audit
 

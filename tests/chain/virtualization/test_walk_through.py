@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kube.maintenance.groups import KUBEVIRT_ALPHA
 from kube.paths import Object
-from tests.chain.virtualization.stage import Stage, booted, is_running, node_of
+from tests.chain.virtualization.environment import Stage, booted, is_running, node_of
 from tests.proofs import proves
-from tests.virt_actor import phase
+from tests.fake_kubevirt_base import phase
 
 
 @proves("DRN-11", "DRN-16", "DRN-16a", "OSV-4", "C17")

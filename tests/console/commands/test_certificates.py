@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from functions.certificates.settings import Settings
-from functions.certificates.survey import renewed
-from kube.certificates import holders
+from functions.certificates.renewal_pass import renewed
+from kube.certificates import certificate_objects
 from kube.certificates.components import COMPONENTS, LABEL
-from kube.certificates.holders import KEY
-from kube.door.sync_client import Cluster
+from kube.certificates.certificate_objects import KEY
+from kube.client.sync_client import Cluster
 from kube.paths import NAMESPACE, Object
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from tests.console.conftest import Run
 from tests.proofs import proves
 
-SECRETS, MAPS = holders.secrets_path(NAMESPACE), holders.publications_path(NAMESPACE)
+SECRETS, MAPS = certificate_objects.secrets_path(NAMESPACE), certificate_objects.publications_path(NAMESPACE)
 AUTHORITY = COMPONENTS["macpool"].authority
 
 
@@ -30,7 +30,7 @@ AUTHORITY = COMPONENTS["macpool"].authority
 def admin(served: LocalCluster) -> Iterator[Cluster]:
     """Yield the API client, after creating a certificate of the component `macpool`, which no other test uses."""
     door = served.door()
-    labels, names = {LABEL: "macpool"}, {holders.NAMES: "pool.svc"}
+    labels, names = {LABEL: "macpool"}, {certificate_objects.NAMES: "pool.svc"}
     door.create(SECRETS, {"metadata": {"name": "pool", "labels": labels, "annotations": names}})
     look(door)
     yield door
@@ -58,7 +58,7 @@ def test_certificates_are_listed_with_serial_dates_and_next_renewal(admin: Clust
     entries = listed(run)
     shown = run("certificates")
 
-    pair = holders.current(admin.get(f"{SECRETS}/pool"))
+    pair = certificate_objects.current(admin.get(f"{SECRETS}/pool"))
     assert pair
     assert entries.keys() == {"pool", AUTHORITY}
     assert entries["pool"]["serial"] == f"{pair.parsed.serial_number:x}"
@@ -113,7 +113,7 @@ def test_a_must_gather_has_names_and_dates_and_no_key(admin: Cluster, run: Run, 
     with tarfile.open(file) as archive:
         opened = [(entry.name, archive.extractfile(entry)) for entry in archive.getmembers()]
         contents = {name: found.read().decode() for name, found in opened if found}
-    keys = [holders.text(admin.get(f"{SECRETS}/{name}"), KEY) for name in ("pool", AUTHORITY)]
+    keys = [certificate_objects.text(admin.get(f"{SECRETS}/{name}"), KEY) for name in ("pool", AUTHORITY)]
     assert listed(run)["pool"]["serial"] in contents["must-gather/certificates.json"]
     for name, text in contents.items():
         assert "PRIVATE KEY" not in text, name

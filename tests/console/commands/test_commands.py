@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from console.cli import commands
-from console.terminal.values import Duration
+from console.terminal.param_types import Duration
 from localcluster.access import UNPRIVILEGED
 from tests.console.conftest import ROOT, Run
 from tests.proofs import proves

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from console.operations import drain_without_maintenance
-from kube.door import eviction_batch
-from kube.door.api import JSON_PATCH
+from console.operations import manual_drain
+from kube.client import eviction_batch
+from kube.client.api import JSON_PATCH
 from kube.maintenance.groups import MEDIK8S
 from kube.nodes import cordon_patch, is_labelled, is_tainted, node_path, taint_patch
 from localcluster.cluster import LocalCluster
-from tests.console.commands.workloads import apply, budget, controlled, is_cordoned, pod, pods_on
+from tests.console.commands.workload_objects import apply, budget, controlled, is_cordoned, pod, pods_on
 from tests.console.conftest import Nodes, Run
 from tests.proofs import proves
 from tests.receiver import Answer, Received
-from tests.webhook import admission, is_of_nobody, webhook
+from tests.eviction_webhook import admission, is_of_nobody, webhook
 
 LAUNCHER = {"kubevirt.io": "virt-launcher"}
 MODERN = ["--delete-emptydir-data", "--ignore-daemonsets", "--force"]
@@ -233,7 +233,7 @@ def test_a_refusal_that_comes_behind_its_batch_is_said(
     No event follows such a denial, since it changes no pod. The output has one line for each eviction.
     """
     monkeypatch.setattr(eviction_batch, "OVERSLEPT_SECONDS", 0.0)
-    monkeypatch.setattr(drain_without_maintenance, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(manual_drain, "RETRY_SECONDS", 0.1)
     furnish(installed, node, "bare")
     never, asked = threading.Event(), list[Received]()
 

@@ -14,9 +14,9 @@ from kube.pods import MIRROR_ANNOTATION
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.processes import await_ready
-from tests.console.commands.workloads import apply, budget, controlled, is_cordoned, pod, pods_on
+from tests.console.commands.workload_objects import apply, budget, controlled, is_cordoned, pod, pods_on
 from tests.console.conftest import Nodes, Run
-from tests.console.rights import allow, may
+from tests.console.permissions import allow, may
 from tests.proofs import proves
 from tests.waiting import until
 

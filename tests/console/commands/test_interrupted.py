@@ -13,7 +13,7 @@ import pytest
 
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
-from tests.console.commands.workloads import apply, budget, controlled
+from tests.console.commands.workload_objects import apply, budget, controlled
 from tests.console.conftest import ROOT, Nodes, Run
 
 

@@ -14,7 +14,7 @@ from kube.maintenance.groups import KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
-from tests.console.commands.workloads import apply, budget, controlled, is_cordoned, pod, pods_on
+from tests.console.commands.workload_objects import apply, budget, controlled, is_cordoned, pod, pods_on
 from tests.console.conftest import Nodes, Run
 from tests.proofs import proves
 

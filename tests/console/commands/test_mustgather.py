@@ -31,11 +31,11 @@ from kube.mutex.objects import API_VERSION, NAMESPACE, RULE, RUN_LABEL, collecti
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.hyperconverged import crds
-from localcluster.knative.kubelet import kubeconfig
+from localcluster.knative.fake_kubelet import kubeconfig
 from localcluster.processes import await_ready
 from localcluster.product import Product
-from tests.console.commands import machines, mutexes
-from tests.console.commands.workloads import apply, budget, controlled, pod
+from tests.console.commands import virtual_machines, mutex_runs
+from tests.console.commands.workload_objects import apply, budget, controlled, pod
 from tests.console.conftest import Nodes, Run
 from tests.proofs import proves
 
@@ -293,8 +293,8 @@ def test_runs_of_the_mutex_and_what_they_stand_on_are_in_the_archive(
     container = {"name": "mutex", "image": "fake", "env": [{"name": "TOKEN", "value": PASSWORD}]}
     job = {"template": {"spec": {"containers": [container], "restartPolicy": "Never", "nodeSelector": {"no": "one"}}}}
     door = served.door()
-    with mutexes.kinds(served):
-        mutexes.create(door, "example")
+    with mutex_runs.kinds(served):
+        mutex_runs.create(door, "example")
         spec = {"jobName": "disks", "jobNamespace": NAMESPACE, "jobSpec": job}
         door.create(collection(RULE, NAMESPACE), {**OURS, "kind": RULE, "metadata": {"name": "disks"}, "spec": spec})
         labelled = {"name": "disks-1", "labels": {RUN_LABEL: "uid-1"}}
@@ -319,17 +319,17 @@ def test_virtual_machines_and_what_moves_them_are_in_the_archive(
     """Check that VM, VMI, migration and virt-launcher pods of all nodes are in the archive, without cloud-init data."""
     door = served.door()
     seed = {"name": "seed", "cloudInitNoCloud": {"userData": f"#cloud-config\npassword: {PASSWORD}"}}
-    with machines.kinds(served):
-        machines.each_kind(door, maintained)
-        path = f"/apis/kubevirt.io/v1/namespaces/{machines.SPACE}/virtualmachines/live"
+    with virtual_machines.kinds(served):
+        virtual_machines.each_kind(door, maintained)
+        path = f"/apis/kubevirt.io/v1/namespaces/{virtual_machines.SPACE}/virtualmachines/live"
         door.patch(path, {"spec": {"template": {"spec": {"volumes": [seed]}}}})
         result = run("must-gather", "--file", str(tmp_path / "case.tar.gz"))
-        machines.clear(door)
+        virtual_machines.clear(door)
     assert result.exit_code == 0, result.output
     files = contents(tmp_path / "case.tar.gz")
     for kind in ("virtualmachines", "virtualmachineinstances"):
         assert names(files[f"virtualization/{kind}.json"]) == ["live", "manual", "plain", "stuck"]
-    assert names(files["virtualization/virtualmachineinstancemigrations.json"]) == [machines.MOVING]
+    assert names(files["virtualization/virtualmachineinstancemigrations.json"]) == [virtual_machines.MOVING]
     assert "virt-launcher-live" in names(files["virtualization/launchers.json"])
     assert names(files["virtualization/kubevirts.json"]) == []
     assert [name for name, content in files.items() if PASSWORD.encode() in content] == []

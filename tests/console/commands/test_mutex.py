@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from kube.door.sync_client import Cluster
+from kube.client.sync_client import Cluster
 from kube.mutex.objects import NAMESPACE, RETRY, RUN, path, path_of
 from kube.mutex.run_record import is_resumed
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
-from tests.console.commands import mutexes
+from tests.console.commands import mutex_runs
 from tests.console.conftest import Run
 from tests.proofs import proves
 
@@ -23,7 +23,7 @@ EXAMPLE = f"{NAMESPACE}/example"
 @pytest.fixture(scope="module")
 def kinds(served: LocalCluster) -> Iterator[LocalCluster]:
     """Yield the cluster with the CRDs of the mutex."""
-    with mutexes.kinds(served):
+    with mutex_runs.kinds(served):
         yield served
 
 
@@ -31,7 +31,7 @@ def kinds(served: LocalCluster) -> Iterator[LocalCluster]:
 def door(kinds: LocalCluster) -> Iterator[Cluster]:
     """Yield the API client, with one active run."""
     admin = kinds.door()
-    mutexes.create(admin, "example")
+    mutex_runs.create(admin, "example")
     yield admin
     admin.run(admin.api.request("DELETE", path_of(RUN, NAMESPACE, "example")))
 
@@ -75,7 +75,7 @@ def test_a_watch_follows_it(door: Cluster, kinds: LocalCluster, plugin: dict[str
         assert watching.stdout
         first = json.loads(watching.stdout.readline())
         uid = door.get(path_of(RUN, NAMESPACE, "example"))["metadata"]["uid"]
-        mutexes.write(door, "example", step="ReleasingNode", **mutexes.begun(uid))
+        mutex_runs.write(door, "example", step="ReleasingNode", **mutex_runs.begun(uid))
         second = json.loads(watching.stdout.readline())
         watching.terminate()
     assert (first["step"], second["step"]) == ("RunningJobs", "ReleasingNode")
@@ -88,8 +88,8 @@ def test_a_stopped_run_is_resumed(door: Cluster, run: Run) -> None:
     The command sets the annotation at which the function `check-run` resumes the run.
     """
     item = door.get(path_of(RUN, NAMESPACE, "example"))
-    failure = {**mutexes.STOPPED, "at": mutexes.AT, "generation": item["metadata"]["generation"], "retry": ""}
-    mutexes.write(door, "example", **{**item["status"]["record"], "failure": failure})
+    failure = {**mutex_runs.STOPPED, "at": mutex_runs.AT, "generation": item["metadata"]["generation"], "retry": ""}
+    mutex_runs.write(door, "example", **{**item["status"]["record"], "failure": failure})
     assert "kubectl maintenance mutex retry" in run("mutex", "status", "example").stdout
 
     resumed = run("mutex", "retry", "example")

@@ -9,7 +9,7 @@ from pathlib import Path
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from eventing.deadletters import DeadLetter, as_dead_letter
+from eventing.dead_letters import DeadLetter, as_dead_letter
 from eventing.journal.store import Journal
 from tests.console.conftest import Run
 from tests.receiver import Answer, Receiver

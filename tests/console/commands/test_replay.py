@@ -14,7 +14,7 @@ from console.cli import commands
 from eventing import events
 from eventing.journal.entries import Attempt
 from eventing.journal.store import Journal
-from eventing.wire import BATCH
+from eventing.http_binding import BATCH
 from tests.console.conftest import Run
 from tests.receiver import Answer, Receiver
 

@@ -12,8 +12,8 @@ import requests
 
 from localcluster import access
 from localcluster.processes import await_ready
-from tests.chain.scene import Scene
-from tests.console.rights import allow
+from tests.chain.environment import Scene
+from tests.console.permissions import allow
 from tests.console.web.site import Site
 
 VIEWER = access.service_account("sources")

@@ -11,7 +11,7 @@ from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
 from localcluster.web_console import Console
-from tests.chain.scene import Scene
+from tests.chain.environment import Scene
 from tests.console.web.site import Browser, Site, start_browser
 
 

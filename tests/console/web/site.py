@@ -14,10 +14,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from console.web.rows import key
+from console.web.node_rows import key
 from localcluster.programs.packages import find
 from localcluster.web_console import Console
-from tests.chain.scene import Scene
+from tests.chain.environment import Scene
 
 T = TypeVar("T")
 SECONDS = 20

@@ -14,7 +14,7 @@ import requests
 from click.testing import CliRunner
 
 from console.cli import commands
-from console.web.serving import THREADS
+from console.web.server import THREADS
 from eventing.journal.store import Journal
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
@@ -22,7 +22,7 @@ from localcluster.access import UNPRIVILEGED
 from localcluster.processes import await_ready
 from localcluster.readiness import is_ready
 from localcluster.web_console import Console
-from tests.chain.scene import Scene
+from tests.chain.environment import Scene
 from tests.console.web.callers import VIEWER, Form, act, bearer, look
 from tests.console.web.site import Site
 from tests.postgresql import PostgreSQL
@@ -321,7 +321,7 @@ def test_a_kubelet_may_ask_for_health_by_the_pods_address(site: Site, tmp_path: 
 
 
 HASTY = (
-    "from console.web.serving import Worker; Worker.request_seconds = Worker.answer_seconds = 1.0; "
+    "from console.web.server import Worker; Worker.request_seconds = Worker.answer_seconds = 1.0; "
     "from console.cli import main; main()"
 )
 """Program that runs the console with shorter time limits."""

@@ -12,15 +12,15 @@ import pytest
 import requests
 from cloudevents.core.v1.event import CloudEvent
 
-from console.web.acting import carried_out
+from console.web.maintenance_views import carried_out
 from console.web.audit import Ended
 from eventing import events
-from eventing.deadletters import DeadLetter, as_dead_letter
+from eventing.dead_letters import DeadLetter, as_dead_letter
 from eventing.journal.store import Journal, Query
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.web_console import Console
-from tests.chain.scene import Scene
+from tests.chain.environment import Scene
 from tests.console.web.callers import VIEWER, Form, act, audited, bearer
 from tests.console.web.site import Site
 from tests.receiver import Answer, Receiver

@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from console.cli import commands
-from console.operations import maintaining
+from console.operations import maintenance_actions
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from localcluster.processes import await_ready
 from localcluster.web_console import Console
-from tests.chain.scene import Scene
-from tests.console.rights import allow, may
+from tests.chain.environment import Scene
+from tests.console.permissions import allow, may
 from tests.console.web.callers import LOOKS, VIEWER, act, look, run_as
 from tests.console.web.site import Site
 from tests.proofs import proves
@@ -189,10 +189,10 @@ def test_what_is_deleted_is_what_was_checked(site: Site, scene: Scene) -> None:
     """OSV-8: A stop deletes only maintenances that were checked, not one created later in another API group."""
     node = scene.node("checked-1")
     path = scene.maintain(node)
-    found = scene.admin.run(maintaining.to_end(scene.admin.api, node))
+    found = scene.admin.run(maintenance_actions.to_end(scene.admin.api, node))
     other = scene.maintain(node, name="checked-later", group=KUBEVIRT.api_version)
 
-    scene.admin.run(maintaining.delete(scene.admin.api, found))
+    scene.admin.run(maintenance_actions.delete(scene.admin.api, found))
 
     scene.gone(path)
     assert not scene.admin.get(other)["metadata"].get("deletionTimestamp")

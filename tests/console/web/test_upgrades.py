@@ -16,12 +16,12 @@ from eventing.journal.store import Journal
 from kube.mutex.objects import NAMESPACE, RUN, path_of
 from kube.paths import Object
 from localcluster.web_console import Console
-from tests.console.commands import mutexes
+from tests.console.commands import mutex_runs
 from tests.console.web.callers import LOOKS as RIGHTS
 from tests.console.web.callers import account
-from tests.console.web.measuring import broken_words, overlapping, spilling
+from tests.console.web.layout import broken_words, overlapping, spilling
 from tests.console.web.site import SECONDS, Browser, Site
-from tests.console.web.test_looks import LOOKS, SIGHTS, faults
+from tests.console.web.test_display_modes import LOOKS, SIGHTS, faults
 
 PAGE = f"/upgrades/{NAMESPACE}/example"
 BAD_GATEWAY = """
@@ -46,10 +46,10 @@ STEPS = (
 @pytest.fixture(scope="module")
 def runs(site: Site) -> Iterator[Object]:
     """Yield the run config of an active run with recorded events; another run config has a halted run."""
-    with mutexes.kinds(site.scene.cluster):
-        run = mutexes.create(site.scene.admin, "example")
-        failure = {**mutexes.STOPPED, "at": mutexes.AT, "message": "Job disks-1 did not complete: BackoffLimitExceeded"}
-        mutexes.create(site.scene.admin, "stopped", failure=failure)
+    with mutex_runs.kinds(site.scene.cluster):
+        run = mutex_runs.create(site.scene.admin, "example")
+        failure = {**mutex_runs.STOPPED, "at": mutex_runs.AT, "message": "Job disks-1 did not complete: BackoffLimitExceeded"}
+        mutex_runs.create(site.scene.admin, "stopped", failure=failure)
         _record(site, run)
         yield run
 
@@ -117,10 +117,10 @@ def test_the_page_changes_by_itself(browser: Browser, site: Site, runs: Object) 
     with closing(Journal(site.scene.product.journal)) as book:
         book.write(events.event(events.NODE_CLEARED, "run-job", events.Reference.of({"kind": RUN, **runs}), "worker-2"))
     uid = runs["metadata"]["uid"]
-    mutexes.write(site.scene.admin, "example", step="ReleasingNode", **mutexes.begun(uid))
+    mutex_runs.write(site.scene.admin, "example", step="ReleasingNode", **mutex_runs.begun(uid))
     browser.until(lambda: "ReleasingNode" in browser.text("#run .facts"))
     browser.until(lambda: len(browser.all(".lanes circle")) > marks)
-    mutexes.write(site.scene.admin, "example", **mutexes.begun(uid))
+    mutex_runs.write(site.scene.admin, "example", **mutex_runs.begun(uid))
 
 
 @pytest.mark.slow
@@ -132,10 +132,10 @@ def test_a_page_survives_a_proxy_that_cannot_answer(browser: Browser, site: Site
     browser.until(lambda: browser.script("return window.refused") > 1)
     assert "Nodes upgraded (1 of 3)" in browser.text("table.steps")
 
-    mutexes.write(site.scene.admin, "example", step="ReleasingNode", **mutexes.begun(uid))
+    mutex_runs.write(site.scene.admin, "example", step="ReleasingNode", **mutex_runs.begun(uid))
     browser.script(BAD_GATEWAY, False)
     browser.until(lambda: "ReleasingNode" in browser.text("#run .facts"))
-    mutexes.write(site.scene.admin, "example", **mutexes.begun(uid))
+    mutex_runs.write(site.scene.admin, "example", **mutex_runs.begun(uid))
     browser.errors()
 
 

@@ -14,7 +14,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.events import Reference, event
-from eventing.journal.one_tries import FEW
+from eventing.journal.fail_fast_lock import FEW
 from eventing.journal.retention import Pruner, Retention
 from eventing.journal.store import Attempt, Journal, Query
 from tests.receiver import PATIENCE

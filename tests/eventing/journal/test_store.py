@@ -21,16 +21,16 @@ from cloudevents.core.v1.event import CloudEvent
 from sqlalchemy import text
 
 from eventing import events
-from eventing.deadletters import DeadLetter, as_dead_letter
+from eventing.dead_letters import DeadLetter, as_dead_letter
 from eventing.events import Reference, event
 from eventing.journal.database import PRUNING
 from eventing.journal.entries import maintenance_of
-from eventing.journal.portions import bare
+from eventing.journal.batching import bare
 from eventing.journal.store import Attempt, Entry, Journal, JournalError, Query
 from eventing.replay.redrive import is_open
-from eventing.wire import BadEvent
+from eventing.http_binding import BadEvent
 from tests.localcluster.commands import soon
-from tests.machine import is_below
+from tests.machine_speed import is_below
 from tests.postgresql import PostgreSQL
 
 MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.eventing.local.workbench import Broker
+from tests.eventing.local.broker_process import Broker
 from tests.receiver import Receiver
 
 Start = Callable[..., Broker]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.eventing.local.workbench import ROOT, Broker, reply, trigger
+from tests.eventing.local.broker_process import ROOT, Broker, reply, trigger
 from tests.receiver import PATIENCE, Answer, Received, Receiver
 
 Start = Callable[..., Broker]

@@ -13,7 +13,7 @@ import pytest
 import requests
 import yaml
 
-from tests.eventing.local.workbench import Broker, binary, reply, trigger
+from tests.eventing.local.broker_process import Broker, binary, reply, trigger
 from tests.receiver import Answer, Received, Receiver
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from eventing.local.delivery import AT_ONE_DOOR, LETTERS_AT_ONCE
-from tests.eventing.local.workbench import ROOT, Broker, binary, reply, service, trigger
+from tests.eventing.local.broker_process import ROOT, Broker, binary, reply, service, trigger
 from tests.receiver import PATIENCE, Answer, Received, Receiver
 
 Start = Callable[..., Broker]

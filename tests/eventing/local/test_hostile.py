@@ -8,8 +8,8 @@ from random import Random
 import pytest
 import requests
 
-from tests.eventing.local.workbench import Broker, reply, trigger
-from tests.hostile import UNKNOWN, Hostile, Request
+from tests.eventing.local.broker_process import Broker, reply, trigger
+from tests.invalid_events import UNKNOWN, Hostile, Request
 from tests.receiver import Answer, Received, Receiver
 
 Start = Callable[..., Broker]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import requests
 
-from tests.eventing.local.workbench import Broker, binary, trigger
+from tests.eventing.local.broker_process import Broker, binary, trigger
 from tests.receiver import Receiver
 
 Start = Callable[..., Broker]

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
-from eventing.local.containersource import ContainerSource, Program
-from eventing.local.outlet import Outlet
-from eventing.local.pingsource import Schedule
-from tests.eventing.local.workbench import ROOT, Broker, source, trigger
+from eventing.local.container_source import ContainerSource, Program
+from eventing.local.source_sink import Outlet
+from eventing.local.ping_source import Schedule
+from tests.eventing.local.broker_process import ROOT, Broker, source, trigger
 from tests.receiver import PATIENCE, Answer, Received, Receiver
 
 Start = Callable[..., Broker]

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from eventing.local import broker, manifests, sources, triggers
 from eventing.local.triggers import EXPONENTIAL, LINEAR, Policy, Trigger
-from tests.eventing.local.workbench import ROOT, document, service, source, trigger
+from tests.eventing.local.broker_process import ROOT, document, service, source, trigger
 
 EVENT = {"type": "a", "source": "/s", "kind": "Node", "more": "true"}
 FUNCTIONS = "http://functions:80"

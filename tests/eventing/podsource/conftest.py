@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kube.door.sync_client import Cluster
+from kube.client.sync_client import Cluster
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
-from tests.eventing.podsource.bench import Bench
+from tests.eventing.podsource.environment import Bench
 
 
 @pytest.fixture(scope="package")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eventing.podsource.draining_node import DrainingNode, lets_go, room, selects
-from eventing.podsource.turns import Room
+from eventing.podsource.hint_scheduler import Room
 from kube.paths import Object
 from tests.kube.samples import budget, maintenance, pod
 

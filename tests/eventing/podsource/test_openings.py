@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from eventing.podsource.draining_node import DrainingNode
-from eventing.podsource.openings import Openings
+from eventing.podsource.budget_tracker import Openings
 from kube.paths import Object
 from tests.kube import samples
 from tests.kube.samples import maintenance, pod

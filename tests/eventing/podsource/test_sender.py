@@ -15,9 +15,9 @@ from eventing import events
 from eventing.events import Reference
 from eventing.podsource import sender as sender_module
 from eventing.podsource.sender import INTERVAL_SECONDS, Sender
-from eventing.podsource.tasks import Tasks
-from eventing.wire import received
-from functions.data import data_of
+from eventing.podsource.task_supervisor import Tasks
+from eventing.http_binding import received
+from functions.event_data import data_of
 
 MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 ENOUGH = 10.0

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from eventing.podsource.sender import Sender
-from eventing.podsource.tasks import Tasks
+from eventing.podsource.task_supervisor import Tasks
 from eventing.podsource.watcher import PodSource
-from kube.door.api import Api
+from kube.client.api import Api
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import Object
 from tests.chain.test_observability import PAGE, PODSOURCE, documented, offered
-from tests.eventing.podsource.bench import CAME, GONE, OPENED, Bench
+from tests.eventing.podsource.environment import CAME, GONE, OPENED, Bench
 from tests.proofs import proves
 from tests.receiver import Received
 from tests.workload import pod_on

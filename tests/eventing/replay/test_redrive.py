@@ -10,10 +10,10 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events, sinks
-from eventing.deadletters import DeadLetter, as_dead_letter
+from eventing.dead_letters import DeadLetter, as_dead_letter
 from eventing.journal.entries import Attempt, Entry
 from eventing.replay.redrive import function_of, is_open, redrive
-from eventing.wire import binary
+from eventing.http_binding import binary
 from tests.receiver import Answer, Receiver
 
 REPLY = CloudEvent({"id": "2", "source": "/f", "type": "t", "datacontenttype": "application/json"}, {"n": 1})

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kube.door.sync_client import Cluster
+from kube.client.sync_client import Cluster
 from localcluster import product
 from localcluster.admission.webhook import Webhook
 from localcluster.cluster import LocalCluster

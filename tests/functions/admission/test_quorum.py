@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kube.door.api import absent_ok
-from kube.door.api_errors import Denied
-from kube.door.decoding import hearing
-from kube.door.sync_client import Cluster
+from kube.client.api import absent_ok
+from kube.client.api_errors import Denied
+from kube.client.decoding import hearing
+from kube.client.sync_client import Cluster
 from kube.maintenance.groups import GROUPS, KUBEVIRT
 from kube.maintenance.objects import path
 from kube.maintenance.quorum import CONTROL_PLANE, ETCD, GUARDS
 from kube.nodes import LABEL, NODES, node_path
 from kube.paths import Object
-from tests.functions.admission.asking import create, named
+from tests.functions.admission.maintenances import create, named
 from tests.proofs import proves
 from tests.workload import Workload, pod_on
 

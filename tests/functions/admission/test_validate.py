@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import requests
 
-from kube.door.api import JSON_PATCH, absent_ok
-from kube.door.api_errors import Conflict, Denied, Rejected
-from kube.door.sync_client import Cluster
+from kube.client.api import JSON_PATCH, absent_ok
+from kube.client.api_errors import Conflict, Denied, Rejected
+from kube.client.sync_client import Cluster
 from kube.maintenance.groups import GROUPS, KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S, Group
 from kube.maintenance.objects import path
 from localcluster.admission.webhook import Webhook
@@ -15,7 +15,7 @@ from localcluster.processes import await_ready
 from localcluster.readiness import CRDS
 from tests.chain.test_observability import ADMISSION, documented
 from tests.chain.test_observability import PAGE as OBSERVABILITY
-from tests.functions.admission.asking import create, named
+from tests.functions.admission.maintenances import create, named
 from tests.proofs import proves
 from tests.workload import Workload
 

@@ -11,19 +11,19 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from functions.certificates.settings import Settings
-from functions.certificates.survey import TAKES, Outcome, renewed
-from kube.certificates import holders, issuing
+from functions.certificates.renewal_pass import TAKES, Outcome, renewed
+from kube.certificates import certificate_objects, key_pairs
 from kube.certificates.components import COMPONENTS, LABEL
-from kube.certificates.injection import CARRIERS, INJECT
-from kube.door.api import absent_ok
-from kube.door.api_errors import ApiError
-from kube.door.sync_client import Cluster
+from kube.certificates.ca_injection import CARRIERS, INJECT
+from kube.client.api import absent_ok
+from kube.client.api_errors import ApiError
+from kube.client.sync_client import Cluster
 from kube.paths import NAMESPACE, Object
 from localcluster.processes import await_ready
 from tests.functions.conftest import Functions
 from tests.workload import Workload
 
-SECRETS, MAPS = holders.secrets_path(NAMESPACE), holders.publications_path(NAMESPACE)
+SECRETS, MAPS = certificate_objects.secrets_path(NAMESPACE), certificate_objects.publications_path(NAMESPACE)
 WEBHOOKS = CARRIERS["ValidatingWebhookConfiguration"]
 PAUSE = timedelta(minutes=10)
 SETTINGS = Settings(pause=PAUSE - TAKES - timedelta(seconds=30))
@@ -44,7 +44,7 @@ class Certificates:
 
     def __init__(self, admin: Cluster, namespace: str = NAMESPACE) -> None:
         self.admin, self.namespace = admin, namespace
-        self.secrets, self.maps = holders.secrets_path(namespace), holders.publications_path(namespace)
+        self.secrets, self.maps = certificate_objects.secrets_path(namespace), certificate_objects.publications_path(namespace)
         self.now = datetime.now(timezone.utc).replace(microsecond=0)
 
     def add(
@@ -57,7 +57,7 @@ class Certificates:
         immutable: bool = False,
     ) -> Object:
         """Create a server's Secret with the label that requests certificates from the step."""
-        told = {holders.NAMES: f"{name}.svc,127.0.0.1", **(annotations or {})}
+        told = {certificate_objects.NAMES: f"{name}.svc,127.0.0.1", **(annotations or {})}
         metadata = {"name": name, "labels": {LABEL: component}, "annotations": told}
         secret = {"metadata": metadata, "type": "Opaque", "data": data or {}, "immutable": immutable}
         return self.admin.create(self.secrets, secret)
@@ -78,11 +78,11 @@ class Certificates:
         await_ready(f"the end of {path}", lambda: self.admin.run(absent_ok(self.admin.api.get(path))) is None, [])
 
     def ask(self, name: str) -> None:
-        self.change(name, {"metadata": {"annotations": {holders.RENEW: "now"}}})
+        self.change(name, {"metadata": {"annotations": {certificate_objects.RENEW: "now"}}})
 
     def serial(self, name: str) -> str:
-        pair = holders.current(self.secret(name))
-        return issuing.serial(pair.parsed) if pair else ""
+        pair = certificate_objects.current(self.secret(name))
+        return key_pairs.serial(pair.parsed) if pair else ""
 
     def publication(self, component: str = "kubevirt") -> Object | None:
         """Return the ConfigMap with a component's CA bundle, or None if there is none."""
@@ -91,7 +91,7 @@ class Certificates:
 
     def trusted(self, component: str = "kubevirt") -> str:
         """Return the CA bundle that clients read from the ConfigMap."""
-        return "".join(holders.bundle_of(self.publication(component)))
+        return "".join(certificate_objects.bundle_of(self.publication(component)))
 
     def add_webhook(self, name: str, asked: str, url: str = "") -> Object:
         """Create a webhook configuration that requests the CA bundle of the Secret `asked`.

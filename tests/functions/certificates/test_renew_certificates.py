@@ -14,19 +14,19 @@ import pytest
 
 from eventing import events
 from functions.certificates.settings import Settings
-from functions.certificates.survey import renewed
-from kube.certificates import holders, issuing, lookup
-from kube.certificates.announcements import FAILED, FOREIGN, NAMELESS, RENEWED, UNKNOWN
+from functions.certificates.renewal_pass import renewed
+from kube.certificates import certificate_objects, key_pairs, lookup
+from kube.certificates.kubernetes_events import FAILED, FOREIGN, NAMELESS, RENEWED, UNKNOWN
 from kube.certificates.components import COMPONENTS, LABEL
-from kube.certificates.holders import CERTIFICATE, KEY, TRUSTED
-from kube.certificates.injection import CARRIERS, INJECT, trusted
-from kube.door.api_errors import Conflict, Unavailable
-from kube.door.sync_client import Cluster
+from kube.certificates.certificate_objects import CERTIFICATE, KEY, TRUSTED
+from kube.certificates.ca_injection import CARRIERS, INJECT, trusted
+from kube.client.api_errors import Conflict, Unavailable
+from kube.client.sync_client import Cluster
 from kube.paths import NAMESPACE, Object
-from tests.faults import Faults
+from tests.fault_proxy import Faults
 from tests.functions.certificates.conftest import MAPS, PAUSE, SECRETS, SETTINGS, WEBHOOKS, Certificates, hint
 from tests.functions.conftest import DELIVERIES, Functions
-from tests.functions.hints import tick
+from tests.functions.event_builders import tick
 from tests.proofs import proves
 
 STEP = "renew-certificates"
@@ -49,11 +49,11 @@ def test_a_labelled_secret_gets_a_certificate_that_its_clients_believe(
     functions.answer(STEP, tick())
 
     secret = certificates.secret("api")
-    shown = holders.text(secret, CERTIFICATE)
-    assert holders.current(secret)
-    assert issuing.names(shown) == ["api.svc", "127.0.0.1"]
-    assert holders.text(secret, TRUSTED) == certificates.trusted()
-    assert issuing.is_signed_by(shown, certificates.trusted())
+    shown = certificate_objects.text(secret, CERTIFICATE)
+    assert certificate_objects.current(secret)
+    assert key_pairs.names(shown) == ["api.svc", "127.0.0.1"]
+    assert certificate_objects.text(secret, TRUSTED) == certificates.trusted()
+    assert key_pairs.is_signed_by(shown, certificates.trusted())
     assert certificates.serial("api") in certificates.events("api")[RENEWED]["message"]
 
 
@@ -69,7 +69,7 @@ def test_our_own_webhooks_certificate_and_configuration_are_served_by_the_same_c
 
     (hook,) = certificates.admin.get(f"{WEBHOOKS}/nodemaintenance-validate")["webhooks"]
     assert base64.b64decode(hook["clientConfig"]["caBundle"]).decode() == certificates.trusted("ours")
-    assert holders.current(certificates.secret("validate"))
+    assert certificate_objects.current(certificates.secret("validate"))
 
 
 @proves("OSV-22")
@@ -198,7 +198,7 @@ def test_what_became_of_a_secret_while_its_event_was_lost_is_found_by_a_tick(
     functions.answer(STEP, tick())
     before = certificates.serial("api"), certificates.trusted()
     if spoiled:
-        certificates.change("api", {"data": holders.encoded({CERTIFICATE: "garbage", KEY: "garbage"})})
+        certificates.change("api", {"data": certificate_objects.encoded({CERTIFICATE: "garbage", KEY: "garbage"})})
     else:
         certificates.remove(f"{SECRETS}/api")
 
@@ -212,11 +212,11 @@ def test_what_became_of_a_secret_while_its_event_was_lost_is_found_by_a_tick(
 def test_a_corrupt_secret_is_mended_on_the_hint(functions: Functions, certificates: Certificates) -> None:
     certificates.add("api")
     functions.answer(STEP, tick())
-    certificates.change("api", {"data": holders.encoded({CERTIFICATE: "garbage", KEY: "garbage"})})
+    certificates.change("api", {"data": certificate_objects.encoded({CERTIFICATE: "garbage", KEY: "garbage"})})
 
     functions.answer(STEP, hint(events.REFERENCE_UPDATED, "api"))
 
-    assert issuing.is_signed_by(holders.text(certificates.secret("api"), CERTIFICATE), certificates.trusted())
+    assert key_pairs.is_signed_by(certificate_objects.text(certificates.secret("api"), CERTIFICATE), certificates.trusted())
 
 
 @proves("OSV-20", "OSV-22")
@@ -276,7 +276,7 @@ def test_what_has_no_label_is_never_touched(door: Cluster, certificates: Certifi
     certificates.renew(door, PAUSE)
 
     assert [certificates.secret(name) for name in ("plain", "api")] == before
-    assert "api" not in holders.remembered(certificates.publication())
+    assert "api" not in certificate_objects.remembered(certificates.publication())
     for name in ("plain", "api"):
         certificates.remove(f"{SECRETS}/{name}")
 
@@ -286,8 +286,8 @@ def test_what_has_no_label_is_never_touched(door: Cluster, certificates: Certifi
     ("name", "component", "annotations", "reason"),
     [
         ("strange", "teapot", {}, UNKNOWN),
-        ("theirs", "kubevirt", {holders.CERT_MANAGER: "theirs"}, FOREIGN),
-        ("nameless", "kubevirt", {holders.NAMES: " , "}, NAMELESS),
+        ("theirs", "kubevirt", {certificate_objects.CERT_MANAGER: "theirs"}, FOREIGN),
+        ("nameless", "kubevirt", {certificate_objects.NAMES: " , "}, NAMELESS),
     ],
 )
 def test_what_is_not_ours_to_renew_is_announced_and_skipped(
@@ -318,18 +318,18 @@ def test_a_certificate_of_somebody_else_is_believed_until_ours_follows(
     door: Cluster, certificates: Certificates
 ) -> None:
     component = COMPONENTS["cdi"]
-    signer = issuing.new_authority(component, certificates.now)
-    theirs = issuing.new_serving(signer, ["api.svc"], component, certificates.now)
+    signer = key_pairs.new_authority(component, certificates.now)
+    theirs = key_pairs.new_serving(signer, ["api.svc"], component, certificates.now)
     entries = {CERTIFICATE: theirs.certificate, KEY: theirs.key, TRUSTED: signer.certificate}
-    certificates.add("api", data=holders.encoded(entries))
+    certificates.add("api", data=certificate_objects.encoded(entries))
 
     certificates.renew(door)
-    published, shown = certificates.trusted(), holders.text(certificates.secret("api"), CERTIFICATE)
+    published, shown = certificates.trusted(), certificate_objects.text(certificates.secret("api"), CERTIFICATE)
     certificates.renew(door, PAUSE)
 
-    assert signer.certificate in issuing.certificates(published)
+    assert signer.certificate in key_pairs.certificates(published)
     assert shown == theirs.certificate
-    assert holders.text(certificates.secret("api"), CERTIFICATE) != theirs.certificate
+    assert certificate_objects.text(certificates.secret("api"), CERTIFICATE) != theirs.certificate
     assert certificates.trusted() == published
 
 
@@ -348,7 +348,7 @@ def test_two_looks_at_once_do_no_harm(
     if age:
         certificates.renew(door)
         certificates.renew(door, timedelta(days=1))
-    count = len(holders.bundle_of(certificates.publication()))
+    count = len(certificate_objects.bundle_of(certificates.publication()))
     moment = certificates.now + PAUSE if age > timedelta(days=1) else certificates.now
 
     outcomes = door.together(*(renewed(door.api, SETTINGS, moment) for _ in range(4)))
@@ -362,14 +362,14 @@ def test_two_looks_at_once_do_no_harm(
             break
         errors = door.run(renewed(door.api, SETTINGS, moment)).errors
     assert errors == []
-    signers = holders.bundle_of(certificates.publication())
+    signers = certificate_objects.bundle_of(certificates.publication())
     assert len(signers) == max(count, 1)
     for name in ("api", "handler", "controller"):
         secret = certificates.secret(name)
-        shown = holders.text(secret, CERTIFICATE)
-        assert holders.current(secret)
-        assert any(issuing.is_signed_by(shown, signer) for signer in signers)
-        assert holders.text(secret, TRUSTED) == "".join(signers)
+        shown = certificate_objects.text(secret, CERTIFICATE)
+        assert certificate_objects.current(secret)
+        assert any(key_pairs.is_signed_by(shown, signer) for signer in signers)
+        assert certificate_objects.text(secret, TRUSTED) == "".join(signers)
 
 
 @proves("X-2", "OSV-20")
@@ -383,9 +383,9 @@ def test_a_first_pass_that_cannot_list_injection_targets_in_time_has_no_error(
     outcome = door.run(renewed(door.api, SETTINGS, certificates.now, is_tick=False))
 
     assert outcome.errors == []
-    (signer,) = holders.bundle_of(certificates.publication())
-    assert set(holders.published(certificates.publication(), certificates.now)) == {issuing.fingerprint(signer)}
-    assert issuing.is_signed_by(holders.text(certificates.secret("api"), CERTIFICATE), signer)
+    (signer,) = certificate_objects.bundle_of(certificates.publication())
+    assert set(certificate_objects.published(certificates.publication(), certificates.now)) == {key_pairs.fingerprint(signer)}
+    assert key_pairs.is_signed_by(certificate_objects.text(certificates.secret("api"), CERTIFICATE), signer)
 
 
 def test_a_configuration_that_we_may_not_write_stops_nothing_and_is_announced(
@@ -419,15 +419,15 @@ def test_a_configuration_that_works_by_us_is_not_left_behind(door: Cluster, cert
 
     errors = certificates.renew(door, timedelta(days=1))
     certificates.renew(door, PAUSE)
-    renewed_by = holders.text(certificates.secret("api"), CERTIFICATE)
+    renewed_by = certificate_objects.text(certificates.secret("api"), CERTIFICATE)
     kept = certificates.serial("api")
     certificates.renew(certificates.admin, timedelta(0))
     certificates.renew(certificates.admin, PAUSE)
 
     assert [error.status for error in errors] == [403]
     assert kept != serial
-    assert issuing.is_signed_by(renewed_by, known)
-    assert not issuing.is_signed_by(holders.text(certificates.secret("api"), CERTIFICATE), known)
+    assert key_pairs.is_signed_by(renewed_by, known)
+    assert not key_pairs.is_signed_by(certificate_objects.text(certificates.secret("api"), CERTIFICATE), known)
 
 
 def test_who_takes_the_bundle_out_whenever_it_comes_is_answered_by_ticks(
@@ -448,7 +448,7 @@ def test_who_takes_the_bundle_out_whenever_it_comes_is_answered_by_ticks(
     spoiled.answer(STEP, tick())
 
     assert by_hints in (1, 2)  # on a busy machine the loop may take longer than the cooldown of ten seconds
-    assert holders.text(certificates.secret("contested"), TRUSTED) == certificates.trusted()
+    assert certificate_objects.text(certificates.secret("contested"), TRUSTED) == certificates.trusted()
 
 
 @proves("OSV-20")
@@ -461,7 +461,7 @@ def test_who_asks_by_the_annotation_gets_it_at_once(functions: Functions, certif
     functions.answer(STEP, hint(events.REFERENCE_UPDATED, "api"))
 
     assert certificates.serial("api") != before
-    assert holders.RENEW not in certificates.secret("api")["metadata"]["annotations"]
+    assert certificate_objects.RENEW not in certificates.secret("api")["metadata"]["annotations"]
 
 
 def test_a_namespace_that_cannot_be_read_stops_no_other(door: Cluster, certificates: Certificates) -> None:
@@ -483,7 +483,7 @@ def test_no_key_is_logged_announced_or_answered(
     certificates.add("api")
     certificates.add("frozen", immutable=True)
     answers = [functions.post(STEP, tick()) for _ in range(2)]
-    keys = [holders.text(certificates.secret(name), KEY) for name in ("api", AUTHORITY)]
+    keys = [certificate_objects.text(certificates.secret(name), KEY) for name in ("api", AUTHORITY)]
     certificates.change("api", {"data": {KEY: base64.b64encode(keys[1].encode()).decode()}})
     answers.append(functions.post(STEP, hint(events.REFERENCE_UPDATED, "api")))
 

@@ -18,16 +18,16 @@ from pathlib import Path
 import pytest
 
 from functions.certificates.settings import Settings
-from functions.certificates.survey import renewed
+from functions.certificates.renewal_pass import renewed
 from kube.certificates.components import COMPONENTS
-from kube.door.api_errors import ApiError
-from kube.door.sync_client import Cluster
+from kube.client.api_errors import ApiError
+from kube.client.sync_client import Cluster
 from kube.paths import NAMESPACE
 from localcluster import access
 from localcluster.admission.mounted_secret import MountedSecret
 from localcluster.cluster import LocalCluster
 from tests.functions.certificates.conftest import PAUSE, SETTINGS, Certificates
-from tests.functions.certificates.mounting import HOST, server
+from tests.functions.certificates.tls_server import HOST, server
 from tests.functions.conftest import Functions
 from tests.proofs import proves
 from tests.sources import ROOT
@@ -119,7 +119,7 @@ class Mortal:
 @contextmanager
 def mortal(quiet: LocalCluster) -> Iterator[Mortal]:
     words = (str(quiet.kubeconfig_for(ACCOUNT)), str(SETTINGS.pause.total_seconds()))
-    command = [sys.executable, "-m", "tests.functions.certificates.dying", *words]
+    command = [sys.executable, "-m", "tests.functions.certificates.killed_pass", *words]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
         yield Mortal(process)

@@ -12,16 +12,16 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from functions.cpu_labels import label_cpu
-from functions.cpu_labels.announcing import TOLD
+from functions.cpu_labels.kubernetes_events import TOLD
 from kube.cpu import capabilities, hyperconverged
 from kube.cpu.node_patch import MARK, OURS
-from kube.door.api import absent_ok
-from kube.door.sync_client import Cluster
+from kube.client.api import absent_ok
+from kube.client.sync_client import Cluster
 from kube.nodes import NODES, node_path
 from kube.paths import NAMESPACE, Object
-from tests.faults import Faults
+from tests.fault_proxy import Faults
 from tests.functions.conftest import Functions
-from tests.functions.hints import resource, tick
+from tests.functions.event_builders import resource, tick
 from tests.workload import Audit, Workload
 
 MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eventing import events
-from eventing.wire import binary
+from eventing.http_binding import binary
 from functions.cpu_labels import label_cpu
 from tests.functions.cpu_labels.conftest import HASWELL, Labelling, reference
-from tests.functions.test_forged import VALUES, places, poster, spoiled
+from tests.functions.test_corrupted_events import VALUES, places, poster, spoiled
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow

@@ -10,20 +10,20 @@ import pytest
 
 from eventing import events
 from functions import installs as acting
-from functions.data import data_of
-from kube import install_claim
+from functions.event_data import data_of
+from kube import install_lease
 from kube.cpu import hyperconverged, lookup
 from kube.cpu.models import features_of
 from kube.cpu.node_patch import FEATURE, MARK, MODEL, SKIP
 from kube.cpu.problems import ILLEGAL_NAME, MALFORMED_INPUT, SEVERAL, SKIP_UNREAD, UNKNOWN_MODEL, UNKNOWN_NODE
-from kube.door.api_errors import Rejected
-from kube.install_claim import Account
+from kube.client.api_errors import Rejected
+from kube.install_lease import Account
 from kube.nodes import NODES
 from kube.paths import LEASES, NAMESPACE
-from tests.faults import SILENCE, Fault, Faults
+from tests.fault_proxy import SILENCE, Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.cpu_labels.conftest import HASWELL, Labelling, patched, reference
-from tests.functions.hints import tick
+from tests.functions.event_builders import tick
 from tests.kube.cpu.test_models import PRINTED
 from tests.proofs import proves
 from tests.workload import OURS as ACCOUNTS
@@ -343,12 +343,12 @@ def test_while_another_install_has_the_claim_nothing_is_labelled(
     node, theirs = work.node(), Account("kubevirt-hyperconverged", "functions")
     labelling.offer({node: HASWELL})
     monkeypatch.setattr(acting, "CLAIMS", acting.Claims())  # drop the cached holder of the lease
-    work.admin.create(LEASES, install_claim.claim_of(theirs, datetime.now(timezone.utc)))
+    work.admin.create(LEASES, install_lease.claim_of(theirs, datetime.now(timezone.utc)))
 
     labelling.changed()
     assert audit.writes_by() == []
 
-    work.delete(install_claim.CLAIM_PATH)
+    work.delete(install_lease.CLAIM_PATH)
     labelling.changed()
     assert patched(audit) == [node]
 

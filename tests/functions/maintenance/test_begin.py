@@ -7,9 +7,9 @@ from datetime import datetime, timezone
 import pytest
 
 from eventing import events
-from functions.data import data_of
+from functions.event_data import data_of
 from functions.installs import CLAIMS
-from functions.maintenance import subject
+from functions.maintenance import event_objects
 from kube.evictions import pod_path
 from kube.maintenance import leases
 from kube.maintenance import objects as m
@@ -17,9 +17,9 @@ from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
 from kube.nodes import node_path
 from kube.paths import PODS
 from tests.functions.conftest import Functions
-from tests.functions.hints import added, said
+from tests.functions.event_builders import added, said
 from tests.functions.maintenance.test_status import drain
-from tests.functions.meanwhile import before, requests_of
+from tests.functions.request_hooks import before, requests_of
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
@@ -485,7 +485,7 @@ def test_the_operators_lines_are_in_the_log(
     )
     item = work.maintenance(node, reason="new disks")
 
-    with caplog.at_level("INFO", logger=subject.log.name):
+    with caplog.at_level("INFO", logger=event_objects.log.name):
         functions.begin(item)
 
     lines = [record.message for record in caplog.records if record.name == "controller_nodemaintenance"]
@@ -506,7 +506,7 @@ def test_a_maintenance_without_a_reason_is_logged_without_one(
     node = work.node()
     item = work.maintenance(node, reason="")
 
-    with caplog.at_level("INFO", logger=subject.log.name):
+    with caplog.at_level("INFO", logger=event_objects.log.name):
         functions.begin(item)
 
     assert f"Applying Maintenance mode on Node: {node} with Reason: " in [record.message for record in caplog.records]

@@ -8,14 +8,14 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.data import data_of
-from functions.maintenance import subject
+from functions.event_data import data_of
+from functions.maintenance import event_objects
 from kube.maintenance import objects as m
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.nodes import BEFORE, EXCLUDED, LABEL, UNSET
 from kube.paths import Object
 from tests.functions.conftest import Functions
-from tests.functions.hints import said
+from tests.functions.event_builders import said
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
@@ -82,7 +82,7 @@ def test_the_cordon_is_in_the_log_where_it_is_ours(
         work.local.kubectl("cordon", node)
     caplog.clear()
 
-    with caplog.at_level("INFO", logger=subject.log.name):
+    with caplog.at_level("INFO", logger=event_objects.log.name):
         functions.answer("cordon", begun)
         functions.answer("cordon", begun)
 

@@ -8,16 +8,16 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.data import data_of
-from kube.door.api import JSON_PATCH
+from functions.event_data import data_of
+from kube.client.api import JSON_PATCH
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT, MEDIK8S, Group
 from kube.nodes import LABEL, cordon_patch, in_maintenance, node_path
 from kube.paths import Object
 from tests.functions.conftest import Functions
-from tests.functions.hints import said, tick, updated
-from tests.functions.meanwhile import before, requests_of
+from tests.functions.event_builders import said, tick, updated
+from tests.functions.request_hooks import before, requests_of
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 

@@ -8,14 +8,14 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.data import data_of
+from functions.event_data import data_of
 from kube.maintenance.objects import path
 from kube.paths import Object
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.processes import await_ready
 from tests.functions.conftest import Functions
-from tests.functions.hints import said, tick
+from tests.functions.event_builders import said, tick
 from tests.manifests.rendering import ROOT
 from tests.proofs import proves
 from tests.workload import Audit, Workload

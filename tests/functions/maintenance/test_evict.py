@@ -12,24 +12,24 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 from prometheus_client import REGISTRY
 
-from eventing import events, marks
-from eventing.wire import received
-from functions.data import data_of
-from functions.maintenance import evict, subject
+from eventing import events, replay_extensions
+from eventing.http_binding import received
+from functions.event_data import data_of
+from functions.maintenance import evict, event_objects
 from kube.budgets import plan
-from kube.door import inflight_evictions
-from kube.door.eviction_batch import evict_batch
+from kube.client import eviction_tracker
+from kube.client.eviction_batch import evict_batch
 from kube.evictions import Batch, pod_path
 from kube.maintenance import objects as m
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
 from kube.paths import PODS, Object
 from kube.pods import key
-from tests.faults import Fault, Faults
+from tests.fault_proxy import Fault, Faults
 from tests.functions.conftest import Functions
-from tests.functions.hints import said
-from tests.functions.meanwhile import requests_of
+from tests.functions.event_builders import said
+from tests.functions.request_hooks import requests_of
 from tests.kube import samples
-from tests.machine import is_below
+from tests.machine_speed import is_below
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
@@ -339,7 +339,7 @@ def test_a_conflict_that_is_answered_late_is_left_to_the_next_look(
     """
     (pod,) = work.pods(work.node(), "slow")
     work.admin.patch(pod_path(pod), {"metadata": {"labels": {"changed": "yes"}}})
-    monkeypatch.setattr(inflight_evictions, "STALE_SECONDS", 0.0)
+    monkeypatch.setattr(eviction_tracker, "STALE_SECONDS", 0.0)
 
     batch = work.admin.run(evict_batch(work.admin.api, plan([pod], [])))
     (fresh,) = [work.admin.get(pod_path(pod))]
@@ -540,7 +540,7 @@ def test_an_eviction_is_in_the_figures_and_a_replay_of_it_is_not(functions: Func
     tainted = functions.prepare(work.maintenance(node))
     before = evicted_so_far()
 
-    functions.answer("evict", marks.marked(tainted, "r", dry_run=True))
+    functions.answer("evict", replay_extensions.marked(tainted, "r", dry_run=True))
     replayed = evicted_so_far()
     functions.answer("evict", tainted)
 
@@ -593,7 +593,7 @@ def test_the_operators_lines_are_in_the_log(
     tainted = functions.prepare(work.maintenance(node, group))
     caplog.clear()
 
-    with caplog.at_level("INFO", logger=subject.log.name):
+    with caplog.at_level("INFO", logger=event_objects.log.name):
         functions.answer("evict", tainted)
 
     assert [record.message for record in caplog.records] == ["Evict all Pods from Node", line.format(key=key(pod))]
@@ -608,7 +608,7 @@ def test_what_is_blocked_is_in_the_log(functions: Functions, work: Workload, cap
     tainted = functions.prepare(work.maintenance(node))
     caplog.clear()
 
-    with caplog.at_level("INFO", logger=subject.log.name):
+    with caplog.at_level("INFO", logger=event_objects.log.name):
         reply = functions.answer("evict", tainted)
 
     assert reply is not None

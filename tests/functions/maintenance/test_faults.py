@@ -15,17 +15,17 @@ from cloudevents.core.base import BaseCloudEvent
 from werkzeug.test import TestResponse
 
 from eventing import events
-from eventing.wire import received
-from functions.data import data_of
-from functions.serving import handler, lasting_failures
+from eventing.http_binding import received
+from functions.event_data import data_of
+from functions.serving import handler, failure_tracker
 from kube.maintenance import objects as m
-from kube.maintenance.progress import KEPT
+from kube.maintenance.status_patch import KEPT
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
-from tests.faults import RESET, SILENCE, Fault, Faults
+from tests.fault_proxy import RESET, SILENCE, Fault, Faults
 from tests.functions.conftest import Functions, behind_faults, is_passing, unattended
-from tests.functions.hints import said, updated
-from tests.functions.maintenance.scenes import (
+from tests.functions.event_builders import said, updated
+from tests.functions.maintenance.scenarios import (
     Scene,
     again,
     begin,
@@ -301,7 +301,7 @@ def test_what_fails_for_long_is_told_and_ends_when_it_is_cured(
     faults.spoil(lambda request: FAULTS[kind] if request.rpartition(" ")[0] == request_of_it else None)
 
     first = spoiled.post(step, event)
-    monkeypatch.setattr(lasting_failures, "TOLD_SECONDS", 0.0)
+    monkeypatch.setattr(failure_tracker, "TOLD_SECONDS", 0.0)
     told = reply_of(spoiled.post(step, event))
     assert told is not None
     functions.answer("status", told)

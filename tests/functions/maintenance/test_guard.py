@@ -8,20 +8,20 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from functions.data import data_of
+from functions.event_data import data_of
 from functions.installs import CLAIMS
 from functions.maintenance.guard import AGAIN, guard
 from kube.maintenance import objects as m
-from kube.maintenance.announcements import EVENTS
+from kube.maintenance.kubernetes_events import EVENTS
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
 from kube.maintenance.lookup import by_age
 from kube.nodes import LABEL
 from kube.paths import Object
 from kube.times import timestamp
-from tests.faults import Fault, Faults
+from tests.fault_proxy import Fault, Faults
 from tests.functions.conftest import Functions
-from tests.functions.hints import node_deleted, node_updated, said, updated
-from tests.functions.meanwhile import before, lists_of, requests_of
+from tests.functions.event_builders import node_deleted, node_updated, said, updated
+from tests.functions.request_hooks import before, lists_of, requests_of
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 

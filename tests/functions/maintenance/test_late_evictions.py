@@ -11,17 +11,17 @@ from cloudevents.core.bindings.http import HTTPMessage
 from flask.testing import FlaskClient
 from prometheus_client import REGISTRY
 
-from eventing import events, marks
+from eventing import events, replay_extensions
 from eventing.journal.entries import Attempt
-from eventing.wire import binary
+from eventing.http_binding import binary
 from functions.app import FUNCTIONS, create_app
 from functions.maintenance import evict
-from functions.maintenance.batches import LateEvictions
-from kube.door import eviction_batch, inflight_evictions
+from functions.maintenance.eviction_reports import LateEvictions
+from kube.client import eviction_batch, eviction_tracker
 from kube.evictions import eviction_path, pod_path
 from kube.pods import is_terminating
 from tests.functions.conftest import Functions, told
-from tests.functions.meanwhile import before
+from tests.functions.request_hooks import before
 from tests.receiver import Receiver
 from tests.workload import Workload
 
@@ -90,8 +90,8 @@ def test_what_no_look_asks_for_is_published_after_some_time(
     functions: Functions, client: FlaskClient, recorder: Receiver, work: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Late evictions of a node are published together after some time if no pass of this process follows."""
-    monkeypatch.setattr(inflight_evictions, "ANSWERED_SECONDS", 1.0)
-    monkeypatch.setattr(inflight_evictions, "KEPT_SECONDS", 0.5)
+    monkeypatch.setattr(eviction_tracker, "ANSWERED_SECONDS", 1.0)
+    monkeypatch.setattr(eviction_tracker, "KEPT_SECONDS", 0.5)
     node = work.node()
     work.pods(node, "a", "b")
     message = binary(functions.prepare(work.maintenance(node)))
@@ -124,7 +124,7 @@ def test_a_replay_beside_a_drain_takes_no_look_s_place(
     tainted, so_far = functions.prepare(work.maintenance(node)), counted()
 
     with before(functions.clusters["evict"], "POST", eviction_path(pod), lambda: go.wait(10)):
-        for event in (tainted, marks.marked(tainted, "again", dry_run=False)):
+        for event in (tainted, replay_extensions.marked(tainted, "again", dry_run=False)):
             message = binary(event)
             client.post("/evict", data=message.body, headers=message.headers)
         go.set()
@@ -147,7 +147,7 @@ def test_a_replay_takes_nothing_that_was_granted_late(
     node = work.node()
     (pod,) = work.pods(node, "a", finalizers=finalizers)
     tainted, so_far = functions.prepare(work.maintenance(node)), counted()
-    message, again = binary(tainted), binary(marks.marked(tainted, "again", dry_run=False))
+    message, again = binary(tainted), binary(replay_extensions.marked(tainted, "again", dry_run=False))
 
     client.post("/evict", data=message.body, headers=message.headers)
     work.wait_for(pod_path(pod), lambda found: found is None or (bool(finalizers) and is_terminating(found)))
@@ -177,7 +177,7 @@ def replayed(functions: Functions, work: Workload, *, dry_run: bool) -> HTTPMess
     """Build the HTTP message that replays `node.tainted` for a node with one pod."""
     node = work.node()
     work.pods(node, "a")
-    return binary(marks.marked(functions.prepare(work.maintenance(node)), "again", dry_run=dry_run))
+    return binary(replay_extensions.marked(functions.prepare(work.maintenance(node)), "again", dry_run=dry_run))
 
 
 def assert_told_once(recorder: Receiver) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from eventing import events
-from functions.data import data_of
+from functions.event_data import data_of
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.nodes import EXCLUDED, LABEL, in_maintenance, is_cordoned, missing_taints
 from kube.paths import Object
-from tests.faults import Fault, Faults
+from tests.fault_proxy import Fault, Faults
 from tests.functions.conftest import Functions
-from tests.functions.hints import node_deleted, tick, updated
+from tests.functions.event_builders import node_deleted, tick, updated
 from tests.functions.maintenance.test_faults import reply_of
 from tests.functions.maintenance.test_states import drain, settle
 from tests.proofs import proves

@@ -8,7 +8,7 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from eventing.wire import BadEvent
+from eventing.http_binding import BadEvent
 from functions.maintenance.reported_pods import blocked_of
 from kube.maintenance.objects import MOST_PODS
 from kube.paths import Object

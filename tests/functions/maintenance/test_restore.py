@@ -8,20 +8,20 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from functions.data import data_of
-from functions.maintenance import subject
+from functions.event_data import data_of
+from functions.maintenance import event_objects
 from kube.maintenance import leases
 from kube.maintenance import objects as m
-from kube.maintenance.announcements import EVENTS, UNCORDON
+from kube.maintenance.kubernetes_events import EVENTS, UNCORDON
 from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
 from kube.maintenance.lookup import by_age
-from kube.maintenance.progress import KEPT
+from kube.maintenance.status_patch import KEPT
 from kube.nodes import BEFORE, EXCLUDED, LABEL, node_path
 from kube.nodes import in_maintenance as closed_for
 from kube.paths import Object
 from tests.functions.conftest import Functions
-from tests.functions.hints import added, said, updated
-from tests.functions.meanwhile import before
+from tests.functions.event_builders import added, said, updated
+from tests.functions.request_hooks import before
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
@@ -590,7 +590,7 @@ def test_the_operators_lines_are_in_the_log(
     item = deleting(work, in_maintenance(functions, work, node))
     caplog.clear()
 
-    with caplog.at_level("INFO", logger=subject.log.name):
+    with caplog.at_level("INFO", logger=event_objects.log.name):
         functions.answer("restore", updated(item))
 
     assert [record.message for record in caplog.records] == [

@@ -9,20 +9,20 @@ from datetime import datetime, timezone
 import pytest
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing import events, marks
-from eventing.wire import received
-from functions.data import data_of
+from eventing import events, replay_extensions
+from eventing.http_binding import received
+from functions.event_data import data_of
 from functions.installs import CLAIMS
-from functions.maintenance import due, resync, subject
+from functions.maintenance import due_events, resync, event_objects
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT
 from kube.nodes import LABEL
 from kube.paths import PODS, Object
-from tests.faults import Fault, Faults
+from tests.fault_proxy import Fault, Faults
 from tests.functions.conftest import Functions
-from tests.functions.hints import added, said, tick, updated
-from tests.functions.meanwhile import lists_of
+from tests.functions.event_builders import added, said, tick, updated
+from tests.functions.request_hooks import lists_of
 from tests.kube.samples import IN_MAINTENANCE, maintenance
 from tests.proofs import proves
 from tests.receiver import Receiver
@@ -112,13 +112,13 @@ def test_what_is_on_its_way_is_left_alone(
     node = work.node()
     work.pods(node, "pod")
     item = work.maintenance(node)
-    monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 3600)
+    monkeypatch.setattr(due_events, "UNDER_WAY_SECONDS", 3600)
     new = told(functions, item)
     functions.prepare(item)
     functions.answer("status", said(events.MAINTENANCE_BEGUN, item))
 
     moving = told(functions, item)
-    monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 0)
+    monkeypatch.setattr(due_events, "UNDER_WAY_SECONDS", 0)
     resting = told(functions, item)
 
     assert (new, moving, resting) == ([events.MAINTENANCE_FOUND], [], [events.NODE_TAINTED])
@@ -134,7 +134,7 @@ def test_a_lease_is_renewed_however_busy_its_drain_is(
     work.pods(node, "pod")
     item = work.maintenance(node)
     functions.answer("status", functions.begin(item))
-    monkeypatch.setattr(due, "UNDER_WAY_SECONDS", 3600)
+    monkeypatch.setattr(due_events, "UNDER_WAY_SECONDS", 3600)
     work.admin.patch(leases.lease_path(node), {"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}})
 
     assert told(functions, item) == [events.MAINTENANCE_FOUND]
@@ -373,7 +373,7 @@ def test_a_replay_takes_nobodys_turn(functions: Functions, work: Workload, monke
         with lists_of(functions.clusters["resync"].api) as asked:
             assert functions.answer("resync", tick()) is None
         looks += [(one.fields, one.version) for one in asked if one.path == PODS]
-        assert functions.answer("resync", marks.marked(tick(), "r", dry_run=True)) is None
+        assert functions.answer("resync", replay_extensions.marked(tick(), "r", dry_run=True)) is None
 
     assert len(looks) == 6
     assert {fields.rpartition("=")[2] for fields, _ in looks[:2]} == nodes
@@ -405,12 +405,12 @@ def test_what_is_malformed_is_in_the_log_and_waits_for_nothing(caplog: pytest.Lo
     spoiled, now = maintenance({"phase": "Running"}), datetime.now(timezone.utc)
     lease = leases.lease_of("node-1", spoiled, now)
     lease["spec"]["renewTime"] = "soon"
-    lists = due.Known([spoiled], {"node-1": IN_MAINTENANCE}, {"node-1": lease})
+    lists = due_events.Known([spoiled], {"node-1": IN_MAINTENANCE}, {"node-1": lease})
 
-    async def look() -> due.Due:
+    async def look() -> due_events.Due:
         raise ValueError("no time in RFC 3339")
 
-    with caplog.at_level("INFO", logger=subject.log.name):
+    with caplog.at_level("INFO", logger=event_objects.log.name):
         known = resync._due(spoiled, lists, now)
         looked = asyncio.run(resync._looked(spoiled, look()))
 

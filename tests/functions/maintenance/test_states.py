@@ -19,10 +19,10 @@ from kube.maintenance import objects as m
 from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT, MEDIK8S
 from kube.nodes import LABEL, in_maintenance, is_cordoned
 from kube.paths import Object
-from tests.faults import Fault, Faults
+from tests.fault_proxy import Fault, Faults
 from tests.functions.conftest import Functions
-from tests.functions.hints import added, said, tick, updated
-from tests.functions.meanwhile import requests_of
+from tests.functions.event_builders import added, said, tick, updated
+from tests.functions.request_hooks import requests_of
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 

@@ -8,21 +8,21 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.data import data_of
+from functions.event_data import data_of
 from functions.installs import CLAIMS
-from functions.maintenance import subject
+from functions.maintenance import event_objects
 from kube.evictions import pod_path
 from kube.maintenance import leases
 from kube.maintenance import objects as m
-from kube.maintenance.announcements import CORDON, EVENTS
+from kube.maintenance.kubernetes_events import CORDON, EVENTS
 from kube.maintenance.groups import GROUPS, Group
-from kube.maintenance.progress import KEPT
+from kube.maintenance.status_patch import KEPT
 from kube.nodes import node_path
 from kube.paths import PODS, Object
-from tests.faults import Fault, Faults
+from tests.fault_proxy import Fault, Faults
 from tests.functions.conftest import Functions
-from tests.functions.hints import added, node_updated, said, updated
-from tests.functions.meanwhile import lists_of, requests_of
+from tests.functions.event_builders import added, node_updated, said, updated
+from tests.functions.request_hooks import lists_of, requests_of
 from tests.proofs import proves
 from tests.workload import Audit, Workload, written
 
@@ -328,7 +328,7 @@ def test_a_phase_is_logged(functions: Functions, work: Workload, caplog: pytest.
     begun = functions.begin(work.maintenance(node))
     caplog.clear()
 
-    with caplog.at_level("INFO", logger=subject.log.name):
+    with caplog.at_level("INFO", logger=event_objects.log.name):
         functions.answer("status", begun)
 
     assert [record.message for record in caplog.records] == ["phase is Running now"]

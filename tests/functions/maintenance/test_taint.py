@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from eventing import events
-from functions.maintenance import subject
-from kube.door.sync_client import Cluster
+from functions.maintenance import event_objects
+from kube.client.sync_client import Cluster
 from kube.maintenance.groups import GROUPS, KUBEVIRT, Group
 from kube.nodes import UNSCHEDULABLE
 from localcluster.cluster import LocalCluster
@@ -126,7 +126,7 @@ def test_the_operators_lines_are_in_the_log(
     cordoned = functions.chain(work.maintenance(node, group), "begin", "cordon")
     caplog.clear()
 
-    with caplog.at_level("INFO", logger=subject.log.name):
+    with caplog.at_level("INFO", logger=event_objects.log.name):
         functions.answer("taint", cordoned)
         functions.answer("taint", cordoned)
 

@@ -13,8 +13,8 @@ from cloudevents.core.v1.event import CloudEvent
 from eventing import events
 from eventing.events import Reference
 from functions.mutex import resync_runs
-from kube.door.api_errors import NotFound
-from kube.door.sync_client import Cluster
+from kube.client.api_errors import NotFound
+from kube.client.sync_client import Cluster
 from kube.mutex import jobs, pools
 from kube.mutex.jobs import Outcome, jobs_path
 from kube.mutex.objects import (
@@ -33,7 +33,7 @@ from kube.mutex.versions import VERSION_LABEL, WORKER
 from kube.nodes import NODES, node_path
 from kube.paths import Object
 from tests.functions.conftest import Functions
-from tests.functions.hints import resource, tick
+from tests.functions.event_builders import resource, tick
 from tests.openshift import FakeCvo, pool
 from tests.waiting import until, wait_for
 from tests.workload import Audit, Workload

@@ -9,7 +9,7 @@ from kube.mutex import pools
 from kube.mutex.node_labels import is_released
 from kube.mutex.objects import RULE_LABEL, condition
 from kube.mutex.versions import VERSION_LABEL
-from tests.faults import Fault, Faults
+from tests.fault_proxy import Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.mutex.conftest import NEW, Upgrade
 from tests.proofs import proves

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from eventing import events
-from kube.door.api import JSON_PATCH
-from kube.door.api_errors import Rejected
+from kube.client.api import JSON_PATCH
+from kube.client.api_errors import Rejected
 from kube.mutex.objects import RULE, RULE_LABEL, condition
 from kube.paths import Object
-from tests.functions.hints import resource
+from tests.functions.event_builders import resource
 from tests.functions.mutex.conftest import CONTAINER, Upgrade, job_spec, rule_spec
 from tests.proofs import proves
 from tests.workload import Audit, is_dry

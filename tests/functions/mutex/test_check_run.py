@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from eventing import events
-from kube.door.api_errors import Rejected
+from kube.client.api_errors import Rejected
 from kube.mutex import pools
 from kube.mutex.objects import RULE, RUN, condition, path
 from kube.mutex.versions import WORKER
 from kube.paths import Object
-from tests.functions.hints import resource
+from tests.functions.event_builders import resource
 from tests.functions.mutex.conftest import Upgrade, rule_spec
 from tests.proofs import proves
 from tests.workload import Audit

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from eventing import events
-from kube.door.api_errors import Rejected
+from kube.client.api_errors import Rejected
 from kube.mutex import pools
 from kube.mutex.objects import TARGET, condition
 from kube.mutex.versions import WORKER
 from kube.paths import Object
-from tests.functions.hints import resource
+from tests.functions.event_builders import resource
 from tests.functions.mutex.conftest import Upgrade
 from tests.openshift import pool
 from tests.proofs import proves

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from eventing import events
-from functions.data import data_of
+from functions.event_data import data_of
 from kube.mutex import pools
 from kube.mutex.objects import RULE_LABEL, RUN, condition, has_finalizer, path
 from kube.mutex.versions import VERSION_LABEL, WORKER
 from kube.nodes import node_path
-from tests.faults import SILENCE, Faults
+from tests.fault_proxy import SILENCE, Faults
 from tests.functions.conftest import Functions
 from tests.functions.mutex.conftest import OLD, Upgrade
 from tests.proofs import proves

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eventing import events
-from kube.door.api import JSON_PATCH
+from kube.client.api import JSON_PATCH
 from kube.mutex.objects import condition, path
 from kube.mutex.pools import CLUSTER_VERSIONS
 from kube.mutex.versions import VERSION_LABEL

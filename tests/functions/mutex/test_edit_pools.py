@@ -9,9 +9,9 @@ from functions.serving.handler import SECONDS_TO_ANSWER
 from kube.mutex import pools
 from kube.mutex.objects import RUN_LABEL, condition
 from kube.selectors import matches
-from tests.faults import Fault, Faults
+from tests.fault_proxy import Fault, Faults
 from tests.functions.conftest import Functions
-from tests.functions.hints import resource
+from tests.functions.event_builders import resource
 from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade
 from tests.proofs import proves
 

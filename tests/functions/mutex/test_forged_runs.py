@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eventing import events
-from eventing.wire import binary
+from eventing.http_binding import binary
 from functions.app import FUNCTIONS
 from kube.mutex.objects import RULE, RUN, TARGET
-from tests.functions.hints import resource
+from tests.functions.event_builders import resource
 from tests.functions.mutex.conftest import Upgrade
-from tests.functions.test_forged import VALUES, places, poster, spoiled
+from tests.functions.test_corrupted_events import VALUES, places, poster, spoiled
 from tests.proofs import proves
 from tests.sources import steps_of
 

@@ -11,9 +11,9 @@ from functions.mutex import label_nodes
 from kube.mutex.objects import RULE_LABEL, RUN_LABEL, condition, path
 from kube.mutex.pools import CLUSTER_VERSIONS
 from kube.mutex.versions import VERSION_LABEL, WORKER
-from tests.faults import SILENCE, Fault, Faults
+from tests.fault_proxy import SILENCE, Fault, Faults
 from tests.functions.conftest import Functions
-from tests.functions.hints import resource
+from tests.functions.event_builders import resource
 from tests.functions.mutex.conftest import NEW, OLD, Upgrade
 from tests.proofs import proves
 from tests.workload import Audit, Workload

@@ -8,9 +8,9 @@ from eventing import events
 from functions.serving.handler import SECONDS_TO_ANSWER
 from kube.mutex import pools
 from kube.mutex.objects import RUN_LABEL, condition, path
-from tests.faults import SILENCE, Fault, Faults
+from tests.fault_proxy import SILENCE, Fault, Faults
 from tests.functions.conftest import Functions
-from tests.functions.hints import resource
+from tests.functions.event_builders import resource
 from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade
 from tests.proofs import proves
 from tests.workload import Audit

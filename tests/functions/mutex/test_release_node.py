@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from eventing import events
-from kube.door.api_errors import Rejected
+from kube.client.api_errors import Rejected
 from kube.maintenance.objects import REQUESTER
 from kube.mutex import pools
 from kube.mutex.node_labels import is_released, run_of
 from kube.mutex.objects import NAMESPACE, RUN, RUN_LABEL, Reference, condition, path, rule_label
 from kube.nodes import LABEL
 from kube.paths import Object
-from tests.functions.hints import resource
+from tests.functions.event_builders import resource
 from tests.functions.mutex.conftest import Upgrade
 from tests.proofs import proves
 from tests.workload import Audit, Workload

@@ -18,7 +18,7 @@ from kube.mutex.pools import POOLS, claimed_by, pool_path
 from kube.mutex.run_record import Stage
 from kube.mutex.versions import WORKER
 from kube.paths import Object
-from tests.faults import SILENCE, Fault, Faults
+from tests.fault_proxy import SILENCE, Fault, Faults
 from tests.functions.conftest import DELIVERIES, Functions
 from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade
 from tests.openshift import pool

@@ -16,9 +16,9 @@ from kube.mutex.pools import POOLS, claimed_by, pool_path
 from kube.mutex.versions import WORKER
 from kube.nodes import LABEL
 from kube.paths import Object
-from tests.functions.hints import resource, tick
+from tests.functions.event_builders import resource, tick
 from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade, rule_spec
-from tests.functions.serving.test_looks import PATIENCE, Gated
+from tests.functions.serving.test_pass_queue import PATIENCE, Gated
 from tests.openshift import pool
 from tests.proofs import proves
 from tests.workload import Audit, Workload

@@ -12,7 +12,7 @@ from kube.mutex.jobs import jobs_path
 from kube.mutex.objects import NAMESPACE, RULE, RUN, Reference, condition, path, path_of
 from kube.mutex.versions import VERSION_LABEL
 from kube.paths import Object
-from tests.faults import Fault, Faults
+from tests.fault_proxy import Fault, Faults
 from tests.functions.conftest import Functions
 from tests.functions.mutex.conftest import CONTAINER, NEW, Upgrade, job_spec, rule_spec
 from tests.proofs import proves

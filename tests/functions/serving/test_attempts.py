@@ -13,13 +13,13 @@ from cloudevents.core.v1.event import CloudEvent
 from flask.testing import FlaskClient
 
 from eventing import events
-from eventing.deadletters import dead_letter_of
+from eventing.dead_letters import dead_letter_of
 from eventing.journal.entries import attempts_in
-from eventing.wire import binary, received
+from eventing.http_binding import binary, received
 from functions.app import create_app
 from functions.serving.attempts import KEPT, KEPT_BYTES, LETTERS, SOON, TOGETHER, OngoingAttempt, Publisher
 from tests.functions.conftest import Functions, told
-from tests.functions.hints import added, tick
+from tests.functions.event_builders import added, tick
 from tests.receiver import PATIENCE, Answer, Received, Receiver
 from tests.workload import Workload
 

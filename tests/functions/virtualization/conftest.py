@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from kube.door.api import absent_ok
-from kube.door.discovery import KUBEVIRTS
+from kube.client.api import absent_ok
+from kube.client.discovery import KUBEVIRTS
 from kube.nodes import node_path
 from kube.paths import Object
-from kube.virtualization.machines import INSTANCES, MIGRATIONS
-from kube.virtualization.migration_claim import CLAIM_PATH
+from kube.virtualization.vmis import INSTANCES, MIGRATIONS
+from kube.virtualization.migration_claims import CLAIM_PATH
 from tests.kubevirt import instances, migrations
 from tests.waiting import until
 from tests.workload import Workload

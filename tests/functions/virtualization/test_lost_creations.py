@@ -6,10 +6,10 @@ from datetime import datetime, timezone
 
 import pytest
 
-from kube.virtualization.migration_claim import CLAIM_PATH, NOBODY, claimed, refused
-from tests.faults import RESET, SILENCE, Fault, Faults
+from kube.virtualization.migration_claims import CLAIM_PATH, NOBODY, claimed, refused
+from tests.fault_proxy import RESET, SILENCE, Fault, Faults
 from tests.functions.conftest import Functions
-from tests.functions.hints import tick
+from tests.functions.event_builders import tick
 from tests.functions.virtualization.conftest import Machines
 from tests.functions.virtualization.test_migrate import finish
 from tests.kubevirt import edit, vmi

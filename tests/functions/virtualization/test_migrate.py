@@ -9,13 +9,13 @@ import pytest
 
 from functions.serving import handler
 from functions.virtualization.migrate import DELETED_AT_ONCE
-from kube.door.deadline import seconds_left
+from kube.client.deadline import seconds_left
 from kube.paths import LEASES, Object
 from kube.virtualization.evacuation import KEPT
-from kube.virtualization.migration_claim import CLAIM_PATH, LEASE, Claim, claimed, lease_of
+from kube.virtualization.migration_claims import CLAIM_PATH, LEASE, Claim, claimed, lease_of
 from tests.functions.conftest import Functions
-from tests.functions.hints import tick
-from tests.functions.meanwhile import before
+from tests.functions.event_builders import tick
+from tests.functions.request_hooks import before
 from tests.functions.virtualization.conftest import Machines
 from tests.kubevirt import ABLE, UNABLE, edit, migration, migrations, vmi
 from tests.proofs import proves

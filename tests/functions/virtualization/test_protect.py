@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from eventing import events
-from functions.data import data_of
+from functions.event_data import data_of
 from kube.budgets import CREATED_BY, TARGET, budgets_in
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.paths import Object, events_path
 from tests.functions.conftest import Functions
-from tests.functions.hints import tick
+from tests.functions.event_builders import tick
 from tests.functions.virtualization.conftest import Machines
 from tests.functions.virtualization.test_migrate import install_kubevirt
 from tests.kubevirt import ABLE, UNABLE, edit, instances, launched, vmi

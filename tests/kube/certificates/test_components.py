@@ -6,10 +6,10 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from kube.certificates import issuing
+from kube.certificates import key_pairs
 from kube.certificates.components import COMPONENTS, moment_or_none, rounded_up
 from kube.times import timestamp
-from tests.kube.certificates.world import World
+from tests.kube.certificates.scenario import World
 from tests.proofs import proves
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -54,11 +54,11 @@ def test_nothing_begins_in_the_future_and_no_server_outlives_its_authority(compo
         world.now += world.component.period / 4
         for _write in world.writes():
             for name in ("api", world.component.authority):
-                read = issuing.certificates(world.shown(name))
-                assert all(issuing.is_valid(each, world.now) for each in read)
+                read = key_pairs.certificates(world.shown(name))
+                assert all(key_pairs.is_valid(each, world.now) for each in read)
         server, signer = world.shown("api"), world.shown(world.component.authority)
-        assert issuing.ends(server) <= max(issuing.ends(each) for each in world.trusted())
-        assert issuing.is_signed_by(server, signer) or world.accepts("api")
+        assert key_pairs.ends(server) <= max(key_pairs.ends(each) for each in world.trusted())
+        assert key_pairs.is_signed_by(server, signer) or world.accepts("api")
 
 
 @proves("OSV-21")
@@ -71,7 +71,7 @@ def test_a_clock_that_was_ahead_leaves_nothing_that_is_not_valid_yet() -> None:
 
     world.settle()
 
-    assert issuing.is_valid(world.shown("api"), world.now)
+    assert key_pairs.is_valid(world.shown("api"), world.now)
     assert world.accepts("api")
 
 

@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from kube.certificates import holders, issuing
+from kube.certificates import certificate_objects, key_pairs
 from kube.certificates.components import COMPONENTS, LABEL
-from kube.certificates.holders import CERTIFICATE, KEY, TRUSTED
-from kube.certificates.injection import INJECT, carries
+from kube.certificates.certificate_objects import CERTIFICATE, KEY, TRUSTED
+from kube.certificates.ca_injection import INJECT, carries
 from kube.certificates.planning import next_write
 from kube.certificates.writes import ISSUED, MADE, NOTED, PUBLISHED, SHARED, TAKEN
-from tests.kube.certificates.world import PAUSE, SPACE, World
+from tests.kube.certificates.scenario import PAUSE, SPACE, World
 from tests.proofs import proves
 
 LITTLE = timedelta(seconds=1)
@@ -41,8 +41,8 @@ def test_from_nothing_every_server_gets_its_certificate_at_once() -> None:
 
     assert done == [MADE, PUBLISHED, TAKEN, ISSUED, NOTED]
     assert world.accepts("api")
-    assert issuing.names(world.shown("api")) == ["api.svc"]
-    assert holders.text(world.secret("api"), TRUSTED) == "".join(world.trusted())
+    assert key_pairs.names(world.shown("api")) == ["api.svc"]
+    assert certificate_objects.text(world.secret("api"), TRUSTED) == "".join(world.trusted())
 
 
 @proves("X-3")
@@ -89,7 +89,7 @@ def test_two_rotations_inside_one_pause_keep_both_old_authorities(world: World) 
     first = world.trusted()
 
     for _ in range(2):
-        world.secret(authority)["metadata"]["annotations"] = {holders.RENEW: "now"}
+        world.secret(authority)["metadata"]["annotations"] = {certificate_objects.RENEW: "now"}
         world.settle()
         world.now += PAUSE / 2
     both = world.trusted()
@@ -100,7 +100,7 @@ def test_two_rotations_inside_one_pause_keep_both_old_authorities(world: World) 
     assert set(first) < set(both)
     assert world.trusted() == both
     assert world.accepts("api", both)
-    assert holders.RENEW not in world.secret(authority)["metadata"].get("annotations", {})
+    assert certificate_objects.RENEW not in world.secret(authority)["metadata"].get("annotations", {})
 
 
 @proves("OSV-22")
@@ -108,7 +108,7 @@ def test_an_old_authority_is_trusted_until_it_expires_and_no_longer(world: World
     """Servers that load a new certificate late stay trusted, and the bundle never has more than three CAs."""
     (old,) = world.trusted()
     most = 0
-    while world.now < issuing.ends(old):
+    while world.now < key_pairs.ends(old):
         assert old in world.trusted()
         world.now += timedelta(hours=1)
         world.settle()
@@ -130,12 +130,12 @@ def test_while_the_next_authority_is_held_back_servers_are_renewed_by_the_one_in
     world.refused.add(("ValidatingWebhookConfiguration", "hook"))
     (authority,) = world.trusted()
     issued = 0
-    while world.now + timedelta(minutes=20) < issuing.ends(authority):
+    while world.now + timedelta(minutes=20) < key_pairs.ends(authority):
         world.now += timedelta(minutes=20)
-        assert all(issuing.is_valid(world.shown(name), world.now) for name in ("api", "handler"))
+        assert all(key_pairs.is_valid(world.shown(name), world.now) for name in ("api", "handler"))
         issued += sum(write.reason == ISSUED for write in world.writes())
-        assert all(issuing.is_signed_by(world.shown(name), authority) for name in ("api", "handler"))
-    world.now = issuing.ends(authority)
+        assert all(key_pairs.is_signed_by(world.shown(name), authority) for name in ("api", "handler"))
+    world.now = key_pairs.ends(authority)
     world.settle()
 
     assert issued == 2
@@ -165,9 +165,9 @@ def test_looks_that_cannot_tell_who_reads_the_bundle_do_not_begin_the_pause_anew
 
     assert begun[-1].reason == PUBLISHED
     assert not any(done[:-1])
-    assert issuing.is_signed_by(blind, in_use)
+    assert key_pairs.is_signed_by(blind, in_use)
     assert taken == [TAKEN, ISSUED, ISSUED, NOTED]
-    assert issuing.is_signed_by(world.shown("api"), next_one)
+    assert key_pairs.is_signed_by(world.shown("api"), next_one)
 
 
 @proves("OSV-22")
@@ -197,13 +197,13 @@ def test_who_is_known_to_be_left_behind_ends_the_pause_though_others_may_be_too(
     world.now += timedelta(days=1)
     world.settle()
     (newest, *older) = world.trusted()
-    world.secret("api")["data"] |= holders.encoded({TRUSTED: "".join(older)})
+    world.secret("api")["data"] |= certificate_objects.encoded({TRUSTED: "".join(older)})
     world.refused.add(("Secret", "api"))
     world.is_blind = True
     world.settle()
     publication = world.objects["ConfigMap", world.component.publication]
 
-    assert issuing.fingerprint(newest) not in holders.published(publication, world.now)
+    assert key_pairs.fingerprint(newest) not in certificate_objects.published(publication, world.now)
 
 
 @proves("OSV-20")
@@ -217,7 +217,7 @@ def test_who_is_known_to_be_left_behind_ends_the_pause_though_others_may_be_too(
 )
 def test_a_corrupt_certificate_is_replaced_at_once_by_the_same_authority(world: World, broken: dict[str, str]) -> None:
     trusted, other = world.trusted(), world.serial("handler")
-    world.secret("api")["data"] = holders.encoded(broken)
+    world.secret("api")["data"] = certificate_objects.encoded(broken)
 
     done = [write.reason for write in world.writes()]
 
@@ -232,7 +232,7 @@ def test_a_key_of_another_certificate_is_corrupt(world: World) -> None:
 
     world.settle()
 
-    assert holders.current(world.secret("api"))
+    assert certificate_objects.current(world.secret("api"))
 
 
 @proves("OSV-20")
@@ -245,7 +245,7 @@ def test_a_secret_that_is_gone_comes_again_as_it_was(world: World) -> None:
     again = world.secret("api")
     assert again["type"] == before["type"]
     assert again["metadata"]["labels"] == before["metadata"]["labels"]
-    assert issuing.names(world.shown("api")) == ["api.svc"]
+    assert key_pairs.names(world.shown("api")) == ["api.svc"]
     assert world.accepts("api", trusted)
 
 
@@ -256,7 +256,7 @@ def test_a_lost_authority_is_followed_by_another_without_locking_a_client_out(wo
     if lost == "gone":
         del world.objects["Secret", world.component.authority]
     else:
-        world.secret(world.component.authority)["data"] = holders.encoded({CERTIFICATE: "garbage"})
+        world.secret(world.component.authority)["data"] = certificate_objects.encoded({CERTIFICATE: "garbage"})
 
     world.settle()
     published = world.trusted()
@@ -288,7 +288,7 @@ def test_a_certificate_of_somebody_else_is_believed_until_ours_takes_its_place()
     theirs.settle()
     world = World("cdi")
     world.add_server(
-        "api", data={entry: holders.text(theirs.secret("api"), entry) for entry in (CERTIFICATE, KEY, TRUSTED)}
+        "api", data={entry: certificate_objects.text(theirs.secret("api"), entry) for entry in (CERTIFICATE, KEY, TRUSTED)}
     )
     foreign = world.shown("api")
 
@@ -322,7 +322,7 @@ def test_who_may_write_the_bundle_alone_makes_nobody_trusted(world: World) -> No
     stranger.settle()
     before = world.trusted()
     publication = world.objects["ConfigMap", world.component.publication]
-    publication["data"][holders.BUNDLE] += "".join(stranger.trusted())
+    publication["data"][certificate_objects.BUNDLE] += "".join(stranger.trusted())
 
     world.settle()
 
@@ -332,7 +332,7 @@ def test_who_may_write_the_bundle_alone_makes_nobody_trusted(world: World) -> No
 @proves("OSV-20")
 def test_who_asks_gets_a_new_certificate_once(world: World) -> None:
     before = world.serial("api"), world.serial("handler")
-    world.secret("api")["metadata"]["annotations"][holders.RENEW] = "now"
+    world.secret("api")["metadata"]["annotations"][certificate_objects.RENEW] = "now"
 
     world.settle()
     again = world.settle()
@@ -340,15 +340,15 @@ def test_who_asks_gets_a_new_certificate_once(world: World) -> None:
     assert world.serial("api") != before[0]
     assert world.serial("handler") == before[1]
     assert again == []
-    assert world.secret("api")["metadata"]["annotations"] == {holders.NAMES: "api.svc"}
+    assert world.secret("api")["metadata"]["annotations"] == {certificate_objects.NAMES: "api.svc"}
 
 
 def test_other_names_are_another_certificate(world: World) -> None:
-    world.secret("api")["metadata"]["annotations"][holders.NAMES] = "api.svc, 127.0.0.1"
+    world.secret("api")["metadata"]["annotations"][certificate_objects.NAMES] = "api.svc, 127.0.0.1"
 
     world.settle()
 
-    assert issuing.names(world.shown("api")) == ["api.svc", "127.0.0.1"]
+    assert key_pairs.names(world.shown("api")) == ["api.svc", "127.0.0.1"]
 
 
 def test_without_names_nothing_is_issued_and_the_others_are() -> None:
@@ -358,7 +358,7 @@ def test_without_names_nothing_is_issued_and_the_others_are() -> None:
     world.settle()
 
     assert world.accepts("api")
-    assert holders.current(world.secret("dumb")) is None
+    assert certificate_objects.current(world.secret("dumb")) is None
 
 
 @proves("OSV-20", "OSV-22")
@@ -393,7 +393,7 @@ def test_between_any_two_writes_a_client_with_the_published_bundle_connects(comp
 
 def test_what_is_noted_has_names_and_dates_and_no_key(world: World) -> None:
     publication = world.objects["ConfigMap", world.component.publication]
-    status = json.loads(publication["data"][holders.STATUS])
+    status = json.loads(publication["data"][certificate_objects.STATUS])
 
     assert status.keys() == {"api", "handler", world.component.authority}
     assert status["api"]["serial"] == world.serial("api")
@@ -404,7 +404,7 @@ def test_what_is_noted_has_names_and_dates_and_no_key(world: World) -> None:
 def test_neither_a_pair_nor_a_write_shows_a_key_when_it_is_printed(world: World) -> None:
     world.now += timedelta(days=1)
     write = next_write(world.state(), world.now, PAUSE)
-    pair = holders.current(world.secret("api"))
+    pair = certificate_objects.current(world.secret("api"))
 
     assert write is not None
     assert pair is not None
@@ -419,7 +419,7 @@ def test_an_authority_that_is_taken_out_of_its_secret_is_trusted_no_longer(world
     At that time, every server has a certificate from another CA.
     """
     authority, (stolen,) = world.component.authority, world.trusted()
-    world.secret(authority)["metadata"]["annotations"] = {holders.RENEW: "now"}
+    world.secret(authority)["metadata"]["annotations"] = {certificate_objects.RENEW: "now"}
     world.settle()
     world.now += PAUSE
     world.settle()

@@ -9,7 +9,7 @@ import pytest
 
 from kube.cpu.models import ALWAYS_OBSOLETE, FILE, features_of
 from localcluster.cpumap.__main__ import models, text
-from localcluster.trouble import LocalClusterError
+from localcluster.errors import LocalClusterError
 from tests.proofs import proves
 
 PENRYN = (

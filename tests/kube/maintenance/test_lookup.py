@@ -7,8 +7,8 @@ from http import HTTPStatus
 
 import pytest
 
-from kube.door.api_errors import Denied, NotFound, Unavailable
-from kube.door.sync_client import Cluster
+from kube.client.api_errors import Denied, NotFound, Unavailable
+from kube.client.sync_client import Cluster
 from kube.maintenance.groups import GROUPS, KUBEVIRT_ALPHA
 from kube.maintenance.lookup import answered, maintenances, undeleted
 from kube.paths import Object

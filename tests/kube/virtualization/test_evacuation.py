@@ -11,8 +11,8 @@ import pytest
 from kube.paths import Object
 from kube.times import timestamp
 from kube.virtualization.evacuation import Evacuation, Slots, evacuation, next_name
-from kube.virtualization.machines import is_drained, migration_body
-from kube.virtualization.migration_claim import LEASE, Claim, Refusal
+from kube.virtualization.vmis import is_drained, migration_body
+from kube.virtualization.migration_claims import LEASE, Claim, Refusal
 from tests.proofs import proves
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)

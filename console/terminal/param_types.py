@@ -1,0 +1,118 @@
+"""Click types of command-line values: durations, moments, names, URLs."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from console.operations.time_parsing import parse_moment
+from eventing.urls import is_url
+
+SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Matches the surrogate that Python uses for a command-line byte that is not UTF-8."""
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+MOST = 2**63 - 1
+PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
+
+
+class Duration(click.ParamType[float]):
+    """A duration in seconds, in kubectl's notation: `90s`, `5m`, `1h30m`; `0` means no limit."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds, or fail with a usage error."""
+        if isinstance(value, float):
+            return value
+        parts = PART.findall(str(value))
+        if not parts or "".join(number + unit for number, unit in parts) != value:
+            self.fail(f"{value!r} is not a duration such as 90s, 5m or 1h30m", param, ctx)
+        return sum(float(number) * SECONDS[unit] for number, unit in parts)
+
+
+class Moment(click.ParamType[datetime]):
+    """A point in time: an age such as `10m`, `2h` or `1d`, or an ISO 8601 time, local if it has no zone."""
+
+    name = "moment"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Return the time with its zone, or fail with a usage error."""
+        if isinstance(value, datetime):
+            return value
+        try:
+            return parse_moment(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Text(click.ParamType[str]):
+    """A text in UTF-8, as the API server requires."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text unchanged, or fail with a usage error if it is not UTF-8."""
+        if SURROGATE.search(str(value)):
+            self.fail("it is no UTF-8: name one as the cluster does", param, ctx)
+        return str(value)
+
+
+class Name(Text):
+    """The name of an object, or another value that selects objects, such as a selector; the default "" means none.
+
+    An empty value on the command line is an error: it is usually an unset shell variable, and must not select all.
+    """
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name unchanged, or fail with a usage error if it is empty or not UTF-8."""
+        if not str(value).strip() and not _is_default(param, ctx):
+            self.fail("it is empty: name one, or is a variable of the shell not set?", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Account(Name):
+    """The name of a user or a group, which is sent in an HTTP header."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name unchanged, or fail with a usage error, also if it contains control characters."""
+        if CONTROL.search(str(value)):
+            self.fail("a control character is in it: no user or group is called so", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def _is_default(param: click.Parameter | None, ctx: click.Context | None) -> bool:
+    named = param.name if param else None
+    return bool(ctx and named and ctx.get_parameter_source(named) is ParameterSource.DEFAULT)
+
+
+class Limit(click.ParamType[int]):
+    """A maximum number of results, where 0 means all; its upper bound is the largest integer of the databases."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number, or fail with a usage error if it is invalid or too large."""
+        try:
+            number = int(value)
+        except ValueError:
+            number = -1
+        if not 0 <= number <= MOST:
+            self.fail(f"{value!r} is no number from 1 to {MOST}; 0 is for all", param, ctx)
+        return number
+
+
+class Url(click.ParamType[str]):
+    """A URL on the command line; "" means none."""
+
+    name = "URL"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the URL unchanged, or fail with a usage error if it is invalid."""
+        if value and not is_url(value):
+            self.fail(f"{value!r} is not a URL such as http://127.0.0.1:8080", param, ctx)
+        return str(value)

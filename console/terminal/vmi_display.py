@@ -1,0 +1,44 @@
+"""Formats the virtual machines of a node for the terminal. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from console.terminal.maintenance_display import headed
+from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS, STOPS
+
+COLORS = {MOVES: "green", RESTARTS: "yellow", STOPS: "yellow", BLOCKS: "red"}
+
+
+def machines(reports: Sequence[Mapping[str, Any]], unknown: str) -> list[RenderableType]:
+    """Build an empty line and a table with a row per report (`kube.virtualization.drain_forecast.reports`).
+
+    Without reports, the result is empty. If `unknown` is set, that text replaces the table.
+    """
+    if unknown:
+        return [Text(""), Text(unknown, "red")]
+    if not reports:
+        return []
+    rows = headed("VIRTUAL MACHINE", "PHASE", "EVICTION", "RUN STRATEGY", "MIGRATABLE", "A DRAIN", "MIGRATION")
+    for each in reports:
+        rows.add_row(
+            f"{each['namespace']}/{each['name']}",
+            each["phase"],
+            each["evictionStrategy"] or "–",
+            each["runStrategy"] or "–",
+            Text("yes" if each["migratable"] else f"no: {each['unable']}"),
+            Text.assemble((each["drain"], COLORS[each["drain"]]), f": {each['why']}"),
+            Text(_in_flight(each["migration"])),
+        )
+    return [Text(""), rows]
+
+
+def _in_flight(migration: Mapping[str, str] | None) -> str:
+    if migration is None:
+        return ""
+    target = f" to {migration['target']}" if migration["target"] else ""
+    return f"{migration['phase']}{target}: {migration['name']}"

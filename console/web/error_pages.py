@@ -1,0 +1,50 @@
+"""Error pages: the HTTP status of each error, one sentence, and no internal details."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from flask import Flask, Response, make_response, render_template
+from werkzeug.exceptions import HTTPException, SecurityError
+from werkzeug.wrappers import Response as AnyResponse
+
+from console.operations.errors import OperationError
+from console.web.audit import note_refusal
+from eventing.journal.store import BadData, JournalError
+from kube.client.api_errors import ApiError, Conflict, Denied, NotFound, Rejected
+
+STATUSES = {NotFound: HTTPStatus.NOT_FOUND, Conflict: HTTPStatus.CONFLICT, Rejected: HTTPStatus.BAD_REQUEST}
+"""HTTP status for errors that the API server returned; all other `ApiError`s except `Denied` become 503."""
+
+
+def show_errors(app: Flask) -> None:
+    """Register error handlers that answer every error of the app with a page."""
+    app.register_error_handler(OperationError, lambda error: page(error.message, error.http_status))
+    app.register_error_handler(ApiError, lambda error: page(error.message, status_of(error)))
+    app.register_error_handler(JournalError, lambda error: page(str(error), HTTPStatus.SERVICE_UNAVAILABLE))
+    app.register_error_handler(BadData, lambda error: page(str(error), HTTPStatus.BAD_REQUEST))
+    app.register_error_handler(HTTPException, _http)
+
+
+def status_of(error: ApiError) -> HTTPStatus:
+    """Return the HTTP status of the page that shows this error."""
+    if isinstance(error, Denied):
+        return HTTPStatus.UNAUTHORIZED if error.status == HTTPStatus.UNAUTHORIZED else HTTPStatus.FORBIDDEN
+    return STATUSES.get(type(error), HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def page(message: str, status: int) -> Response:
+    """Build the error page; for an htmx request, only the part of it that replaces page content."""
+    note_refusal(message)
+    response = make_response(render_template("error.html", message=message, status=HTTPStatus(status)), status)
+    if status == HTTPStatus.UNAUTHORIZED:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+def _http(error: HTTPException) -> AnyResponse:
+    if isinstance(error, SecurityError):  # links on a page would contain the untrusted Host
+        return Response(f"{error.description}\n", HTTPStatus.BAD_REQUEST, mimetype="text/plain")
+    if error.code is None or error.code < 400:
+        return error.get_response()  # a redirect by Flask
+    return page(str(error.description), error.code)

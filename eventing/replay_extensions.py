@@ -1,0 +1,42 @@
+"""The extensions that mark an event as a replay: `replay`, which is the replay's id, and `dryrun`.
+
+Functions process a marked event like any other, but send the replies to the client that replays it, never to a broker.
+With `dryrun` the API server persists none of the writes. Replies inherit the marks. A marked reply that reaches a
+broker some other way therefore does not continue the chain either.
+"""
+
+from __future__ import annotations
+
+from cloudevents.core.base import BaseCloudEvent
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing.http_binding import BadEvent
+
+REPLAY, DRY_RUN = "replay", "dryrun"
+ALL = "All"
+"""The only valid value of `dryrun`, as in the API server's parameter `dryRun`."""
+
+
+def of(event: BaseCloudEvent) -> dict[str, str]:
+    """Return the marks of the event, {} if it is not a replay."""
+    marks = {name: event.get_extension(name) for name in (REPLAY, DRY_RUN)}
+    return {name: str(value) for name, value in marks.items() if value is not None}
+
+
+def is_replay(event: BaseCloudEvent) -> bool:
+    """Return whether the event is a replay, posted only to see the replies; every dry run is a replay."""
+    return bool(of(event))
+
+
+def is_dry_run(event: BaseCloudEvent) -> bool:
+    """Return whether the event's writes must not be persisted. Raises `BadEvent` for an invalid value."""
+    value = of(event).get(DRY_RUN)
+    if value not in (None, ALL):
+        raise BadEvent(f"extension {DRY_RUN} is {value!r}; send {ALL!r}, or leave it out")
+    return value == ALL
+
+
+def marked(event: BaseCloudEvent, replay_id: str, *, dry_run: bool) -> BaseCloudEvent:
+    """Return the event, with its own id, as part of the replay `replay_id`."""
+    marks = {REPLAY: replay_id, **({DRY_RUN: ALL} if dry_run else {})}
+    return CloudEvent({**event.get_attributes(), **marks}, event.get_data())

@@ -1,0 +1,42 @@
+"""Time limits for requests to the API server: per request, and for all requests of one caller."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import inf
+
+from kube.client.api_errors import Unavailable
+
+REQUEST_SECONDS = 10.0
+"""Timeout of a single request: a function responds in about a second, and a hung server is a retryable error."""
+_deadline: ContextVar[float] = ContextVar("deadline", default=inf)
+"""The `time.monotonic()` value at which all of the caller's requests must have completed."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Limit the total time of the requests in this block, including its threads and tasks.
+
+    A request without a response at that time raises `Unavailable`, although the API server may have executed a write.
+    """
+    token = _deadline.set(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def seconds_left() -> float:
+    """Return the seconds that the next request may take. Raises `Unavailable` if no time is left."""
+    left = _deadline.get() - time.monotonic()
+    if left <= 0:
+        raise Unavailable(0, "no answer from the API server in time")
+    return min(left, REQUEST_SECONDS)
+
+
+def has_time(seconds: float) -> bool:
+    """Return whether at least `seconds` remain."""
+    return _deadline.get() - time.monotonic() >= seconds

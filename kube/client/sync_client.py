@@ -1,0 +1,105 @@
+"""Blocking API client for code that does not await, such as the functions: one loop thread, one connection pool."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import threading
+from collections.abc import Awaitable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from kube.client.api import MERGE_PATCH, Api
+from kube.client.concurrent_requests import together
+from kube.paths import Object
+
+T = TypeVar("T")
+
+
+class Cluster:
+    """Blocking requests to one API server; safe to share between threads.
+
+    `api` is the underlying asynchronous client. Pass several of its calls to `together` to run them concurrently.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        as_user: str = "",
+        as_groups: Sequence[str] = (),
+    ) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="kube-api", daemon=True)
+        self._thread.start()
+        try:
+            self.api = self.run(Api.connect(kubeconfig, context, as_user, as_groups))
+        except BaseException:
+            self._stop()
+            raise
+
+    def dry_run(self) -> Cluster:
+        """Return a client whose writes are dry runs (see `Api.dry_run`); only the original client closes."""
+        view = copy.copy(self)
+        view.api = self.api.dry_run()
+        return view
+
+    def view(self) -> Cluster:
+        """Return a client on the same connections for one caller, the only one that `stop_verifying` affects."""
+        return copy.copy(self)
+
+    def stop_verifying(self) -> None:
+        """Stop verifying the server's certificate in all later requests.
+
+        Call this only on a `view`, and only if the user requested it.
+        """
+        self.api = self.run(self.api.unverified())
+
+    def close(self) -> None:
+        """Cancel all running requests, close the connections and stop the thread."""
+        self.run(_cancelled_others())
+        self.run(self.api.close())
+        self._stop()
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run one coroutine on the loop thread, and return its result or raise its error."""
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+
+    def together(self, *calls: Awaitable[Any]) -> list[Any]:
+        """Run `concurrent_requests.together`, and return its result."""
+        return self.run(together(*calls))
+
+    def get(self, path: str) -> Object:
+        """Run `Api.get`, and return its result."""
+        return self.run(self.api.get(path))
+
+    def list(self, path: str, *, fields: str = "", labels: str = "", version: str | None = None) -> Object:
+        """Run `Api.list`, and return its result."""
+        return self.run(self.api.list(path, fields=fields, labels=labels, version=version))
+
+    def create(self, path: str, body: Object) -> Object:
+        """Run `Api.create`, and return its result."""
+        return self.run(self.api.create(path, body))
+
+    def patch(self, path: str, body: Any, content_type: str = MERGE_PATCH) -> Object:
+        """Run `Api.patch`, and return its result."""
+        return self.run(self.api.patch(path, body, content_type))
+
+    def delete(self, path: str, *, uid: str, version: str = "") -> Object:
+        """Run `Api.delete`, and return its result."""
+        return self.run(self.api.delete(path, uid=uid, version=version))
+
+
+async def _cancelled_others() -> None:
+    """Cancel the other tasks of the loop and wait for them.
+
+    They can include evictions that wait for a slow webhook after their pass has ended.
+    """
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -1,0 +1,137 @@
+"""The product on an engine with a real broker: a process per function, source adapters, and a data plane in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from eventing.local.manifests import LOADER
+from localcluster.cluster import LocalCluster
+from localcluster.functions import FunctionProcesses, served
+from localcluster.processes import Server, Startable, kill_all, start_saying
+from localcluster.components.selection import Wings
+
+WATCHING = "Starting in resilient mode"
+"""What the adapter of an ApiServerSource logs once it watches."""
+
+
+class DataPlane(Protocol):
+    """The processes that deliver the events.
+
+    Attributes:
+        parts: The parts that can be started and killed separately, in start order.
+    """
+
+    parts: tuple[str, ...]
+
+    @property
+    def servers(self) -> Sequence[Server]:
+        """Return all processes."""
+
+    def start_part(self, name: str) -> None:
+        """Start one part; return when it is ready."""
+
+    def kill_part(self, name: str) -> None:
+        """Kill one part to simulate a crash."""
+
+
+class EngineProduct(Startable):
+    """The product on an engine with a real broker; each part can be killed and restarted by its name.
+
+    A subclass provides `planes`, fills `adapters`, and implements `_bring_up` and `route`.
+
+    Args:
+        directory: The directory for logs and the journal.
+        broker_url: The URL at which the broker accepts events.
+        wings: The installed components.
+    """
+
+    planes: DataPlane
+
+    def __init__(self, cluster: LocalCluster, directory: Path, broker_url: str, wings: Wings) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._cluster, self._directory = cluster, directory
+        self.broker_url = broker_url
+        self.functions_url = ""
+        self.journal = directory / "journal.db"
+        self._functions = FunctionProcesses(cluster, directory, broker_url, self.journal, served(wings))
+        self.adapters: dict[str, Server] = {}
+
+    @property
+    def functions(self) -> dict[str, Server]:
+        """Return the functions' processes by name."""
+        return self._functions.servers
+
+    @property
+    def servers(self) -> list[Server]:
+        """Return all processes."""
+        return [*self.planes.servers, *self.functions.values(), *self.adapters.values()]
+
+    def function_url(self, name: str) -> str:
+        """Return the address of a function's process."""
+        return self._functions.url(name)
+
+    def stop(self) -> None:
+        """Kill all processes in reverse order: sources, functions, broker. Undelivered events are discarded."""
+        kill_all(self.servers)
+
+    def ask_at(self, url: str) -> None:
+        """Make the functions send their API requests to this URL; call it before the first of them starts."""
+        self._functions.asking = url
+
+    def start_functions(self, *names: str) -> None:
+        """Start these functions' processes, or all without arguments; return when they are ready."""
+        self._functions.start(*names)
+
+    def kill_functions(self, *names: str) -> None:
+        """Kill these functions' processes to simulate a crash; without arguments, kill all of them."""
+        self._functions.kill(*names)
+
+    def start_data(self, *names: str) -> None:
+        """Start these parts of the broker's data plane, or all without arguments; return when they are ready."""
+        for name in names or self.planes.parts:
+            self.planes.start_part(name)
+
+    def kill_data(self, *names: str) -> None:
+        """Kill these parts of the broker's data plane to simulate a crash; without arguments, kill all of them."""
+        for name in names or self.planes.parts:
+            self.planes.kill_part(name)
+
+    def start_delivery(self) -> None:
+        """Start the stopped parts of the broker's data plane and of the sources; return when they are ready."""
+        self.start_data()
+        watchers = [server for server in self.adapters.values() if "K_SOURCE_CONFIG" in server.env]
+        for server in self.adapters.values():
+            if server not in watchers:
+                server.start()
+        start_saying(WATCHING, watchers)
+
+    def kill_delivery(self) -> None:
+        """Kill the sources and the broker's data plane to simulate a crash."""
+        kill_all(list(self.adapters.values()))
+        self.kill_data()
+
+    def route(self, url_of: Callable[[str], str]) -> None:
+        """Make every Trigger call its function at another address; dead letters keep their address."""
+        raise NotImplementedError
+
+    def _shipped(self, *folders: Path, url_of: Callable[[str], str] | None = None) -> list[dict[str, Any]]:
+        """Return the manifests rendered by kustomize, with addresses for the Triggers' subscribers.
+
+        Args:
+            folders: The directories to render.
+            url_of: Returns the address of a function; by default that of its process.
+        """
+        found = [self._cluster.kubectl("kustomize", folder).stdout for folder in folders]
+        bodies = [body for text in found for body in yaml.load_all(text, Loader=LOADER)]
+        # The admission webhook is a local process, which `localcluster.admission` starts on every engine if it is
+        # enabled.
+        bodies = [body for body in bodies if not _is_admission(body)]
+        return [self._functions.addressed(body, url_of or self.function_url) for body in bodies]
+
+
+def _is_admission(body: dict[str, Any]) -> bool:
+    return bool((body["metadata"].get("labels") or {}).get("app.kubernetes.io/component") == "admission")

@@ -1,0 +1,46 @@
+"""Admission policies that reject requests temporarily."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from kube.client.api_errors import Rejected
+from kube.paths import Object
+from localcluster.processes import await_ready
+from tests.chain.mutex.environment import Stage
+from tests.chain.environment import Scene
+
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+
+
+@contextmanager
+def policy(
+    scene: Scene | Stage, name: str, rule: Object, expression: str, message: str, attempt: Callable[[], object]
+) -> Iterator[None]:
+    """Apply a ValidatingAdmissionPolicy while the block runs; enter the block once `attempt` is rejected.
+
+    The policy rejects requests that match `rule` and for which the CEL `expression` is false.
+    """
+    spec = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "validations": [{"expression": expression, "message": message}],
+    }
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    scene.admin.create(f"{ADMISSION}/validatingadmissionpolicies", {"metadata": {"name": name}, "spec": spec})
+    scene.admin.create(f"{ADMISSION}/validatingadmissionpolicybindings", {"metadata": {"name": name}, "spec": binding})
+    try:
+        await_ready("the policy", lambda: is_refused(attempt), scene.product.servers)
+        yield
+    finally:
+        for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+            scene.admin.run(scene.admin.api.request("DELETE", f"{ADMISSION}/{kind}/{name}"))
+
+
+def is_refused(attempt: Callable[[], object]) -> bool:
+    """Return whether the API server rejects the attempt; a deleted policy stays in force for some time."""
+    try:
+        attempt()
+    except Rejected:
+        return True
+    return False

@@ -1,0 +1,84 @@
+"""Memory tests of commands on a journal of large events; any client may post events that use 20 times their size."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from cloudevents.core.v1.event import CloudEvent
+
+from eventing.dead_letters import DeadLetter, as_dead_letter
+from eventing.journal.store import Journal, Query
+from eventing.journal.transfer import exported
+
+pytestmark = pytest.mark.slow
+
+COUNT, ITEMS = 8, 500_000
+"""Number of dead letters, and items in each; an event is 2 MB long and uses 36 MiB of memory."""
+LIMIT = 280
+"""Maximum memory of a process in MiB: enough for two of these events, and not for all of them."""
+READERS = {
+    "a table": ("-m", "console.cli", "events"),
+    "a tree": ("-m", "console.cli", "events", "-o", "tree"),
+    "JSON": ("-m", "console.cli", "events", "-o", "json", "--limit", "5"),
+    "an export": ("-m", "console.cli", "events", "-o", "jsonl"),
+    "dead letters": ("-m", "console.cli", "deadletters"),
+    "what is redriven": (
+        "-c",
+        "import sys; from console.operations.dead_letter_redrive import waiting; from eventing.journal.store import Journal; "
+        "print(waiting(Journal(sys.argv[2]), ()))",
+    ),
+}
+
+SMALL = """
+import os, subprocess, sys
+running = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, used = os.wait4(running.pid, 0)
+print(used.ru_maxrss // 1024)
+running.returncode = os.waitstatus_to_exitcode(status)
+sys.exit(running.returncode)
+"""
+"""Program that runs another program and prints its peak memory.
+
+The kernel counts the memory of the parent at the start of the child, so the parent must be small.
+"""
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a journal of these dead letters."""
+    path = tmp_path_factory.mktemp("many") / "journal.db"
+    with closing(Journal(path)) as book:
+        for number in range(COUNT):
+            attributes = {"id": str(number), "source": "/x", "type": "x", "datacontenttype": "application/json"}
+            event = CloudEvent(attributes, {"items": [{}] * ITEMS})
+            book.write(as_dead_letter(event, DeadLetter("http://functions/evict", 503, "away")))
+    return path
+
+
+@pytest.mark.parametrize("command", READERS.values(), ids=READERS)
+def test_a_few_long_events_do_not_end_who_shows_them(journal: Path, command: tuple[str, ...]) -> None:
+    """X-6: A command holds at most two large events in memory, however many it prints."""
+    assert most(*command, "--journal", str(journal)) < LIMIT
+
+
+def test_a_few_long_events_do_not_end_who_imports_them(journal: Path, tmp_path: Path) -> None:
+    """X-6: An import holds at most two large events in memory."""
+    export = tmp_path / "export.jsonl"
+    with closing(Journal(journal)) as book, export.open("wb") as file:
+        file.writelines(exported(book, Query()))
+
+    used = most(*READERS["a table"], "--journal", str(tmp_path / "other.db"), "--import", str(export))
+
+    with closing(Journal(tmp_path / "other.db")) as other:
+        assert len(other.listed(Query(), room=0)) == COUNT
+    assert used < LIMIT
+
+
+def most(*command: str) -> int:
+    """Run a program and return its peak memory in MiB; raise an error if its exit status is not 0."""
+    found = subprocess.run([sys.executable, "-c", SMALL, sys.executable, *command], check=True, stdout=subprocess.PIPE)
+    return int(found.stdout)

@@ -1,0 +1,54 @@
+"""An HTTPS server in its own process that serves with the certificate in a folder.
+
+`python -m tests.functions.certificates.tls_server FOLDER` serves and prints its port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from aiohttp import web
+
+from functions.serving.https_server import serving, until_told
+from tests.sources import ROOT
+
+HOST = "127.0.0.1"
+
+
+@contextmanager
+def server(folder: Path) -> Iterator[int]:
+    """Run a server with the certificate in the folder, in its own process, and yield its port."""
+    command = [sys.executable, "-m", "tests.functions.certificates.tls_server", str(folder)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            yield int(process.stdout.readline())
+        finally:
+            process.terminate()
+
+
+async def _serve(folder: Path) -> None:
+    async def who(request: web.Request) -> web.Response:
+        peer = request.transport.get_extra_info("peername") if request.transport else ("", 0)
+        return web.Response(text=str(peer[1]))
+
+    async def admit(request: web.Request) -> web.Response:
+        review = await request.json()
+        response = {"uid": review["request"]["uid"], "allowed": True}
+        return web.json_response({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response})
+
+    pages = web.Application()
+    pages.router.add_get("/", who)
+    pages.router.add_post("/admit", admit)
+    async with serving(pages, folder, 0, HOST) as port:
+        print(port, flush=True)
+        await until_told()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(Path(sys.argv[1])))

@@ -1,0 +1,109 @@
+"""Assigns groups of tests to xdist workers, and lets some tests use the machine exclusively.
+
+A group contains the tests that use the same cluster, so that no worker starts a cluster for a single test. Tests wait
+most of the time, so there is one worker more than cores. With more workers, functions would miss their limit of 1.6 s
+per response.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+ENGINES = ("knative+wings", "rabbitmq+wings", "knative", "rabbitmq")
+"""Engines that an end-to-end test names among its parameters; a group's name can contain one."""
+END_TO_END = "tests/e2e"
+GROUPS = (
+    (f"{END_TO_END}[knative]",),
+    (f"{END_TO_END}[rabbitmq]",),
+    (f"{END_TO_END}[knative+wings]",),
+    (f"{END_TO_END}[rabbitmq+wings]",),
+    (f"{END_TO_END}/test_admission.py",),
+    (END_TO_END,),
+    ("tests/chaos",),
+    ("tests/real/test_installed_product.py",),
+    ("tests/real",),
+    ("tests/eventing/journal/test_large_journal.py",),
+    tuple(f"tests/chain/test_{name}.py" for name in ("audit", "observability", "readme", "replay", "resting")),
+    ("tests/chain/mutex",),
+    ("tests/chain/virtualization", "tests/chain/cpu_labels"),
+    ("tests/chain",),
+    ("tests/functions/maintenance",),
+    ("tests/functions",),
+    ("tests/console/web",),
+    ("tests/localcluster",),
+    ("tests/manifests",),
+    ("tests/eventing/local",),
+    ("tests/eventing",),
+    ("tests/console",),
+    ("tests/kube", "tests/func"),
+    ("tests",),
+)
+"""Groups of tests. A test belongs to the group that names its file or else the nearest parent directory.
+
+A name with the test's engine takes precedence over the same name without it.
+"""
+
+
+def group_of(test: str) -> int:
+    """Return the index in `GROUPS` of a test id; its path is relative to the repository's root."""
+    name, _, parameters = test.partition("::")
+    engine = next((engine for engine in ENGINES if engine in parameters.partition("[")[2]), "")
+    above = (name, *map(str, Path(name).parents))
+    named = [each + suffix for each in above for suffix in ((f"[{engine}]", "") if engine else ("",))]
+    return next(number for each in named for number, names in enumerate(GROUPS) if each in names)
+
+
+class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """A scheduler that assigns each group as a whole to the first free worker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        """Return the group of a test as its scope."""
+        return str(group_of(nodeid))
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """Assign the next group to a worker that has at most one test left.
+
+        The base class does so at two tests left. A worker would then reserve more small groups at the end than it has
+        time for, while other workers are idle.
+        """
+        if self.workqueue and self._pending_of(self.assigned_work[node]) > 1:
+            return
+        super()._reschedule(node)
+
+
+class Machine:
+    """A lock across processes that many tests hold together, or one test alone.
+
+    Args:
+        folder: A directory that all workers of this work tree share.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._door, self._room = folder / "door", folder / "room"
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Hold the lock together with others; wait while a test holds or requests it exclusively."""
+        with self._entered(fcntl.LOCK_SH):
+            yield
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the lock exclusively, after all other holders have released it."""
+        with self._entered(fcntl.LOCK_EX):
+            yield
+
+    @contextmanager
+    def _entered(self, kind: int) -> Iterator[None]:
+        """Acquire the lock. A waiting process holds the gate file, so that a later one cannot overtake it."""
+        with self._room.open("w") as room:
+            with self._door.open("w") as door:
+                fcntl.flock(door, fcntl.LOCK_EX)
+                fcntl.flock(room, kind)
+            yield

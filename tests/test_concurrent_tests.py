@@ -1,0 +1,49 @@
+"""Tests marked `abreast` run concurrently, and each has its own result."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.sources import ROOT
+
+TESTS = """
+import threading
+import pytest
+
+together = threading.Barrier(3)
+
+@pytest.fixture(scope="module")
+def shared():
+    return 7
+
+@pytest.mark.abreast
+@pytest.mark.parametrize("number", [7, 8])
+def test_compares(shared, number):
+    together.wait(20)
+    assert shared == number
+
+@pytest.mark.abreast
+def test_takes_nothing():
+    together.wait(20)
+
+def test_is_apart():
+    assert together.n_waiting == 0
+"""
+
+
+def test_those_of_a_file_meet_and_the_one_that_fails_is_named(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("from tests.concurrent_tests import pytest_pyfunc_call\n")
+    (tmp_path / "test_meeting.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    abreast\n")
+
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert "test_meeting.py::test_compares[8]" in done.stdout
+    assert "1 failed, 3 passed" in done.stdout
