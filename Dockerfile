@@ -1,22 +1,22 @@
-# One image for every function, PodSource and the console; FUNCTION and the command tell them apart.
-# Debian or alike, with Python 3.10 or later and its venv.
+# One image for all functions, PodSource and the console; FUNCTION and the command select the program.
+# BASE must be Debian or similar, with Python 3.10 or later and its module venv.
 ARG BASE=python:3.13-slim
 
 FROM ${BASE} AS build
-# More that pip shall install, such as what spans take (docs/observability.md).
+# Additional packages for pip, for example those of tracing (docs/observability.md).
 ARG EXTRA=""
 COPY requirements.txt /
-# pip stays here: it has an environment of its own.
+# pip has its own environment, which is not copied into the image.
 RUN python3 -m venv /tools && python3 -m venv --without-pip /venv && /tools/bin/pip --python /venv/bin/python install --no-cache-dir --no-compile --requirement /requirements.txt 'psycopg[binary]>=3.3,<4' $EXTRA
 
 FROM build AS trimmed
-# Typed clients and their models, of which nothing is imported, are half of all libraries; tests are run where a library is
-# made. All else is compiled here, since nobody may write beside it later: in a fixed order, and by what is in a file and
-# not by its date, so that it is the same layer each time.
+# Removes the generated clients and models, which nothing imports and which are half of all libraries, and the libraries'
+# tests. The rest is compiled here, since the product's user cannot write there. The fixed hash seed and the hash-based
+# bytecode make the layer reproducible.
 ENV PYTHONHASHSEED=0
 RUN /tools/bin/pip --python /venv/bin/python uninstall --yes pydantic pydantic-core && cd /venv/lib/python3*/site-packages && rm -r kubernetes/client kubernetes/aio/client/api */tests sqlalchemy/testing && find kubernetes/aio/client/models -name '[a-z]*.py' -delete && /venv/bin/python -m compileall -q --invalidation-mode unchecked-hash .
 
-# What is in it, as CycloneDX has it: `make image` writes this beside the image.
+# The SBOM in CycloneDX format, which `make image` also writes.
 FROM trimmed AS described
 RUN /tools/bin/pip install --no-cache-dir 'cyclonedx-bom>=7,<8' && /tools/bin/cyclonedx-py environment --output-reproducible --output-file /sbom.json /venv/bin/python
 FROM scratch AS sbom
@@ -33,11 +33,11 @@ COPY functions functions
 COPY eventing eventing
 COPY kube kube
 COPY console console
-# Sources that were cloned under a strict umask may be their owner's alone; the compiled ones have their modes.
+# With a strict umask, only the owner can read the cloned sources; compiled files have the modes of their sources.
 RUN PYTHONHASHSEED=0 /venv/bin/python -m compileall -q --invalidation-mode unchecked-hash functions eventing kube console && find . ! -perm -a=r -exec chmod a+rX {} +
-# Few of a function's threads allocate at once; in an arena each would have a peak of its own.
+# Few of a function's threads allocate concurrently; with an arena each, every thread would have its own memory peak.
 ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 MALLOC_ARENA_MAX=2
-# A number, so that Kubernetes can tell that it is not root.
+# A numeric id, so that Kubernetes can verify that it is not root (runAsNonRoot).
 USER 65532:65532
 EXPOSE 8080
 CMD ["gunicorn", "-c", "functions/gunicorn.conf.py", "functions.app:create_app()"]

@@ -1,10 +1,10 @@
-# Everything a person does here. The servers are built once, into ~/.cache/nodemaintenance.
+# All commands of this project. The servers are built once, into ~/.cache/nodemaintenance.
 
 NODES ?= 3
 CONTROL_PLANES ?= 0
 DELIVERY ?= local
-WINGS ?= maintenance,admission,certificates
-ACTORS ?= off
+COMPONENTS ?= maintenance,admission,certificates
+SIMULATORS ?= off
 REAL ?= 0
 ARGS ?=
 WORKERS ?= 3
@@ -21,7 +21,7 @@ ADD ?=
 VERSION ?=
 TRIES ?= 10000
 SECONDS ?=
-WING ?= maintenance
+COMPONENT ?= maintenance
 RUNS ?= 1
 SEED ?= 1
 MODULES ?=
@@ -31,25 +31,25 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
-# One more than the two cores that most machines of a CI have: with two workers these rest for a third of the time, with
-# many functions miss their deadlines. tests/scheduling.py says who runs what.
+# One worker more than the two cores of most CI machines: two workers leave the cores idle for a third of the time, and
+# with many workers, functions miss their deadlines. tests/scheduling.py assigns the tests to the workers.
 SHARED = -n $(WORKERS) --no-loadscope-reorder
 TEST_ALL := not e2e and not real and not installs
-# Every rule and every step, without slow tests; nor who proves what, for which all are collected.
+# All rules and steps, without slow tests, and without the checks of docs/requirements.md, which collect all tests.
 CHECKED := tests/kube tests/functions tests/console/operations tests/console/terminal tests/eventing/replay \
 	$(filter-out %_requirements.py,$(wildcard tests/eventing/test_*.py tests/test_*.py)) --ignore=tests/kube/client \
 	$(addprefix --ignore=tests/functions/maintenance/test_,states.py lost_lease.py)
-# What was installed for another Python, which a new release of the system has put below it, is none of its own.
+# An upgrade of the system's Python leaves .venv without pip: remove the stamp, so that .venv is created again.
 $(shell [ ! -e $(STAMP) ] || $(BIN)/python -c 'import pip' 2> /dev/null || rm -f $(STAMP) 2> /dev/null)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install
 LOCK := requirements-dev.lock
-# uv sets up .venv in seconds, if it is on the PATH; UV= uses pip all the same.
+# uv, if it is on the PATH, creates .venv in seconds; UV= selects pip.
 UV := $(shell command -v uv 2> /dev/null)
 
 export PYTHONUNBUFFERED := 1
-# What is shown has bars and arrows, and is UTF-8 on a terminal of Latin-1, too.
+# The output has bars and arrows, which are UTF-8 even in a Latin-1 locale.
 export PYTHONUTF8 := 1
-# Hundreds of processes import the same modules; without compiled ones kept, each compiles them anew, the tests most of all.
+# Hundreds of processes import the same modules; without cached bytecode, each process would compile them again.
 unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -61,125 +61,125 @@ help: ## show this list
 	@echo 'usage: make TARGET [NAME=VALUE ...]'
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  \1@\2/p' $(MAKEFILE_LIST) | awk -F@ '{ printf "%-18s %s\n", $$1, $$2 }'
 
-demo: $(STAMP) ## drain a node of a cluster made for it, and watch
+demo: $(STAMP) ## drain a node of a temporary cluster, and watch
 	@$(BIN)/python -m localcluster.demo $(ARGS)
 
-demo-mutex: $(STAMP) ## upgrade four workers of an OpenShift that is played, one by one with Jobs, and watch
+demo-mutex: $(STAMP) ## upgrade four workers of a simulated OpenShift, one by one with Jobs, and watch
 	@$(BIN)/python -m localcluster.demo.upgrade $(ARGS)
 
-demo-vm: $(STAMP) ## drain a node with virtual machines of each kind on a KubeVirt that is played, relabel CPUs, and watch
+demo-vm: $(STAMP) ## drain a node with one virtual machine of each kind on a simulated KubeVirt, change CPU labels, and watch
 	@$(BIN)/python -m localcluster.demo.vm $(ARGS)
 
-demo-real: $(STAMP) ## drain the node on which the product runs, as pods of two real nodes; as root
+demo-real: $(STAMP) ## drain the node on which the product runs, as pods on two real nodes; requires root
 	@$(BIN)/python -m localcluster.demo.real_nodes $(ARGS)
 
-# What a target needs is built before its first test: pytest would hide the progress, and a compiler takes both cores.
-test: $(STAMP) ## run the tests, WORKERS=3 side by side (0: one by one); ARGS="-k cordon" goes to pytest
+# The programs of a target are built before its first test: pytest would hide the progress, and a compiler uses all cores.
+test: $(STAMP) ## run the tests with WORKERS=3 concurrent workers (0: one by one); ARGS="-k cordon" passes options to pytest
 	@$(BIN)/python -m tests.dependencies test
 	@$(BIN)/python -m pytest $(SHARED) $(ARGS)
 
-test-all: $(STAMP) ## run these and the long ones: kills, crowds, a thousand nodes, generated faults, measured times, KubeVirt's own controllers
+test-all: $(STAMP) ## run the tests, and long tests: crashes, a thousand nodes, generated faults, measured times, KubeVirt's own controllers
 	@$(BIN)/python -m tests.dependencies test-all
 	@$(BIN)/python -m pytest $(SHARED) -m '$(TEST_ALL)' $(ARGS)
 
-check: $(STAMP) ## check style, types, rules and functions, without faults and crowds: the inner loop, about a minute
+check: $(STAMP) ## check style, types, rules and steps in about a minute, without crashes and large clusters
 	@$(BIN)/python -m localcluster build
 	@$(MAKE) --no-print-directory --jobs 2 lint checked
 
-# Beside the linters, whose types take one core for half of the time: nothing is measured meanwhile.
+# Runs concurrently with the linters, which occupy one core, so no test here measures time.
 checked: $(STAMP)
 	@$(BIN)/python -m pytest $(SHARED) $(CHECKED) $(ARGS)
 
-# Each worker has a network of its own: Knative's data plane listens where there is room for one.
-e2e: $(STAMP) ## run the tests on real brokers, and those of size; ARGS="-k faults" goes to pytest
+# Each worker has its own network namespace, because Knative's data plane has fixed ports.
+e2e: $(STAMP) ## run the tests on real brokers, and large scenarios; ARGS="-k faults" passes options to pytest
 	@$(BIN)/python -m tests.dependencies e2e
 	@$(BIN)/python -m tests.network_namespace $(APART) --no-loadscope-reorder -m e2e -rP $(ARGS)
 
-# The tests of what is left on the machine run alone.
-e2e-real: $(STAMP) ## build the image on a Debian that is fetched once, run the product as pods of real nodes, and drain these; as root
+# The tests of leftovers on the host run alone.
+e2e-real: $(STAMP) ## build the image on a Debian base, run the product as pods on real nodes, and drain them; requires root
 	@$(BIN)/python -m tests.dependencies e2e-real
 	@$(BIN)/python -m pytest -m real -rP tests/real/test_leftovers.py $(ARGS)
 	@$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m real -rP tests/real --ignore tests/real/test_leftovers.py $(ARGS)
 
-# Not in .ci/run, which has its time: 28 dispatchers of RabbitMQ beside all else take two cores some minutes.
-e2e-installs: $(STAMP) ## install on real nodes what e2e-real leaves out: all optional components, one process for all, RabbitMQ; as root
+# Not in .ci/run, because of its duration: starting RabbitMQ's 28 dispatchers on two cores takes some minutes.
+e2e-installs: $(STAMP) ## install other configurations on real nodes: all optional components, one process for all functions, RabbitMQ; requires root
 	@$(BIN)/python -m tests.dependencies e2e-installs
 	@$(BIN)/python -m pytest -m installs -rP tests/real $(ARGS)
 
-fuzz: $(STAMP) ## send hostile requests to every door of a product at work; TRIES=10000 SEED=1
+fuzz: $(STAMP) ## send invalid and hostile requests to every endpoint of the running product; TRIES=10000 SEED=1
 	@$(BIN)/python -m localcluster build
 	@$(BIN)/python -m tests.fuzz $(TRIES) $(SEED)
 
-# mypy first, then tests; AGAIN=1 goes on where it was ended, and judges anew what survived. The tool has a folder of its own:
-# what it brings renames processes, which hides what `make bench` reads of them.
-mutants: $(STAMP) ## change each line of the rules and of the steps, and list the changes that nothing notices; MODULES=kube AGAIN=1; more than an hour
+# Each mutant is checked by mypy, then by the tests. AGAIN=1 continues an interrupted run, and tests the surviving mutants
+# again. The tool has its own directory: a dependency of it renames processes, which would break `make bench`.
+mutants: $(STAMP) ## mutate each line of the rules and steps, and list the mutants that no test detects; MODULES=kube AGAIN=1; more than an hour
 	@$(PIP) --quiet --upgrade --target $(VENV)/mutmut 'mutmut>=3.8,<4'
 	@$(BIN)/python -m localcluster build
 	@PYTHONPATH='$(CURDIR)/$(VENV)/mutmut' nice -n 10 $(BIN)/python -m tests.mutation $(if $(AGAIN),--again) $(MODULES)
 
-screenshots: $(STAMP) ## make the pictures of the console in docs/screenshots anew
+screenshots: $(STAMP) ## update the console's screenshots in docs/screenshots
 	@$(BIN)/python -m localcluster build
 	@SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest -m '$(TEST_ALL)' tests/console/web/test_display_modes.py tests/console/web/test_upgrades.py tests/console/web/test_virtual_machines.py
 
-requirements: $(STAMP) ## write docs/requirements.md anew: which tests prove what
+requirements: $(STAMP) ## update docs/requirements.md, which lists the tests of each requirement
 	@page=$$($(BIN)/python -m tests.proofs) && printf '%s\n' "$$page" > docs/requirements.md
 
-up: $(STAMP) ## start a cluster with the product on it; NODES=3 CONTROL_PLANES=0 (so many of them) DELIVERY=local, knative or rabbitmq WINGS=maintenance,admission,certificates (beside mutex, virtualization, cpu-labels) ACTORS=on plays OpenShift for mutex, KubeVirt for virtualization; ACTORS=kubevirt runs KubeVirt itself, with its nodes played; REAL=2 (as root) adds so many nodes that run containers
-	@$(BIN)/python -m localcluster up --nodes $(NODES) --control-planes $(CONTROL_PLANES) --delivery $(DELIVERY) --wings '$(WINGS)' --actors $(ACTORS) --real $(REAL)
+up: $(STAMP) ## start a cluster with the product; NODES=3, of which CONTROL_PLANES=0 are control-plane nodes; DELIVERY=local, knative or rabbitmq; COMPONENTS=maintenance,admission,certificates (also: mutex, virtualization, cpu-labels); SIMULATORS=on simulates OpenShift (for mutex) and KubeVirt (for virtualization), SIMULATORS=kubevirt runs KubeVirt's own control plane and simulates its nodes; REAL=2 adds two real nodes, which run containers (requires root)
+	@$(BIN)/python -m localcluster up --nodes $(NODES) --control-planes $(CONTROL_PLANES) --delivery $(DELIVERY) --components '$(COMPONENTS)' --simulators $(SIMULATORS) --real $(REAL)
 
-# For these three nothing is set up first: what is up was started by what is there, and what `env` prints is evaluated.
-# A cluster is up without its environment, too, so that any Python will do.
-LOOK = python=$(BIN)/python; $$python -c '' > /dev/null 2>&1 || python=$(PYTHON); $$python -m localcluster.up
+# These three targets set up nothing: the shell evaluates the output of `env`, and a cluster may outlive .venv, so any
+# Python must do.
+UP_COMMAND = python=$(BIN)/python; $$python -c '' > /dev/null 2>&1 || python=$(PYTHON); $$python -m localcluster.up
 
-env: ## print the export lines of the cluster that is up, quietly with make -s, for eval
-	@$(LOOK) env
+env: ## print the running cluster's export lines; use: eval "$(make -s env)"
+	@$(UP_COMMAND) env
 
-down: ## end what `make up` started
-	@$(LOOK) down
+down: ## stop the cluster that `make up` started
+	@$(UP_COMMAND) down
 
-status: ## show the processes of what is up: state, restarts, why each ended last
-	@$(LOOK) status
+status: ## show the running cluster's processes: state, restarts and reason of the last exit
+	@$(UP_COMMAND) status
 
-deploy: $(STAMP) ## install on the cluster of your kubeconfig; OVERLAY=mine, a folder of yours over one of manifests/overlays, which names the image
+deploy: $(STAMP) ## install an overlay on the cluster of your kubeconfig; OVERLAY=mine is the directory of your own overlay, which extends one of manifests/overlays and names the image
 	@$(BIN)/python -m localcluster.deploy '$(OVERLAY)'
 
-cluster-functest: $(STAMP) ## try what is installed on the cluster of your kubeconfig; NODE=name is drained and given back
+cluster-functest: $(STAMP) ## test the installed product on the cluster of your kubeconfig: drain NODE=name, then restore it
 	@$(BIN)/python -m tests.functest $(NODE)
 
-# The first of these that works here. FLAGS go to its build, as --network host; BASE is what the image stands on.
+# The first engine that works on this host. FLAGS are flags of its build, such as --network host; BASE is the base image.
 ENGINE = $(eval ENGINE := $$(shell for engine in podman docker buildah; do $$$$engine info > /dev/null 2>&1 && { echo $$$$engine; break; }; done))$(ENGINE)
 FLAGS ?=
 BASE ?= python:3.13-slim
 REVISION = $(shell git rev-parse HEAD 2> /dev/null || echo unknown)
-# The commit's date: the same sources and libraries give the same layers.
+# The commit's date is the layers' timestamp, so that the same sources and libraries produce the same layers.
 DATED = $(if $(filter docker,$(ENGINE)),,--layers --timestamp $(shell git log -1 --format=%ct 2> /dev/null || echo 0))
 BUILD_IMAGE = $(ENGINE) build --file Dockerfile --build-arg BASE=$(BASE) --build-arg VERSION=$(or $(VERSION),unreleased) --build-arg REVISION=$(REVISION) $(strip $(DATED) $(FLAGS))
 
-image: ## build the image with podman, docker or buildah, and build/sbom.json, a list of what is in it; IMAGE=nodemaintenance VERSION=1.2.3 BASE=python:3.13-slim FLAGS="--network host"
-	@[ -n '$(ENGINE)' ] || { echo 'error: none of podman, docker and buildah is there, or works, to build an image with' >&2; exit 1; }
+image: ## build the image with podman, docker or buildah, and its SBOM build/sbom.json; IMAGE=nodemaintenance VERSION=1.2.3 BASE=python:3.13-slim FLAGS="--network host"
+	@[ -n '$(ENGINE)' ] || { echo 'error: cannot build an image: no working podman, docker or buildah found: install one of them' >&2; exit 1; }
 	@$(BUILD_IMAGE) --tag $(or $(IMAGE),nodemaintenance):$(if $(VERSION),v$(VERSION),latest) .
 	@mkdir -p build
 	@$(BUILD_IMAGE) --target sbom --output type=local,dest=build .
 
-# IMAGE is the name with its registry, VERSION=1.2.3 becomes the tag v1.2.3.
+# IMAGE is the name with the registry; VERSION=1.2.3 becomes the tag v1.2.3.
 container-build container-push:
-	@[ -n '$(IMAGE)' ] && [ -n '$(VERSION)' ] || { echo 'error: say what to make: make $@ IMAGE=registry.example/nodemaintenance VERSION=1.2.3' >&2; exit 1; }
+	@[ -n '$(IMAGE)' ] && [ -n '$(VERSION)' ] || { echo 'error: IMAGE and VERSION are required: make $@ IMAGE=registry.example/nodemaintenance VERSION=1.2.3' >&2; exit 1; }
 	@$(if $(filter %build,$@),$(MAKE) --no-print-directory image)
-	@[ -n '$(ENGINE)' ] || { echo 'error: none of podman, docker and buildah is there, or works, to push an image with' >&2; exit 1; }
+	@[ -n '$(ENGINE)' ] || { echo 'error: cannot push an image: no working podman, docker or buildah found: install one of them' >&2; exit 1; }
 	@$(if $(filter %push,$@),$(ENGINE) push $(IMAGE):v$(VERSION))
 
 container-build-and-push-community:
 	@$(MAKE) --no-print-directory container-build
 	@$(MAKE) --no-print-directory container-push
 
-# OPERATOR and OPERATOR_CRD reach it by the environment, where no quotes get in the way.
-bench: $(STAMP) ## compare with kubectl drain and a floor; ENGINES=local,knative,rabbitmq CASES="10 pods" ROUNDS=5 QUICK=1 FULL=1 ADD=1; OPERATOR=program OPERATOR_CRD=file adds one
+# OPERATOR and OPERATOR_CRD are passed through the environment, so that they need no quoting.
+bench: $(STAMP) ## compare drains with kubectl drain and with the fastest possible way; ENGINES=local,knative,rabbitmq CASES="10 pods" ROUNDS=5 QUICK=1 FULL=1 ADD=1; OPERATOR=program OPERATOR_CRD=file adds another operator
 	@$(BIN)/python -m bench --engines $(ENGINES) --cases '$(CASES)' --rounds $(ROUNDS) $(if $(QUICK),--quick) $(if $(FULL),--full) $(if $(ADD),--add)
 
-chaos: $(STAMP) ## do mischief to twenty nodes and judge all that happens; SEED=1 SECONDS=300 ENGINES=local,knative,rabbitmq; WING=mutex SEED=1 RUNS=50 upgrades them instead
-	@$(BIN)/python -m chaos --engines $(ENGINES) --wing $(WING) --seed $(SEED) --runs $(RUNS) $(if $(SECONDS),--seconds $(SECONDS))
+chaos: $(STAMP) ## inject faults during drains of twenty nodes, and check invariants; SEED=1 SECONDS=300 ENGINES=local,knative,rabbitmq; COMPONENT=mutex SEED=1 RUNS=50 upgrades the nodes instead
+	@$(BIN)/python -m chaos --engines $(ENGINES) --component $(COMPONENT) --seed $(SEED) --runs $(RUNS) $(if $(SECONDS),--seconds $(SECONDS))
 
-performance: $(STAMP) ## write docs/performance.md anew, of what make bench measured last; `make bench performance` does both
+performance: $(STAMP) ## update docs/performance.md from the latest results of `make bench`
 	@$(BIN)/python -m bench.page
 
 lint: $(STAMP) ## check style and types
@@ -187,21 +187,21 @@ lint: $(STAMP) ## check style and types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-build: $(STAMP) ## build the servers now, not at the first use
+build: $(STAMP) ## build the servers now instead of at their first use
 	@$(BIN)/python -m localcluster build
 
-clean: ## end the cluster and remove what was made in this folder
-	@$(LOOK) down
+clean: ## stop the cluster and remove all generated files in this directory
+	@$(UP_COMMAND) down
 	@rm -rf $(VENV) .cluster build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
-	@echo "the built servers stay in $${XDG_CACHE_HOME:-$$HOME/.cache}/nodemaintenance; remove that folder to have them built again"
+	@echo "the built servers stay in $${XDG_CACHE_HOME:-$$HOME/.cache}/nodemaintenance: remove that directory to build them again"
 
-# A venv that works stays: it is on the PATH, so $(PYTHON) is its own by now, and a program at work is not written anew.
-# --no-deps skips resolving: the lock file is complete. The build of this project uses the setuptools of the lock file.
+# A working venv is kept: it is on the PATH, so $(PYTHON) may be its own Python, and its programs may be running. --no-deps
+# skips resolving, since the lock file is complete. This project is built with the setuptools of the lock file.
 $(STAMP): $(LOCK) pyproject.toml | needs
 	@echo 'setting up $(VENV): $(if $(UV),uv,pip) installs the packages of $(LOCK)$(if $(UV),, (about a minute))'
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || { $(NEW_VENV); }
-	@{ $(INSTALL_LOCK) && $(INSTALL_PROJECT); } || { echo 'error: $(VENV) is not set up, the reason is above: if the package index cannot be reached, connect to the network or set $(if $(UV),UV_DEFAULT_INDEX,PIP_INDEX_URL) to a mirror, then run make again' >&2; exit 1; }
+	@{ $(INSTALL_LOCK) && $(INSTALL_PROJECT); } || { echo 'error: cannot set up $(VENV), see the error above: if the package index is unreachable, connect to the network or set $(if $(UV),UV_DEFAULT_INDEX,PIP_INDEX_URL) to a mirror, then run make again' >&2; exit 1; }
 	@touch $@
 
 ifdef UV
@@ -214,13 +214,13 @@ INSTALL_LOCK = $(PIP) --quiet --no-deps --require-hashes --requirement $(LOCK)
 INSTALL_PROJECT = $(PIP) --quiet --no-deps --no-build-isolation --editable .
 endif
 
-# Versions stay as they are where the requirements allow them. Without annotations and header, which name paths and options.
-lock: ## pin the packages of requirements-dev.txt in requirements-dev.lock, with hashes; ARGS=--upgrade takes the newest versions
-	@[ -n '$(UV)' ] || { echo 'error: uv is needed to write $(LOCK): install it (pipx install uv), then run make lock again' >&2; exit 1; }
+# Keeps the pinned versions that the requirements still allow. Annotations and header would contain paths and options.
+lock: ## pin the packages of requirements-dev.txt in requirements-dev.lock, with hashes; ARGS=--upgrade selects the newest versions
+	@[ -n '$(UV)' ] || { echo 'error: uv is required to write $(LOCK): install it (pipx install uv), then run make lock again' >&2; exit 1; }
 	@$(UV) pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate --no-header --output-file $(LOCK) requirements-dev.txt $(ARGS) > /dev/null
 
-# Comes first, whatever the targets are: programs of the distribution are installed, or all that is missing is said.
+# Runs before every target: installs the missing packages of the distribution, or lists them.
 needs:
-	@command -v $(PYTHON) >/dev/null || { echo 'error: Python 3.10 or newer is needed: install it, or give its path: make PYTHON=/path/to/python3' >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "error: Python 3.10 or newer is needed, $(PYTHON) is older: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo 'error: Python 3.10 or newer is required: install it, or set its path: make PYTHON=/path/to/python3' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "error: Python 3.10 or newer is required, but $(PYTHON) is older: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -m localcluster.programs.packages --delivery $(DELIVERY) --real '$(REAL)' --engines '$(ENGINES)' $(MAKECMDGOALS)

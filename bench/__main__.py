@@ -22,148 +22,210 @@ from pathlib import Path
 import click
 
 from bench import peer_operator, results
-from bench.cases import FULL, QUICK, USUAL, Case, Measured, Observation, chosen, clusters
-from bench.costs import Meter
-from bench.evict_processes import evictors
+from bench.background_writer import run_writer
+from bench.cases import FULL, QUICK, USUAL, AnyCase, DrainCase, Observation, group_by_cluster_size, select_cases
+from bench.costs import CostMeter
+from bench.drainers import Drainer, FloorDrainer, KubectlDrainer, ProductDrainer
+from bench.evict_processes import run_evict_processes
 from bench.findings import Finding
-from bench.background_writer import writing
-from bench.workload import Load
 from bench.observations.idle import observe
-from bench.peer_operator import Operator
 from bench.page import tables
+from bench.peer_operator import Operator
 from bench.results import Failure, Results, Round
-from bench.rig import Rig, up
-from bench.drainers import Floor, Kubectl, Ours, Way
+from bench.rig import Rig, start_rig
+from bench.workload import Workload
 from kube.client.api_errors import ApiError
 from localcluster import delivery_engines
 from localcluster.errors import LocalClusterError
 
-RESULTS = Path(__file__).parent / "results.json"
-TROUBLE = (TimeoutError, asyncio.TimeoutError, ApiError, RuntimeError, subprocess.SubprocessError, LocalClusterError)
+RESULTS_FILE = Path(__file__).parent / "results.json"
+MEASUREMENT_ERRORS = (
+    TimeoutError,
+    asyncio.TimeoutError,
+    ApiError,
+    RuntimeError,
+    subprocess.SubprocessError,
+    LocalClusterError,
+)
 """Errors of a case that does not finish or of a cluster that does not start; the other cases are still measured."""
 QUICK_ROUNDS = 3
 
 
 @click.command()
-@click.option("--engines", default="local", show_default=True, help="Of local, knative, rabbitmq; with commas.")
-@click.option("--cases", "words", default="", help="Words of the cases' names, with commas; all without.")
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Of every way, in turn.")
-@click.option("--quick", "subset", flag_value=QUICK, help="Two cases, three rounds.")
-@click.option("--full", "subset", flag_value=FULL, help="All cases, those of a thousand nodes, too.")
-@click.option("--add", is_flag=True, help="Keep what the file has of cases until they are measured.")
 @click.option(
-    "--results", "file", type=click.Path(path_type=Path), default=RESULTS, help="Where all rounds are written."
+    "--engines",
+    default="local",
+    show_default=True,
+    help="Comma-separated engines to measure on: local, knative, rabbitmq.",
 )
-@click.option("--operator", "line", envvar="OPERATOR", default="", help="A program that serves the same CRD.")
-@click.option("--operator-crd", "crd", envvar="OPERATOR_CRD", default="", help="The file with its CRD.")
-def main(engines: str, words: str, rounds: int, subset: str | None, add: bool, file: Path, line: str, crd: str) -> None:
+@click.option(
+    "--cases",
+    "case_names",
+    default="",
+    help="Comma-separated names of cases, or words in them; default: all cases of the subset.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Rounds of each case; in a round, all drainers run in turn.",
+)
+@click.option("--quick", "subset", flag_value=QUICK, help="Measure two cases, with three rounds each.")
+@click.option("--full", "subset", flag_value=FULL, help="Measure all cases, including those with 1000 nodes.")
+@click.option("--add", is_flag=True, help="Keep earlier results of each case until the case is measured again.")
+@click.option(
+    "--results",
+    "results_file",
+    type=click.Path(path_type=Path),
+    default=RESULTS_FILE,
+    help="File to write all rounds to.",
+)
+@click.option(
+    "--operator",
+    "operator_command",
+    envvar="OPERATOR",
+    default="",
+    help="Command of another operator that serves the same CRD.",
+)
+@click.option("--operator-crd", envvar="OPERATOR_CRD", default="", help="File with that operator's CRD.")
+def main(
+    engines: str,
+    case_names: str,
+    rounds: int,
+    subset: str | None,
+    add: bool,
+    results_file: Path,
+    operator_command: str,
+    operator_crd: str,
+) -> None:
     """Run the measurements, print tables, and write every round to a file."""
-    subset, other = subset or USUAL, peer_operator.named(line, crd)
+    subset, other_operator = subset or USUAL, peer_operator.parse_operator(operator_command, operator_crd)
     try:
-        cases = chosen(words, subset)
+        cases = select_cases(case_names, subset)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    wanted = [engine.strip() for engine in engines.split(",")]
-    for engine in wanted:
-        delivery_engines.named(engine).check()  # reports missing programs before the first round
-    kept = results.read(file) if add and file.exists() else Results()
-    found, failed = kept.continued(results.machine()), False
-    for engine in wanted:
-        delivery_engines.named(engine).build()
-        with closing(_measured(engine, cases, QUICK_ROUNDS if subset == QUICK else rounds, other)) as measured:
-            for each in measured:
-                say(each.line)
-                found.add(each)
-                failed = failed or isinstance(each, Failure)
-                results.write(file, found)  # written after each one, since the next may fail
-    print(tables.everything(found.ordered()))
-    if failed:
+    engine_names = [engine.strip() for engine in engines.split(",")]
+    for engine in engine_names:
+        delivery_engines.get_engine(engine).check()  # reports missing programs before the first round
+    earlier = results.read_results(results_file) if add and results_file.exists() else Results()
+    run_results, has_failed = earlier.continue_run(results.describe_host()), False
+    for engine in engine_names:
+        delivery_engines.get_engine(engine).build()
+        with closing(
+            _measure_cases(engine, cases, QUICK_ROUNDS if subset == QUICK else rounds, other_operator)
+        ) as measurements:
+            for measurement in measurements:
+                print_progress(measurement.line)
+                run_results.add(measurement)
+                has_failed = has_failed or isinstance(measurement, Failure)
+                results.write_results(results_file, run_results)  # after each one, since the next may fail
+    print(tables.render_all(run_results.sort()))
+    if has_failed:
         raise SystemExit(1)
 
 
-def _measured(
-    engine: str, cases: Sequence[Measured], rounds: int, other: Operator | None
+def _measure_cases(
+    engine: str, cases: Sequence[AnyCase], rounds: int, other_operator: Operator | None
 ) -> Generator[Round | Finding | Failure, None, None]:
     """Yield the measurements of every case, on clusters of this engine; after a failure, continue on a new cluster."""
-    for nodes, found in clusters(cases, engine).items():
-        left = list(found)
-        while left:
+    for nodes, cluster_cases in group_by_cluster_size(cases, engine).items():
+        remaining = list(cluster_cases)
+        while remaining:
             try:
-                yield from _on_a_cluster(engine, nodes, left, rounds, other)
-            except TROUBLE as error:
-                yield Failure(engine, left.pop(0).name, said(error))
+                yield from _measure_on_cluster(engine, nodes, remaining, rounds, other_operator)
+            except MEASUREMENT_ERRORS as error:
+                yield Failure(engine, remaining.pop(0).name, format_error(error))
 
 
-def _on_a_cluster(
-    engine: str, nodes: int, left: list[Measured], rounds: int, other: Operator | None
+def _measure_on_cluster(
+    engine: str, nodes: int, remaining: list[AnyCase], rounds: int, other_operator: Operator | None
 ) -> Generator[Round | Finding, None, None]:
     """Yield the measurements of the remaining cases on one cluster, and of the other operator on a second one.
 
-    Each case is removed from `left` when it is done.
+    Each case is removed from `remaining` when it is done.
     """
-    upgrades = any(isinstance(case, Observation) and case.upgrades for case in left)
-    meets = any(isinstance(case, Case) and case.compares(peer_operator.Served.name) for case in left)
+    needs_mutex = any(isinstance(case, Observation) and case.with_mutex for case in remaining)
+    needs_operator = any(
+        isinstance(case, DrainCase) and case.includes_drainer(peer_operator.OperatorDrainer.name) for case in remaining
+    )
     with (
-        tempfile.TemporaryDirectory(prefix="nodemaintenance-bench-") as folder,
-        peer_operator.up(other if meets else None, engine, nodes, Path(folder) / "operator") as others,
-        up(engine, nodes, Path(folder) / "up", upgrades=upgrades) as rig,
+        tempfile.TemporaryDirectory(prefix="nodemaintenance-bench-") as directory,
+        peer_operator.start_operator(
+            other_operator if needs_operator else None, engine, nodes, Path(directory) / "operator"
+        ) as operator_drainers,
+        start_rig(engine, nodes, Path(directory) / "up", with_mutex=needs_mutex) as rig,
     ):
-        door, watching = rig.cluster, rig.watching
-        ways: tuple[Way, ...] = (Ours(door, watching), Kubectl(rig.kubeconfig, watching), Floor(door, watching))
-        everywhere = [*((rig, way) for way in ways), *others]
-        while left:
-            case = left[0]
-            say(f"{engine}: {case.name}")
-            if isinstance(case, Case):
-                yield from _drains(rig, case, min(rounds, case.rounds or rounds), everywhere)
+        drainers: tuple[Drainer, ...] = (
+            ProductDrainer(rig.client, rig.observer),
+            KubectlDrainer(rig.kubeconfig, rig.observer),
+            FloorDrainer(rig.client, rig.observer),
+        )
+        contenders = [*((rig, drainer) for drainer in drainers), *operator_drainers]
+        while remaining:
+            case = remaining[0]
+            print_progress(f"{engine}: {case.name}")
+            if isinstance(case, DrainCase):
+                yield from _run_rounds(rig, case, min(rounds, case.max_rounds or rounds), contenders)
             else:
                 yield from observe(rig, case)
-            left.pop(0)
+            remaining.pop(0)
 
 
-def _drains(rig: Rig, case: Case, rounds: int, everywhere: Sequence[tuple[Rig, Way]]) -> Generator[Round, None, None]:
+def _run_rounds(
+    rig: Rig, case: DrainCase, rounds: int, contenders: Sequence[tuple[Rig, Drainer]]
+) -> Generator[Round, None, None]:
     """Yield the rounds of a case; in each round all drainers take turns."""
-    compared = [(where, way) for where, way in everywhere if case.compares(way.name)]
-    with evictors(rig, case.evictors), writing(rig.kubeconfig, case.writes):
-        for number, (where, way) in itertools.product(range(rounds), compared):
-            yield _round(where, case, way, number)
+    compared = [(drainer_rig, drainer) for drainer_rig, drainer in contenders if case.includes_drainer(drainer.name)]
+    with run_evict_processes(rig, case.evict_processes), run_writer(rig.kubeconfig, case.writes_per_second):
+        for number, (drainer_rig, drainer) in itertools.product(range(rounds), compared):
+            yield _run_round(drainer_rig, case, drainer, number)
 
 
-def _round(rig: Rig, case: Case, way: Way, number: int) -> Round:
+def _run_round(rig: Rig, case: DrainCase, drainer: Drainer, number: int) -> Round:
     """Run one drain, from filling the nodes until they are schedulable again and empty."""
     nodes = [f"node-{number}" for number in range(1, case.nodes + 1)]
-    load = Load(rig.cluster, case, nodes, f"node-{case.nodes + 1}")
-    rig.watching.forget()
-    pods = load.fill()
-    meter = Meter(rig) if way.name == "ours" else None
-    started = time.monotonic()
-    done = way.drain(case, nodes, pods)
-    gone = rig.watching.last_gone({pod["metadata"]["name"] for pod in pods})
-    spent = asdict(meter.spent()) if meter else {}
-    asked = time.monotonic()
-    back = way.give_back(nodes)
-    load.clear()
-    return Round(rig.engine, case.name, way.name, number, done - started, done - gone, back - asked, spent)
+    workload = Workload(rig.client, case, nodes, f"node-{case.nodes + 1}")
+    rig.observer.reset()
+    pods = workload.deploy()
+    meter = CostMeter(rig) if drainer.name == "ours" else None
+    started_at = time.monotonic()
+    done_at = drainer.drain(case, nodes, pods)
+    gone_at = rig.observer.await_pods_gone({pod["metadata"]["name"] for pod in pods})
+    costs = asdict(meter.read_costs()) if meter else {}
+    restore_started_at = time.monotonic()
+    restored_at = drainer.uncordon_nodes(nodes)
+    workload.delete()
+    return Round(
+        rig.engine,
+        case.name,
+        drainer.name,
+        number,
+        done_at - started_at,
+        done_at - gone_at,
+        restored_at - restore_started_at,
+        costs,
+    )
 
 
-def said(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Return an error as one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     """Print a progress line."""
     print(text, file=sys.stderr, flush=True)
 
 
-def _end(number: int, frame: object) -> None:
+def _handle_sigterm(number: int, frame: object) -> None:
     """Exit on SIGTERM as on Ctrl-C, so that the clusters are stopped."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, _handle_sigterm)
     try:
         main()
     except (LocalClusterError, OSError) as error:

@@ -15,12 +15,12 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from localcluster.access import service_account
+from localcluster.access import make_username
 
-ACCOUNTS = service_account("")
+ACCOUNT_PREFIX = make_username("")
 """Prefix of the user names of the product's ServiceAccounts."""
 WATCH = "watch"
-ENDED, STARTED = "ResponseComplete", "ResponseStarted"
+RESPONSE_COMPLETE, RESPONSE_STARTED = "ResponseComplete", "ResponseStarted"
 
 
 @dataclass(frozen=True)
@@ -28,23 +28,23 @@ class Request:
     """One request.
 
     Attributes:
-        at: When the API server received it, in seconds since 1970.
+        received_at: When the API server received it, in seconds since 1970.
         account: The name of the ServiceAccount.
         verb, resource: For example `list` and `pods`; a subresource follows after a slash.
         namespace, name: Of the object; "" if there is none.
-        is_missing: Whether it was answered with 404.
+        is_not_found: Whether it was answered with 404.
     """
 
-    at: float
+    received_at: float
     account: str
     verb: str
     resource: str
     namespace: str = ""
     name: str = ""
-    is_missing: bool = False
+    is_not_found: bool = False
 
     @property
-    def what(self) -> str:
+    def operation(self) -> str:
         """Return verb and resource."""
         return f"{self.verb} {self.resource}"
 
@@ -60,31 +60,31 @@ class AuditLog:
         """Return the new requests in the order of their completion; a watch counts from the start of its response."""
         with self._file.open("rb") as log:
             log.seek(self._position)
-            whole, end, _ = log.read().rpartition(b"\n")
-        self._position += len(whole) + len(end)
-        return list(requests(whole.splitlines()))
+            complete_lines, newline, _ = log.read().rpartition(b"\n")
+        self._position += len(complete_lines) + len(newline)
+        return list(parse_requests(complete_lines.splitlines()))
 
 
-def requests(lines: Iterable[bytes]) -> Iterator[Request]:
+def parse_requests(lines: Iterable[bytes]) -> Iterator[Request]:
     """Yield the product's requests in lines of an audit log; the first line may be incomplete."""
     for line in lines:
-        if ACCOUNTS.encode() in line and line.startswith(b"{"):
+        if ACCOUNT_PREFIX.encode() in line and line.startswith(b"{"):
             entry = json.loads(line)
             account = entry["user"].get("username", "")
-            stage = STARTED if entry["verb"] == WATCH else ENDED
-            if account.startswith(ACCOUNTS) and entry["stage"] == stage:
-                yield _request(entry, account.removeprefix(ACCOUNTS))
+            stage = RESPONSE_STARTED if entry["verb"] == WATCH else RESPONSE_COMPLETE
+            if account.startswith(ACCOUNT_PREFIX) and entry["stage"] == stage:
+                yield _parse_request(entry, account.removeprefix(ACCOUNT_PREFIX))
 
 
-def _request(entry: Mapping[str, Any], account: str) -> Request:
-    about = entry.get("objectRef") or {"resource": entry["requestURI"].partition("?")[0]}
-    resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
-    moment = datetime.fromisoformat(entry["requestReceivedTimestamp"].replace("Z", "+00:00"))
-    where = (about.get("namespace", ""), about.get("name", ""))
+def _parse_request(entry: Mapping[str, Any], account: str) -> Request:
+    object_ref = entry.get("objectRef") or {"resource": entry["requestURI"].partition("?")[0]}
+    resource = "/".join(filter(None, (object_ref["resource"], object_ref.get("subresource"))))
+    received_at = datetime.fromisoformat(entry["requestReceivedTimestamp"].replace("Z", "+00:00"))
+    object_key = (object_ref.get("namespace", ""), object_ref.get("name", ""))
     is_missing = (entry.get("responseStatus") or {}).get("code") == HTTPStatus.NOT_FOUND
-    return Request(moment.timestamp(), account, entry["verb"], resource, *where, is_missing=is_missing)
+    return Request(received_at.timestamp(), account, entry["verb"], resource, *object_key, is_not_found=is_missing)
 
 
-def counted(found: Iterable[Request]) -> dict[str, float]:
+def count_requests(requests: Iterable[Request]) -> dict[str, float]:
     """Return the number of requests by verb and resource, without watches, which are long-running."""
-    return dict(Counter(request.what for request in found if request.verb != WATCH))
+    return dict(Counter(request.operation for request in requests if request.verb != WATCH))

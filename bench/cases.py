@@ -8,134 +8,140 @@ from dataclasses import dataclass
 QUICK, USUAL, FULL = "quick", "usual", "full"
 SUBSETS = (QUICK, USUAL, FULL)
 """Each subset includes all cases of the previous one."""
-ON_ONE_CLUSTER = ("ours", "kubectl drain", "floor")
+SAME_CLUSTER_DRAINERS = ("ours", "kubectl drain", "floor")
 """Drainers that share a cluster with the background writes; the other operator has a cluster of its own."""
-FLEET = 1000
+LARGE_CLUSTER_NODES = 1000
 """Nodes of the large cluster."""
 
 
 @dataclass(frozen=True)
-class Case:
+class DrainCase:
     """A workload to drain.
 
     Attributes:
         name: The name in the results.
         nodes: The number of nodes to drain concurrently.
         pods: The number of pods per node.
-        budget: `maxUnavailable` of the budget over a node's pods, which move to another node; 0 for bare pods.
-        termination: The seconds that a pod takes to terminate.
-        writes: The ConfigMaps per second that another client writes in the background.
-        evictors: The number of `evict` processes that share its events.
-        cluster: The number of nodes of the cluster; 0 for as many as the cases need.
-        ways: The names of the drainers to compare; all if empty.
+        max_unavailable: `maxUnavailable` of the budget over a node's pods, which move to another node; 0 for bare pods.
+        termination_seconds: The seconds that a pod takes to terminate.
+        writes_per_second: The ConfigMaps per second that another client writes in the background.
+        evict_processes: The number of `evict` processes that share its events.
+        cluster_nodes: The number of nodes of the cluster; 0 for as many as the cases need.
+        drainers: The names of the drainers to compare; all if empty.
         engines: The engines to measure on; all if empty.
-        rounds: The maximum number of rounds; 0 for no limit.
+        max_rounds: The maximum number of rounds; 0 for no limit.
         subset: The smallest subset that includes the case.
     """
 
     name: str
     nodes: int = 1
     pods: int = 10
-    budget: int = 0
-    termination: float = 0.0
-    writes: int = 0
-    evictors: int = 1
-    cluster: int = 0
-    ways: tuple[str, ...] = ()
+    max_unavailable: int = 0
+    termination_seconds: float = 0.0
+    writes_per_second: int = 0
+    evict_processes: int = 1
+    cluster_nodes: int = 0
+    drainers: tuple[str, ...] = ()
     engines: tuple[str, ...] = ()
-    rounds: int = 0
+    max_rounds: int = 0
     subset: str = FULL
 
-    def compares(self, way: str) -> bool:
+    def includes_drainer(self, drainer: str) -> bool:
         """Return whether this drainer is compared."""
-        return not self.ways or way in self.ways
+        return not self.drainers or drainer in self.drainers
 
 
 @dataclass(frozen=True)
 class Observation:
-    """A measurement of the product alone over a period of time; `resting` implements each.
+    """A measurement of the product alone over a period of time; `bench.observations` implements each.
 
     Attributes:
         name: The name in the results.
-        nodes: As in `Case`.
-        cluster: As in `Case`.
-        engines: As in `Case`.
-        subset: As in `Case`.
-        upgrades: Whether the upgrade mutex is installed, with fake OpenShift operators.
+        nodes: As in `DrainCase`.
+        cluster_nodes: As in `DrainCase`.
+        engines: As in `DrainCase`.
+        subset: As in `DrainCase`.
+        with_mutex: Whether the upgrade mutex is installed, with fake OpenShift operators.
     """
 
     name: str
     nodes: int = 1
-    cluster: int = 0
+    cluster_nodes: int = 0
     engines: tuple[str, ...] = ()
     subset: str = FULL
-    upgrades: bool = False
+    with_mutex: bool = False
 
 
-Measured = Case | Observation
-REST = Observation("nothing to do", subset=USUAL)
-RETURNING = Observation("5 pods that return", nodes=2)
-RESTING = Observation("500 maintenances that rest", cluster=FLEET)
-ASKED = Observation("50 creations a second at the door", nodes=2)
-ASKED_AMONG_MANY = Observation("50 creations a second at the door of 1000 nodes", cluster=FLEET)
-UPGRADE = Observation("an upgrade of 40 workers in 5 pools", cluster=40, upgrades=True)
-LARGE_UPGRADE = Observation("an upgrade of 200 workers in 5 pools", cluster=200, upgrades=True)
-TEN_BEHIND_BUDGET = Case("30 pods behind a budget of 10", pods=30, budget=10, subset=QUICK)
-LARGE = Case("100 nodes at once with 100 pods each", nodes=100, pods=100, ways=("ours",), engines=("local",), rounds=1)
-TWO_EVICTORS = Case(
-    f"{TEN_BEHIND_BUDGET.name} with two processes of evict",
+AnyCase = DrainCase | Observation
+IDLE = Observation("nothing to do", subset=USUAL)
+RECREATED_PODS = Observation("5 recreated pods", nodes=2)
+IDLE_MAINTENANCES = Observation("500 drained maintenances", cluster_nodes=LARGE_CLUSTER_NODES)
+ADMISSION_LOAD = Observation("50 creations a second at the webhook", nodes=2)
+LARGE_ADMISSION_LOAD = Observation(
+    "50 creations a second at the webhook with 1000 nodes", cluster_nodes=LARGE_CLUSTER_NODES
+)
+UPGRADE = Observation("an upgrade of 40 workers in 5 pools", cluster_nodes=40, with_mutex=True)
+LARGE_UPGRADE = Observation("an upgrade of 200 workers in 5 pools", cluster_nodes=200, with_mutex=True)
+BUDGET_OF_TEN = DrainCase("30 pods behind a budget of 10", pods=30, max_unavailable=10, subset=QUICK)
+HUNDRED_NODES = DrainCase(
+    "100 nodes at once with 100 pods each", nodes=100, pods=100, drainers=("ours",), engines=("local",), max_rounds=1
+)
+TWO_EVICT_PROCESSES = DrainCase(
+    f"{BUDGET_OF_TEN.name} with two evict processes",
     pods=30,
-    budget=10,
-    evictors=2,
-    ways=("ours",),
+    max_unavailable=10,
+    evict_processes=2,
+    drainers=("ours",),
     engines=("knative",),
 )
-CASES: tuple[Measured, ...] = (
-    REST,
-    Case("10 pods", subset=QUICK),
-    Case("100 pods", pods=100, subset=USUAL),
-    TEN_BEHIND_BUDGET,
-    TWO_EVICTORS,
-    Case("30 pods behind a budget of 1", pods=30, budget=1),
-    Case("10 pods beside 50 foreign writes a second", writes=50, ways=ON_ONE_CLUSTER),
-    Case("5 nodes at once", nodes=5),
-    Case("20 nodes at once", nodes=20),
-    Case("20 nodes at once with 5 s termination", nodes=20, termination=5.0, subset=USUAL),
-    Case("100 nodes at once", nodes=100, rounds=3, ways=("ours", "operator", "floor")),  # too many kubectl processes
-    RETURNING,
-    ASKED,
-    LARGE,
-    Case("10 pods on one of 1000 nodes", cluster=FLEET),
-    RESTING,
-    ASKED_AMONG_MANY,
+CASES: tuple[AnyCase, ...] = (
+    IDLE,
+    DrainCase("10 pods", subset=QUICK),
+    DrainCase("100 pods", pods=100, subset=USUAL),
+    BUDGET_OF_TEN,
+    TWO_EVICT_PROCESSES,
+    DrainCase("30 pods behind a budget of 1", pods=30, max_unavailable=1),
+    DrainCase("10 pods during 50 background writes a second", writes_per_second=50, drainers=SAME_CLUSTER_DRAINERS),
+    DrainCase("5 nodes at once", nodes=5),
+    DrainCase("20 nodes at once", nodes=20),
+    DrainCase("20 nodes at once with 5 s termination", nodes=20, termination_seconds=5.0, subset=USUAL),
+    DrainCase(
+        "100 nodes at once", nodes=100, max_rounds=3, drainers=("ours", "operator", "floor")
+    ),  # kubectl would need too many processes
+    RECREATED_PODS,
+    ADMISSION_LOAD,
+    HUNDRED_NODES,
+    DrainCase("10 pods on one of 1000 nodes", cluster_nodes=LARGE_CLUSTER_NODES),
+    IDLE_MAINTENANCES,
+    LARGE_ADMISSION_LOAD,
     UPGRADE,
     LARGE_UPGRADE,
 )
 """In the order of measurement; cases that leave the cluster busy come last."""
 
 
-def chosen(words: str, subset: str) -> tuple[Measured, ...]:
-    """Return the cases with these comma-separated names, or those of the subset if `words` is empty.
+def select_cases(names: str, subset: str) -> tuple[AnyCase, ...]:
+    """Return the cases with these comma-separated names, or those of the subset if `names` is empty.
 
     A word that is not a name selects the cases whose names contain it. Raises `ValueError` for a word that no name
     contains.
     """
-    if not words:
-        wanted = SUBSETS[: SUBSETS.index(subset) + 1]
-        return tuple(case for case in CASES if case.subset in wanted)
-    found = []
-    for word in (each.strip() for each in words.split(",")):
-        matching = [case for case in CASES if word == case.name] or [case for case in CASES if word in case.name]
-        if not matching:
-            raise ValueError(f"no case has {word!r} in its name: {'; '.join(case.name for case in CASES)}")
-        found += matching
-    return tuple(dict.fromkeys(found))
+    if not names:
+        subsets = SUBSETS[: SUBSETS.index(subset) + 1]
+        return tuple(case for case in CASES if case.subset in subsets)
+    selected = []
+    for word in (each.strip() for each in names.split(",")):
+        matches = [case for case in CASES if word == case.name] or [case for case in CASES if word in case.name]
+        if not matches:
+            raise ValueError(f"no case name contains {word!r}: choose from {'; '.join(case.name for case in CASES)}")
+        selected += matches
+    return tuple(dict.fromkeys(selected))
 
 
-def clusters(cases: Iterable[Measured], engine: str) -> dict[int, list[Measured]]:
+def group_by_cluster_size(cases: Iterable[AnyCase], engine: str) -> dict[int, list[AnyCase]]:
     """Return, for each cluster size in nodes, the engine's cases that are measured on it."""
-    sizes: dict[int, list[Measured]] = {}
+    sizes: dict[int, list[AnyCase]] = {}
     for case in cases:
         if not case.engines or engine in case.engines:
-            sizes.setdefault(case.cluster, []).append(case)
-    return {size or max(case.nodes for case in found) + 1: found for size, found in sizes.items()}
+            sizes.setdefault(case.cluster_nodes, []).append(case)
+    return {size or max(case.nodes for case in group) + 1: group for size, group in sizes.items()}

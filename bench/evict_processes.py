@@ -9,18 +9,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bench.workload import until
 from bench.rig import Rig
-from kube.client.sync_client import Cluster
+from bench.workload import wait_until
+from kube.client.sync_client import SyncClient
 from localcluster.access import NAMESPACE
-from localcluster.processes import Server, await_ready, free_port
-from localcluster.programs.packages import find
+from localcluster.processes import Server, await_ready, reserve_port
+from localcluster.programs.packages import find_program
 from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK, ROOT
 
-NAME, TRIGGER = "evict", "evict-on-more"
-TRIGGERS = f"/apis/eventing.knative.dev/v1/namespaces/{NAMESPACE}/triggers"
-BALANCER = """daemon off; master_process off; pid {folder}/balancer.pid; error_log stderr warn;
+FUNCTION, TRIGGER = "evict", "evict-on-more"
+TRIGGERS_PATH = f"/apis/eventing.knative.dev/v1/namespaces/{NAMESPACE}/triggers"
+BALANCER_CONFIG = """daemon off; master_process off; pid {folder}/balancer.pid; error_log stderr warn;
 events {{ worker_connections 1024; }}
 http {{
   access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxied;
@@ -35,53 +35,59 @@ http {{
 
 
 @contextmanager
-def evictors(rig: Rig, count: int) -> Iterator[None]:
+def run_evict_processes(rig: Rig, count: int) -> Iterator[None]:
     """Distribute the events of `evict` over `count` processes while the block runs, including the existing one."""
     if count == 1:
         yield
         return
     with ExitStack() as stack:
-        own = _environment(rig.processes[NAME])["BIND"]
-        others = [f"{LOOPBACK}:{free_port()}" for _ in range(count - 1)]
-        for address in others:
-            _start(stack, _another(rig, address), address)
-        balancer = f"{LOOPBACK}:{free_port()}"
-        _start(stack, _balancer(rig.directory / "balancer", balancer, [own, *others]), balancer)
-        stack.callback(_call, rig.cluster, own)
-        _call(rig.cluster, balancer)
+        existing_address = _read_environment(rig.processes[FUNCTION])["BIND"]
+        new_addresses = [f"{LOOPBACK}:{reserve_port()}" for _ in range(count - 1)]
+        for address in new_addresses:
+            _start_server(stack, _build_copy(rig, address), address)
+        balancer_address = f"{LOOPBACK}:{reserve_port()}"
+        _start_server(
+            stack,
+            _build_balancer(rig.directory / "balancer", balancer_address, [existing_address, *new_addresses]),
+            balancer_address,
+        )
+        stack.callback(_set_subscriber, rig.client, existing_address)
+        _set_subscriber(rig.client, balancer_address)
         yield
 
 
-def _start(stack: ExitStack, server: Server, address: str) -> None:
+def _start_server(stack: ExitStack, server: Server, address: str) -> None:
     stack.callback(server.kill)
     server.start()
     await_ready(server.name, lambda: is_ready(f"http://{address}"), [server])
 
 
-def _another(rig: Rig, address: str) -> Server:
+def _build_copy(rig: Rig, address: str) -> Server:
     """Return a server with the command and environment of the existing process, but another address."""
-    pid = rig.processes[NAME]
+    pid = rig.processes[FUNCTION]
     command = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
-    environment = {**_environment(pid), "BIND": address}
-    return Server(f"{NAME} at {address}", command, rig.directory / f"{NAME}-{address}.log", environment, ROOT)
+    environment = {**_read_environment(pid), "BIND": address}
+    return Server(f"{FUNCTION} at {address}", command, rig.directory / f"{FUNCTION}-{address}.log", environment, ROOT)
 
 
-def _environment(pid: int) -> dict[str, str]:
+def _read_environment(pid: int) -> dict[str, str]:
     variables = Path(f"/proc/{pid}/environ").read_text().rstrip("\0").split("\0")
     return {name: value for name, _, value in (variable.partition("=") for variable in variables)}
 
 
-def _balancer(folder: Path, address: str, processes: list[str]) -> Server:
-    folder.mkdir()
-    file = folder / "nginx.conf"
-    servers = " ".join(f"server {each};" for each in processes)
-    file.write_text(BALANCER.format(folder=folder, servers=servers, address=address))
-    command: list[str | Path] = [find("nginx"), "-p", folder, "-e", "stderr", "-c", file]
-    return Server("balancer", command, folder / "nginx.log")
+def _build_balancer(directory: Path, address: str, addresses: list[str]) -> Server:
+    directory.mkdir()
+    file = directory / "nginx.conf"
+    servers = " ".join(f"server {each};" for each in addresses)
+    file.write_text(BALANCER_CONFIG.format(folder=directory, servers=servers, address=address))
+    command: list[str | Path] = [find_program("nginx"), "-p", directory, "-e", "stderr", "-c", file]
+    return Server("balancer", command, directory / "nginx.log")
 
 
-def _call(cluster: Cluster, address: str) -> None:
+def _set_subscriber(client: SyncClient, address: str) -> None:
     """Make the Trigger call this address; return when Knative has applied it."""
     url = f"http://{address}/"
-    cluster.patch(f"{TRIGGERS}/{TRIGGER}", {"spec": {"subscriber": {"uri": url}}})
-    until(cluster, TRIGGERS, lambda found: (found[TRIGGER].get("status") or {}).get("subscriberUri") == url)
+    client.patch(f"{TRIGGERS_PATH}/{TRIGGER}", {"spec": {"subscriber": {"uri": url}}})
+    wait_until(
+        client, TRIGGERS_PATH, lambda triggers: (triggers[TRIGGER].get("status") or {}).get("subscriberUri") == url
+    )

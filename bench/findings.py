@@ -12,9 +12,9 @@ from kube.maintenance import leases
 
 SLACK_SECONDS = 0.1
 """Tolerance between the clocks of the journal and the audit log when a request is attributed to a tick."""
-LISTED = 3
+MAX_LISTED_REQUESTS = 3
 """Number of request kinds to list if there were requests where none are expected."""
-POD_LISTS = 20
+MAX_POD_LISTS = 20
 """Limit of pod lists per tick, however many maintenances exist."""
 
 
@@ -24,19 +24,19 @@ class Finding:
 
     Attributes:
         case: The name of the case.
-        what: A label with the unit.
+        metric: A label with the unit.
         value: The measured value.
         limit: The maximum, or None if there is none.
     """
 
     engine: str
     case: str
-    what: str
+    metric: str
     value: float
     limit: float | None = None
 
     @property
-    def holds(self) -> bool:
+    def is_within_limit(self) -> bool:
         """Return whether the value is within its limit."""
         return self.limit is None or self.value <= self.limit
 
@@ -45,91 +45,97 @@ class Finding:
         """Return a table row: engine, case, label, value, limit. A value over the limit is bold."""
         limit = "" if self.limit is None else f"{self.limit:g}"
         value = f"{self.value:g}"
-        return [self.engine, self.case, self.what, value if self.holds else f"**{value}**", limit]
+        return [self.engine, self.case, self.metric, value if self.is_within_limit else f"**{value}**", limit]
 
     @property
     def line(self) -> str:
         """Return the progress line that is printed at once."""
-        limit = "" if self.limit is None else f" (at most {self.limit:g}{'' if self.holds else ': does not hold'})"
-        return f"{self.engine}: {self.case}: {self.what}: {self.value:g}{limit}"
+        limit = "" if self.limit is None else f" (limit {self.limit:g}{'' if self.is_within_limit else ', exceeded'})"
+        return f"{self.engine}: {self.case}: {self.metric}: {self.value:g}{limit}"
 
 
 @dataclass(frozen=True)
 class Tick:
     """One tick: when `resync` first handled it, in seconds since 1970, and how long that took, including retries."""
 
-    at: float
+    started_at: float
     seconds: float
 
 
 @dataclass(frozen=True)
-class Quiet:
+class IdlePeriod:
     """Measurements of a product that has nothing to do.
 
     Attributes:
         ticks: The ticks in the period.
         requests: All API requests of its accounts, including watches.
         events: The number of the product's own events.
-        rows: The number of journal rows for these.
-        updates: The number of events for objects that another client wrote. A kubelet's status write causes one if its
-            node is under maintenance (rule 10: other nodes cause none). Answering them takes no request.
+        journal_rows: The number of journal rows for these.
+        foreign_updates: The number of events for objects that another client wrote. A kubelet's status write causes one
+            if its node is under maintenance (rule 10: other nodes cause none). Answering them takes no request.
     """
 
     ticks: Sequence[Tick]
     requests: Sequence[Request]
     events: int
-    rows: int
-    updates: int
+    journal_rows: int
+    foreign_updates: int
 
-    def figures(self) -> list[tuple[str, float, float | None]]:
+    def build_figures(self) -> list[tuple[str, float, float | None]]:
         """Return the label, value and limit of each figure."""
-        usual = self._usual
-        of_ticks = [[request for request in usual if _within(request, tick)] for tick in self.ticks]
-        asked = sum(map(len, of_ticks))
-        found: list[tuple[str, float, float | None]] = [
-            ("requests between ticks", len(usual) - asked, 0),
-            *((f"of these, {what}", count, None) for what, count in self.between()),
+        regular = self._regular_requests
+        requests_by_tick = [[request for request in regular if _is_within(request, tick)] for tick in self.ticks]
+        tick_request_count = sum(map(len, requests_by_tick))
+        figures: list[tuple[str, float, float | None]] = [
+            ("requests between ticks", len(regular) - tick_request_count, 0),
+            *((f"of these, {operation}", count, None) for operation, count in self.count_between_ticks()),
             ("events between ticks", self.events, 0),
-            ("journal rows between ticks", self.rows, 0),
-            ("events of others' writes, meanwhile", self.updates, None),
-            ("requests for leases, meanwhile", sum(map(is_renewal, self.requests)), None),
-            ("watches begun or renewed, meanwhile", sum(request.verb == WATCH for request in self.requests), None),
-            ("looks for a kind that is not served, meanwhile", sum(map(is_look, self.requests)), None),
-            ("ticks, meanwhile", len(self.ticks), None),
+            ("journal rows between ticks", self.journal_rows, 0),
+            ("events of other clients' writes", self.foreign_updates, None),
+            ("requests for node leases", sum(map(is_lease_request, self.requests)), None),
+            ("watches started or renewed", sum(request.verb == WATCH for request in self.requests), None),
+            ("requests for a kind that is not served", sum(map(is_unserved_kind_request, self.requests)), None),
+            ("ticks", len(self.ticks), None),
         ]
         if self.ticks:
             seconds = [tick.seconds for tick in self.ticks]
-            found += [
+            figures += [
                 ("seconds of a tick, median", statistics.median(seconds), 1.0),
-                ("seconds of a tick, the longest", max(seconds), None),
-                ("requests of a tick, median", statistics.median(map(len, of_ticks)), None),
-                ("lists of pods in a tick, the most", max(map(_pod_lists, of_ticks)), POD_LISTS),
+                ("seconds of a tick, maximum", max(seconds), None),
+                ("requests of a tick, median", statistics.median(map(len, requests_by_tick)), None),
+                ("lists of pods in a tick, maximum", max(map(_count_pod_lists, requests_by_tick)), MAX_POD_LISTS),
             ]
-        return found
+        return figures
 
-    def between(self) -> list[tuple[str, int]]:
+    def count_between_ticks(self) -> list[tuple[str, int]]:
         """Return the most frequent requests between ticks, to diagnose requests where none are expected."""
-        outside = [request for request in self._usual if not any(_within(request, tick) for tick in self.ticks)]
-        return Counter(request.what for request in outside).most_common(LISTED)
+        between_ticks = [
+            request for request in self._regular_requests if not any(_is_within(request, tick) for tick in self.ticks)
+        ]
+        return Counter(request.operation for request in between_ticks).most_common(MAX_LISTED_REQUESTS)
 
     @property
-    def _usual(self) -> list[Request]:
-        return [each for each in self.requests if each.verb != WATCH and not (is_renewal(each) or is_look(each))]
+    def _regular_requests(self) -> list[Request]:
+        return [
+            request
+            for request in self.requests
+            if request.verb != WATCH and not (is_lease_request(request) or is_unserved_kind_request(request))
+        ]
 
 
-def is_renewal(request: Request) -> bool:
+def is_lease_request(request: Request) -> bool:
     """Return whether the request is about a single node lease; a tick's list of all leases does not count."""
     return request.resource == "leases" and request.namespace == leases.NAMESPACE and request.verb != "list"
 
 
-def is_look(request: Request) -> bool:
+def is_unserved_kind_request(request: Request) -> bool:
     """Return whether the request asked for a kind that is not served; its watch starts once the kind is installed."""
-    return request.is_missing and not request.name
+    return request.is_not_found and not request.name
 
 
-def _within(request: Request, tick: Tick) -> bool:
-    return tick.at - SLACK_SECONDS <= request.at <= tick.at + tick.seconds + SLACK_SECONDS
+def _is_within(request: Request, tick: Tick) -> bool:
+    return tick.started_at - SLACK_SECONDS <= request.received_at <= tick.started_at + tick.seconds + SLACK_SECONDS
 
 
-def _pod_lists(found: Iterable[Request]) -> int:
-    return sum(request.what == "list pods" for request in found)
+def _count_pod_lists(requests: Iterable[Request]) -> int:
+    return sum(request.operation == "list pods" for request in requests)

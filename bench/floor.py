@@ -15,44 +15,44 @@ from contextlib import aclosing
 from kube.client.api import Api
 from kube.client.api_errors import ApiError
 from kube.client.list_watch import follow
-from kube.evictions import eviction_of, eviction_path
+from kube.evictions import build_eviction, build_eviction_path
 from kube.paths import Object
 
-APART_SECONDS = 0.045
+EVICTION_INTERVAL_SECONDS = 0.045
 """Delay between two evictions under one budget."""
 
 
-async def drain(api: Api, nodes: Sequence[str], pods: Sequence[Object], namespace: str, *, budgets: bool) -> None:
+async def drain(api: Api, nodes: Sequence[str], pods: Sequence[Object], namespace: str, *, has_budgets: bool) -> None:
     """Cordon the nodes and evict all these pods; return when every eviction was granted."""
     await asyncio.gather(*(api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}}) for node in nodes))
-    if not budgets:
-        await asyncio.gather(*(api.create(eviction_path(pod), eviction_of(pod)) for pod in pods))
+    if not has_budgets:
+        await asyncio.gather(*(api.create(build_eviction_path(pod), build_eviction(pod)) for pod in pods))
         return
-    waiting: dict[str, deque[Object]] = defaultdict(deque)
+    pods_by_budget: dict[str, deque[Object]] = defaultdict(deque)
     for pod in pods:
-        waiting[pod["metadata"]["labels"]["app"]].append(pod)
-    await asyncio.gather(*(_behind(api, namespace, name, queue) for name, queue in waiting.items()))
+        pods_by_budget[pod["metadata"]["labels"]["app"]].append(pod)
+    await asyncio.gather(*(_drain_budget(api, namespace, budget, queue) for budget, queue in pods_by_budget.items()))
 
 
-async def _behind(api: Api, namespace: str, budget: str, waiting: deque[Object]) -> None:
+async def _drain_budget(api: Api, namespace: str, budget: str, pending: deque[Object]) -> None:
     """Evict the pods of one budget as the budget allows it."""
     path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
-    async with aclosing(follow(api, path, fields=f"metadata.name={budget}")) as changes:
+    async with aclosing(follow(api, path, field_selector=f"metadata.name={budget}")) as changes:
         async for change in changes:
             allowed = (change.object.get("status") or {}).get("disruptionsAllowed", 0)
-            started = []
-            for _ in range(min(allowed, len(waiting))):
-                started.append(asyncio.create_task(_evict(api, waiting.popleft())))
-                await asyncio.sleep(APART_SECONDS)
-            waiting.extend(pod for pod in await asyncio.gather(*started) if pod is not None)
-            if not waiting:
+            evictions = []
+            for _ in range(min(allowed, len(pending))):
+                evictions.append(asyncio.create_task(_evict(api, pending.popleft())))
+                await asyncio.sleep(EVICTION_INTERVAL_SECONDS)
+            pending.extend(pod for pod in await asyncio.gather(*evictions) if pod is not None)
+            if not pending:
                 return
 
 
 async def _evict(api: Api, pod: Object) -> Object | None:
     """Evict a pod; return it if the eviction must be retried."""
     try:
-        await api.create(eviction_path(pod), eviction_of(pod))
+        await api.create(build_eviction_path(pod), build_eviction(pod))
     except ApiError as error:
         return None if error.status == 404 else pod
     return None

@@ -2,7 +2,8 @@
 
 `python -m bench.observer KUBECONFIG` prints one JSON object per change. `at` is in seconds of the monotonic clock,
 which all processes of a host share. `what` is `synced`, `pod gone`, `phase`, `maintenance gone` or `node`. `name` is
-the object's name. `value` is a pod's node, a maintenance's phase, or whether a node is schedulable and untainted.
+the object's name. `value` is a pod's node or a maintenance's phase. For a node it is `in` if the node is schedulable
+and untainted, else `out`.
 """
 
 from __future__ import annotations
@@ -14,36 +15,36 @@ import time
 from collections.abc import Iterator
 
 from kube.client.api import Api
-from kube.client.list_watch import Change, follow, merged
+from kube.client.list_watch import Change, follow, merge_streams
 from kube.maintenance.groups import MEDIK8S
-from kube.maintenance.objects import phase
-from kube.nodes import NODES, is_cordoned
+from kube.maintenance.objects import get_phase
+from kube.nodes import NODES_PATH, is_cordoned
 from kube.paths import Object
 
-WATCHED = ("/api/v1/pods", MEDIK8S.path, NODES)
+WATCHED_PATHS = ("/api/v1/pods", MEDIK8S.path, NODES_PATH)
 
 
 async def observe(kubeconfig: str) -> None:
     """Print changes forever."""
     api = await Api.connect(kubeconfig)
-    awaited, known = len(WATCHED), dict[tuple[str, str], str]()
-    async for number, change in merged(*(follow(api, path, keep=_kept) for path in WATCHED)):
-        if change.kind == "SYNCED":
-            awaited -= 1
-            if not awaited:
-                _say("synced", "", "")
-        for what, value in _seen(number, change):
+    unsynced, values = len(WATCHED_PATHS), dict[tuple[str, str], str]()
+    async for number, change in merge_streams(*(follow(api, path, transform=_strip_object) for path in WATCHED_PATHS)):
+        if change.change_type == "SYNCED":
+            unsynced -= 1
+            if not unsynced:
+                _print_event("synced", "", "")
+        for kind, value in _describe_change(number, change):
             name = change.object["metadata"]["name"]
-            if change.kind == "DELETED":
-                known.pop(("phase", name), None)  # a new object with this name has no earlier phase
-            elif known.get((what, name)) == value:
+            if change.change_type == "DELETED":
+                values.pop(("phase", name), None)  # a new object with this name has no earlier phase
+            elif values.get((kind, name)) == value:
                 continue
             else:
-                known[what, name] = value
-            _say(what, name, value)
+                values[kind, name] = value
+            _print_event(kind, name, value)
 
 
-def _kept(item: Object) -> Object:
+def _strip_object(item: Object) -> Object:
     """Return only the fields that are needed, so that watching ten thousand pods uses less CPU than draining them."""
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     return {
@@ -53,22 +54,22 @@ def _kept(item: Object) -> Object:
     }
 
 
-def _seen(number: int, change: Change) -> Iterator[tuple[str, str]]:
+def _describe_change(collection: int, change: Change) -> Iterator[tuple[str, str]]:
     """Yield the kind and value of the output lines for a change of the collection with this number."""
-    gone = change.kind == "DELETED"
-    if change.kind == "SYNCED":
+    is_deleted = change.change_type == "DELETED"
+    if change.change_type == "SYNCED":
         return
-    if number == 0 and gone:
+    if collection == 0 and is_deleted:
         yield "pod gone", change.object["spec"].get("nodeName", "")
-    if number == 1:
-        yield ("maintenance gone", "") if gone else ("phase", phase(change.object))
-    if number == 2 and not gone:
+    if collection == 1:
+        yield ("maintenance gone", "") if is_deleted else ("phase", get_phase(change.object))
+    if collection == 2 and not is_deleted:
         spec = change.object["spec"]
         yield "node", "out" if is_cordoned(change.object) or spec.get("taints") else "in"
 
 
-def _say(what: str, name: str, value: str) -> None:
-    print(json.dumps({"at": time.monotonic(), "what": what, "name": name, "value": value}), flush=True)
+def _print_event(kind: str, name: str, value: str) -> None:
+    print(json.dumps({"at": time.monotonic(), "what": kind, "name": name, "value": value}), flush=True)
 
 
 if __name__ == "__main__":

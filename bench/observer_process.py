@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PATIENCE = 600.0
+TIMEOUT_SECONDS = 600.0
 """Timeout of one drain, in seconds."""
 
 
-class Watching:
+class ObserverProcess:
     """The observer's process and its output; entering waits until its watches are synced."""
 
     def __init__(self, kubeconfig: Path) -> None:
@@ -23,79 +23,83 @@ class Watching:
         self._process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         self._seen: dict[tuple[str, str], list[tuple[float, str]]] = defaultdict(list)
         self._changed = threading.Condition()
-        self._ended = False
-        self._reader = threading.Thread(target=self._read, name="observer", daemon=True)
-        self._reader.start()
+        self._has_ended = False
+        self._reader_thread = threading.Thread(target=self._read_lines, name="observer", daemon=True)
+        self._reader_thread.start()
 
-    def __enter__(self) -> Watching:
-        self.first("synced")
+    def __enter__(self) -> ObserverProcess:
+        self.await_first("synced")
         return self
 
     def __exit__(self, *_: object) -> None:
         with self._process:
             self._process.terminate()
-            self._reader.join()
+            self._reader_thread.join()
 
-    def first(self, what: str, name: str = "", value: str | None = None, *, since: float = 0.0) -> float:
+    def await_first(self, kind: str, name: str = "", value: str | None = None, *, since: float = 0.0) -> float:
         """Return the time at which the change was first observed; wait for it.
 
-        Raises `TimeoutError` after `PATIENCE`, and `RuntimeError` if the observer has exited.
+        Raises `TimeoutError` after `TIMEOUT_SECONDS`, and `RuntimeError` if the observer has exited.
         """
+        return self.await_last(kind, [name], value, since=since)
 
-        return self.last(what, [name], value, since=since)
+    def await_last(self, kind: str, names: Iterable[str], value: str | None = None, *, since: float = 0.0) -> float:
+        """Return the time at which the last of these changes was first observed; wait for all.
 
-    def last(self, what: str, names: Iterable[str], value: str | None = None, *, since: float = 0.0) -> float:
-        """Return the time at which the last of these changes was first observed; wait for all (errors: see `first`)."""
-        wanted = list(names)
+        Raises the errors of `await_first`.
+        """
+        awaited = list(names)
 
-        def first(name: str) -> float:
-            fitting = (at for at, said in self._seen[what, name] if at >= since and value in (None, said))
-            return next(fitting, 0.0)
+        def find_first(name: str) -> float:
+            times = (
+                at for at, observed_value in self._seen[kind, name] if at >= since and value in (None, observed_value)
+            )
+            return next(times, 0.0)
 
-        def moment() -> float:
-            found: list[float] = []
-            for name in wanted:
-                found.append(first(name))
-                if not found[-1]:
+        def find_last() -> float:
+            times: list[float] = []
+            for name in awaited:
+                times.append(find_first(name))
+                if not times[-1]:
                     return 0.0
-            return max(found)
+            return max(times)
 
-        return self._await(moment, what, wanted[0] if len(wanted) == 1 else f"{len(wanted)} of them")
+        return self._await(find_last, kind, awaited[0] if len(awaited) == 1 else f"{len(awaited)} objects")
 
-    def in_service(self, nodes: Iterable[str], since: float) -> float:
-        """Return the time after `since` at which the last of these nodes was seen schedulable and untainted."""
-        return self.last("node", nodes, "in", since=since)
+    def await_in_service(self, nodes: Iterable[str], since: float) -> float:
+        """Return the time after `since` at which the last of these nodes was observed schedulable and untainted."""
+        return self.await_last("node", nodes, "in", since=since)
 
-    def last_gone(self, names: set[str]) -> float:
+    def await_pods_gone(self, pods: set[str]) -> float:
         """Return the time at which the last of these pods was observed to be gone."""
 
-        def last() -> float:
-            gone = [self._seen["pod gone", name] for name in names]
-            return max(moments[-1][0] for moments in gone) if all(gone) else 0.0
+        def find_last() -> float:
+            observations = [self._seen["pod gone", name] for name in pods]
+            return max(times[-1][0] for times in observations) if all(observations) else 0.0
 
-        return self._await(last, "pod gone", f"{len(names)} pods")
+        return self._await(find_last, "pod gone", f"{len(pods)} pods")
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Discard all earlier observations."""
         with self._changed:
             self._seen.clear()
 
-    def _await(self, moment: Callable[[], float], what: str, name: str) -> float:
+    def _await(self, find_moment: Callable[[], float], kind: str, name: str) -> float:
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or moment(), PATIENCE)
-            found = moment()
-        if not found and self._ended:
-            raise RuntimeError(f"the observer has ended, and had not seen: {what} {name}")
-        if not found:
-            raise TimeoutError(f"not seen within {PATIENCE:.0f} s: {what} {name}")
-        return found
+            self._changed.wait_for(lambda: self._has_ended or find_moment(), TIMEOUT_SECONDS)
+            moment = find_moment()
+        if not moment and self._has_ended:
+            raise RuntimeError(f"observer exited before it observed: {kind} {name}")
+        if not moment:
+            raise TimeoutError(f"not observed within {TIMEOUT_SECONDS:.0f} s: {kind} {name}")
+        return moment
 
-    def _read(self) -> None:
+    def _read_lines(self) -> None:
         for line in self._process.stdout or ():
             with self._changed:
-                seen = json.loads(line)
-                self._seen[seen["what"], seen["name"]].append((float(seen["at"]), seen["value"]))
+                change = json.loads(line)
+                self._seen[change["what"], change["name"]].append((float(change["at"]), change["value"]))
                 self._changed.notify_all()
         with self._changed:
-            self._ended = True
+            self._has_ended = True
             self._changed.notify_all()

@@ -15,30 +15,30 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cases import Case
+from bench.cases import DrainCase
+from bench.drainers import Drainer, ProductDrainer
+from bench.observer_process import ROOT, ObserverProcess
 from bench.rig import Rig
-from bench.observer_process import ROOT, Watching
-from bench.drainers import Ours, Way
 from kube.maintenance import leases
 from kube.maintenance.groups import MEDIK8S
-from kube.maintenance.objects import SUCCEEDED, phase
+from kube.maintenance.objects import SUCCEEDED, get_phase
 from kube.paths import Object
 from localcluster import access, delivery_engines
 from localcluster.cluster import LocalCluster
-from localcluster.processes import Server, await_ready
-from localcluster.servers import DIRECT
 from localcluster.errors import LocalClusterError
+from localcluster.processes import Server, await_ready
+from localcluster.servers import NO_PROXY_LOCAL_ENV
 from localcluster.up import state_directory
 
-LOG = ROOT / "build" / "operator.log"
+LOG_FILE = ROOT / "build" / "operator.log"
 """The operator's output on its latest cluster; the file is kept when that cluster is stopped."""
 NAMESPACE = "operator-system"
-CERTIFICATES = Path("k8s-webhook-server") / "serving-certs"
+CERTIFICATES_DIR = Path("k8s-webhook-server") / "serving-certs"
 """The directory in which controller-runtime expects `tls.crt` and `tls.key`, below the temporary directory."""
-SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 """Timeout for draining an empty node, including the operator's startup."""
 _group, _version = MEDIK8S.api_version.split("/")
-KIND = f"nodemaintenances.{_version}.{_group}"
+RESOURCE = f"nodemaintenances.{_version}.{_group}"
 
 
 @dataclass(frozen=True)
@@ -52,87 +52,99 @@ class Operator:
         return f"OPERATOR={shlex.join(self.command)}"
 
 
-def named(line: str, crd: str) -> Operator | None:
+def parse_operator(command: str, crd: str) -> Operator | None:
     """Return the operator of the variables OPERATOR (a program and its arguments) and OPERATOR_CRD; None without both.
 
     Raises `LocalClusterError` if only one is set, or if a file does not exist.
     """
-    if not line and not crd:
+    if not command and not crd:
         return None
-    if not line or not crd:
+    if not command or not crd:
         raise LocalClusterError(
-            "OPERATOR=/path/to/program and OPERATOR_CRD=/path/to/crd.yaml belong together; give both"
+            "only one of OPERATOR and OPERATOR_CRD is set: set both, such as "
+            "OPERATOR=/path/to/program OPERATOR_CRD=/path/to/crd.yaml"
         )
     try:
-        program, *arguments = shlex.split(line)
+        program, *arguments = shlex.split(command)
     except ValueError as error:
-        raise LocalClusterError(f"OPERATOR={line}: {error}; quote it as for a shell") from None
-    found = shutil.which(program)
-    if found is None:
-        raise LocalClusterError(f"OPERATOR={line} is no program that can be run: give the path of a built operator")
+        raise LocalClusterError(f"OPERATOR={command}: {error}: quote it as for a shell") from None
+    program_path = shutil.which(program)
+    if program_path is None:
+        raise LocalClusterError(
+            f"OPERATOR={command}: program not found or not executable: set the path of a built operator"
+        )
     if not Path(crd).is_file():
-        raise LocalClusterError(f"OPERATOR_CRD={crd} is no file: give the CustomResourceDefinition of the operator")
-    return Operator((str(Path(found).absolute()), *arguments), Path(crd))
+        raise LocalClusterError(
+            f"OPERATOR_CRD={crd}: file not found: set the file with the operator's CustomResourceDefinition"
+        )
+    return Operator((str(Path(program_path).absolute()), *arguments), Path(crd))
 
 
 @contextmanager
-def up(wanted: Operator | None, engine: str, nodes: int, directory: Path) -> Iterator[list[tuple[Rig, Way]]]:
-    """Yield the operator as a drainer with its cluster while the block runs; yield nothing if `wanted` is None.
+def start_operator(
+    operator: Operator | None, engine: str, nodes: int, directory: Path
+) -> Iterator[list[tuple[Rig, Drainer]]]:
+    """Yield the operator as a drainer with its cluster while the block runs; yield nothing if `operator` is None.
 
     Raises `LocalClusterError` if the CRD is rejected, or if the operator does not drain an empty node.
 
     Args:
-        wanted: The operator.
+        operator: The operator.
         engine: The engine whose rows list the operator.
         nodes: The number of nodes.
         directory: A directory that does not exist yet.
     """
-    if wanted is None:
+    if operator is None:
         yield []
         return
-    with delivery_engines.named("local").cluster(directory / "servers", nodes) as cluster:
-        access.write_secret(directory / state_directory.KUBECONFIG, cluster.kubeconfig.read_text())
-        install(cluster, wanted.crd)
-        with serving(cluster, wanted, f"node-{nodes}") as server, Watching(cluster.kubeconfig) as watching:
-            rig = Rig(engine, directory, cluster.door(), watching)
-            yield [(rig, Served(rig, wanted, server))]
+    with delivery_engines.get_engine("local").create_cluster(directory / "servers", nodes) as cluster:
+        access.write_secret(directory / state_directory.KUBECONFIG_FILE, cluster.kubeconfig.read_text())
+        install_crd(cluster, operator.crd)
+        with (
+            run_operator(cluster, operator, f"node-{nodes}") as server,
+            ObserverProcess(cluster.kubeconfig) as observer,
+        ):
+            rig = Rig(engine, directory, cluster.get_client(), observer)
+            yield [(rig, OperatorDrainer(rig, operator, server))]
 
 
-def install(cluster: LocalCluster, crd: Path) -> None:
+def install_crd(cluster: LocalCluster, crd: Path) -> None:
     """Apply the CRD, wait until its kind is served, and create the namespaces. Raises `LocalClusterError`."""
     established = ("wait", "--for=condition=Established", "--timeout=10s", f"crd/nodemaintenances.{_group}")
-    for words in (("apply", "--server-side", "-f", crd), established, ("get", KIND)):
-        done = cluster.kubectl(*words, check=False)
-        if done.returncode:
-            said = " ".join(done.stderr.split())
-            raise LocalClusterError(f"OPERATOR_CRD={crd}: {said}; give the CustomResourceDefinition of {KIND}")
+    for arguments in (("apply", "--server-side", "-f", crd), established, ("get", RESOURCE)):
+        completed = cluster.kubectl(*arguments, check=False)
+        if completed.returncode:
+            reason = " ".join(completed.stderr.split())
+            raise LocalClusterError(
+                f"OPERATOR_CRD={crd}: {reason}: set the file with the CustomResourceDefinition of {RESOURCE}"
+            )
     for name in (NAMESPACE, leases.NAMESPACE):
-        cluster.door().create("/api/v1/namespaces", {"metadata": {"name": name}})
+        cluster.get_client().create("/api/v1/namespaces", {"metadata": {"name": name}})
 
 
 @contextmanager
-def serving(cluster: LocalCluster, wanted: Operator, node: str) -> Iterator[Server]:
+def run_operator(cluster: LocalCluster, operator: Operator, node: str) -> Iterator[Server]:
     """Yield the operator's process once it has drained this empty node and restored it. Raises `LocalClusterError`."""
-    LOG.parent.mkdir(exist_ok=True)
-    LOG.write_text("")
-    server = Server("operator", wanted.command, LOG, environment(cluster))
+    LOG_FILE.parent.mkdir(exist_ok=True)
+    LOG_FILE.write_text("")
+    server = Server("operator", operator.command, LOG_FILE, build_environment(cluster))
     server.start()
     try:
-        _await(cluster, wanted, server, node)
+        _await_first_drain(cluster, operator, server, node)
         yield server
     finally:
         server.stop()
 
 
-def environment(cluster: LocalCluster) -> dict[str, str]:
+def build_environment(cluster: LocalCluster) -> dict[str, str]:
     """Return an operator's environment: its certificate is below TMPDIR, and Go's garbage collection is not tuned."""
     temporary = cluster.directory / "operator"
-    certificates = temporary / CERTIFICATES
+    certificates = temporary / CERTIFICATES_DIR
     certificates.mkdir(parents=True, exist_ok=True)
     for kind in ("crt", "key"):  # any key pair works, since the webhooks are not called
         shutil.copy(cluster.directory / "pki" / f"apiserver.{kind}", certificates / f"tls.{kind}")
     return {
-        **DIRECT,
+        **NO_PROXY_LOCAL_ENV,
         "GOGC": os.environ.get("GOGC", "100"),
         "TMPDIR": str(temporary),
         "KUBECONFIG": str(cluster.kubeconfig),
@@ -144,37 +156,38 @@ def environment(cluster: LocalCluster) -> dict[str, str]:
     }
 
 
-class Served(Ours):
+class OperatorDrainer(ProductDrainer):
     """Creates a NodeMaintenance for each node, as for the product; the operator drains the nodes."""
 
     name = "operator"
 
-    def __init__(self, rig: Rig, wanted: Operator, server: Server) -> None:
-        super().__init__(rig.cluster, rig.watching)
-        self._wanted, self._server = wanted, server
+    def __init__(self, rig: Rig, operator: Operator, server: Server) -> None:
+        super().__init__(rig.client, rig.observer)
+        self._operator, self._server = operator, server
 
-    def drain(self, case: Case, nodes: Sequence[str], pods: Sequence[Object]) -> float:
-        """Drain the nodes (see `Way`). Raises `LocalClusterError` after `bench.observer_process.PATIENCE`."""
+    def drain(self, case: DrainCase, nodes: Sequence[str], pods: Sequence[Object]) -> float:
+        """Drain the nodes (see `Drainer`). Raises `LocalClusterError` instead of `TimeoutError`."""
         try:
             return super().drain(case, nodes, pods)
         except TimeoutError as error:
-            raise _trouble(self._wanted, self._server, f"{case.name}: {error}") from None
+            raise _build_error(self._operator, self._server, f"{case.name}: {error}") from None
 
 
-def _await(cluster: LocalCluster, wanted: Operator, server: Server, node: str) -> None:
+def _await_first_drain(cluster: LocalCluster, operator: Operator, server: Server, node: str) -> None:
     """Make the operator drain a node and restore it."""
-    door, path = cluster.door(), f"{MEDIK8S.path}/first"
+    client, path = cluster.get_client(), f"{MEDIK8S.path}/first"
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": "first"}}
-    door.create(MEDIK8S.path, {**body, "spec": {"nodeName": node, "reason": "trial"}})
+    client.create(MEDIK8S.path, {**body, "spec": {"nodeName": node, "reason": "benchmark"}})
     try:
-        await_ready("the operator", lambda: phase(door.get(path)) == SUCCEEDED, [server], SECONDS)
-        door.run(door.api.request("DELETE", path))
-        await_ready("the operator", lambda: not cluster.serves(path), [server], SECONDS)
+        await_ready("the operator", lambda: get_phase(client.get(path)) == SUCCEEDED, [server], TIMEOUT_SECONDS)
+        client.run(client.api.request("DELETE", path))
+        await_ready("the operator", lambda: not cluster.is_served(path), [server], TIMEOUT_SECONDS)
     except LocalClusterError:
-        raise _trouble(wanted, server, f"an empty node was not drained within {SECONDS:.0f} s") from None
+        reason = f"the operator did not drain an empty node within {TIMEOUT_SECONDS:.0f} s"
+        raise _build_error(operator, server, reason) from None
 
 
-def _trouble(wanted: Operator, server: Server, what: str) -> LocalClusterError:
-    why = what if server.alive else "it ended"
-    remedy = f"give a program that serves {KIND}, with the arguments it needs"
-    return LocalClusterError(f"{wanted}: {why}; {remedy}; {server.tail()}")
+def _build_error(operator: Operator, server: Server, reason: str) -> LocalClusterError:
+    problem = reason if server.is_alive else "the operator exited"
+    remedy = f"set a program that serves {RESOURCE}, with the arguments that it needs"
+    return LocalClusterError(f"{operator}: {problem}: {remedy}; {server.describe_log_tail()}")

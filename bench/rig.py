@@ -9,11 +9,11 @@ from contextlib import closing, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.observer_process import ROOT, Watching
-from kube.client.sync_client import Cluster
+from bench.observer_process import ROOT, ObserverProcess
+from kube.client.sync_client import SyncClient
+from localcluster.components.selection import DEFAULT_COMPONENTS, MUTEX
 from localcluster.up import state_directory
-from localcluster.up.down import down
-from localcluster.components.selection import DEFAULT, MUTEX
+from localcluster.up.down import stop_cluster
 
 
 @dataclass(frozen=True)
@@ -22,18 +22,18 @@ class Rig:
 
     engine: str
     directory: Path
-    cluster: Cluster
-    watching: Watching
+    client: SyncClient
+    observer: ObserverProcess
 
     @property
     def kubeconfig(self) -> Path:
         """Return the administrator's kubeconfig."""
-        return self.directory / state_directory.KUBECONFIG
+        return self.directory / state_directory.KUBECONFIG_FILE
 
     @property
     def processes(self) -> dict[str, int]:
         """Return the process id of each process that `make up` started, by name."""
-        return {record.name: record.pid for record in state_directory.records(self.directory)}
+        return {record.name: record.pid for record in state_directory.read_records(self.directory)}
 
     @property
     def journal(self) -> Path:
@@ -42,19 +42,21 @@ class Rig:
 
 
 @contextmanager
-def up(engine: str, nodes: int, directory: Path, *, upgrades: bool = False) -> Iterator[Rig]:
-    """Start such a cluster and yield it while the block runs; `upgrades` adds the upgrade mutex.
+def start_rig(engine: str, nodes: int, directory: Path, *, with_mutex: bool = False) -> Iterator[Rig]:
+    """Start such a cluster and yield it while the block runs; `with_mutex` adds the upgrade mutex.
 
     Raises `subprocess.CalledProcessError` if it does not start, and `LocalClusterError` if it does not stop.
     """
     try:
-        wanted = ["--directory", str(directory), "--nodes", str(nodes), "--delivery", engine]
-        if upgrades:
-            wanted += ["--wings", ",".join((*DEFAULT, MUTEX)), "--actors", "on"]
-        subprocess.run([sys.executable, "-m", "localcluster", "up", *wanted], cwd=ROOT, check=True, stdout=sys.stderr)
-        kubeconfig = directory / state_directory.KUBECONFIG
-        with closing(Cluster(str(kubeconfig))) as cluster, Watching(kubeconfig) as watching:
-            yield Rig(engine, directory, cluster, watching)
+        arguments = ["--directory", str(directory), "--nodes", str(nodes), "--delivery", engine]
+        if with_mutex:
+            arguments += ["--components", ",".join((*DEFAULT_COMPONENTS, MUTEX)), "--simulators", "on"]
+        subprocess.run(
+            [sys.executable, "-m", "localcluster", "up", *arguments], cwd=ROOT, check=True, stdout=sys.stderr
+        )
+        kubeconfig = directory / state_directory.KUBECONFIG_FILE
+        with closing(SyncClient(str(kubeconfig))) as client, ObserverProcess(kubeconfig) as observer:
+            yield Rig(engine, directory, client, observer)
     finally:
         with redirect_stdout(sys.stderr):  # stdout is for the benchmark's tables
-            down(directory)
+            stop_cluster(directory)

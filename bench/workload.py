@@ -8,164 +8,168 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from bench.cases import Case
+from bench.cases import DrainCase
 from kube.client.list_watch import follow
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.paths import Object
 from kube.pods import is_ready
 
-DELAY = "pod-delete.stage.kwok.x-k8s.io/delay"
+DELETE_DELAY_ANNOTATION = "pod-delete.stage.kwok.x-k8s.io/delay"
 """kwok's annotation for how long a pod takes to terminate."""
-PATIENCE, PATIENCE_PER_POD = 120.0, 0.05
+TIMEOUT_SECONDS, TIMEOUT_SECONDS_PER_POD = 120.0, 0.05
 """Timeout in seconds for a workload to become ready or to disappear: a fixed part, and a part per pod."""
-AT_ONCE = 50
-_numbers = itertools.count(1)
+MAX_CONCURRENT = 50
+_counter = itertools.count(1)
 
 
-class Load:
+class Workload:
     """The workload of one round, in its own namespace.
 
     Raises `TimeoutError` if the workload does not become ready.
 
     Args:
-        cluster: The API client.
+        client: The API client.
         nodes: The nodes to drain.
-        spare: The node for the pods that their controllers recreate.
+        spare_node: The node for the pods that their controllers recreate.
     """
 
-    def __init__(self, cluster: Cluster, case: Case, nodes: Sequence[str], spare: str) -> None:
-        self._cluster, self._case, self._nodes, self._spare = cluster, case, nodes, spare
-        self.namespace = f"bench-{next(_numbers)}"
-        self._pods = f"/api/v1/namespaces/{self.namespace}/pods"
+    def __init__(self, client: SyncClient, case: DrainCase, nodes: Sequence[str], spare_node: str) -> None:
+        self._client, self._case, self._nodes, self._spare_node = client, case, nodes, spare_node
+        self.namespace = f"bench-{next(_counter)}"
+        self._pods_path = f"/api/v1/namespaces/{self.namespace}/pods"
 
-    def fill(self) -> list[Object]:
+    def deploy(self) -> list[Object]:
         """Create the workload; return the pods once all are Ready and every budget allows its evictions."""
-        self._cluster.create("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
-        self._until(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", lambda accounts: "default" in accounts)
+        self._client.create("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
+        self._wait_until(f"/api/v1/namespaces/{self.namespace}/serviceaccounts", lambda accounts: "default" in accounts)
         for number, node in enumerate(self._nodes):
-            self._behind_budget(f"web-{number}", node) if self._case.budget else self._bare(node)
+            self._deploy_with_budget(f"web-{number}", node) if self._case.max_unavailable else self._create_bare_pods(
+                node
+            )
         wanted = self._case.pods * len(self._nodes)
-        pods = self._until(self._pods, lambda ready: len(ready) >= wanted, only=is_ready)
-        if self._case.budget:
-            self._until(self._budgets, lambda found: all(map(self._is_open, found.values())))
+        pods = self._wait_until(self._pods_path, lambda ready: len(ready) >= wanted, matches=is_ready)
+        if self._case.max_unavailable:
+            self._wait_until(self._budgets_path, lambda found: all(map(self._is_budget_open, found.values())))
             for number in range(len(self._nodes)):
-                self._allow(self._spare, f"web-{number}")
+                self._allow_node(self._spare_node, f"web-{number}")
         return list(pods.values())
 
-    def clear(self) -> None:
+    def delete(self) -> None:
         """Delete the workload; return when its last pod is gone."""
-        self._cluster.run(self._cluster.api.request("DELETE", f"/api/v1/namespaces/{self.namespace}"))
-        self._until(self._pods, lambda pods: not pods)
+        self._client.run(self._client.api.request("DELETE", f"/api/v1/namespaces/{self.namespace}"))
+        self._wait_until(self._pods_path, lambda pods: not pods)
 
     @property
-    def _budgets(self) -> str:
+    def _budgets_path(self) -> str:
         return f"/apis/policy/v1/namespaces/{self.namespace}/poddisruptionbudgets"
 
-    def _is_open(self, budget: Object) -> bool:
-        return bool((budget.get("status") or {}).get("disruptionsAllowed") == self._case.budget)
+    def _is_budget_open(self, budget: Object) -> bool:
+        return bool((budget.get("status") or {}).get("disruptionsAllowed") == self._case.max_unavailable)
 
-    def _bare(self, node: str) -> None:
-        bodies = [self._pod(node, f"{node}-{number}") for number in range(self._case.pods)]
-        side_by_side(self._cluster, (self._cluster.api.create(self._pods, body) for body in bodies))
+    def _create_bare_pods(self, node: str) -> None:
+        bodies = [self._build_pod(node, f"{node}-{number}") for number in range(self._case.pods)]
+        run_concurrently(self._client, (self._client.api.create(self._pods_path, body) for body in bodies))
 
-    def _pod(self, node: str, name: str) -> Object:
+    def _build_pod(self, node: str, name: str) -> Object:
         spec = {"nodeName": node, "containers": [{"name": "main", "image": "fake"}]}
-        return {"metadata": {"name": name, "annotations": self._annotations}, "spec": spec}
+        return {"metadata": {"name": name, "annotations": self._pod_annotations}, "spec": spec}
 
     @property
-    def _annotations(self) -> dict[str, str]:
-        return {DELAY: f"{self._case.termination:g}s"} if self._case.termination else {}
+    def _pod_annotations(self) -> dict[str, str]:
+        return (
+            {DELETE_DELAY_ANNOTATION: f"{self._case.termination_seconds:g}s"} if self._case.termination_seconds else {}
+        )
 
-    def _behind_budget(self, name: str, node: str) -> None:
-        """Create a Deployment that is bound to the node until `_allow` adds another one, and its budget."""
-        self._deployment(name, node, self._case.pods)
-        budget = {"maxUnavailable": self._case.budget, "selector": {"matchLabels": {"app": name}}}
-        self._cluster.create(self._budgets, {"metadata": {"name": name}, "spec": budget})
+    def _deploy_with_budget(self, name: str, node: str) -> None:
+        """Create a Deployment that is bound to the node until `_allow_node` adds another one, and its budget."""
+        self._create_deployment(name, node, self._case.pods)
+        budget = {"maxUnavailable": self._case.max_unavailable, "selector": {"matchLabels": {"app": name}}}
+        self._client.create(self._budgets_path, {"metadata": {"name": name}, "spec": budget})
 
     def deploy_tolerant(self, name: str, node: str, replicas: int) -> None:
         """Create a Deployment that is bound to the node and tolerates all taints; return when all pods are Ready."""
-        self._deployment(name, node, replicas, tolerations=[{"operator": "Exists"}])
+        self._create_deployment(name, node, replicas, tolerations=[{"operator": "Exists"}])
         wanted = len(self._nodes) * self._case.pods + replicas
-        self._until(self._pods, lambda ready: len(ready) >= wanted, only=is_ready)
+        self._wait_until(self._pods_path, lambda ready: len(ready) >= wanted, matches=is_ready)
 
-    def heed_taints(self, name: str, elsewhere: str) -> None:
+    def remove_tolerations(self, name: str, other_node: str) -> None:
         """Remove the tolerations of such a Deployment, and allow its pods on another node."""
-        self._allow(elsewhere, name)
+        self._allow_node(other_node, name)
         spec = {"template": {"spec": {"tolerations": None}}}
-        self._cluster.patch(f"{self._deployments}/{name}", {"spec": spec})
+        self._client.patch(f"{self._deployments_path}/{name}", {"spec": spec})
 
     @property
-    def _deployments(self) -> str:
+    def _deployments_path(self) -> str:
         return f"/apis/apps/v1/namespaces/{self.namespace}/deployments"
 
-    def _deployment(self, name: str, node: str, replicas: int, **more: Any) -> None:
-        self._allow(node, name)
+    def _create_deployment(self, name: str, node: str, replicas: int, **pod_spec: Any) -> None:
+        self._allow_node(node, name)
         labels = {"app": name}
-        selector = {self._label(name): "yes"}
+        selector = {self._build_label(name): "yes"}
         containers = [{"name": "main", "image": "fake"}]
         template = {
-            "metadata": {"labels": labels, "annotations": self._annotations},
-            "spec": {"nodeSelector": selector, "containers": containers, **more},
+            "metadata": {"labels": labels, "annotations": self._pod_annotations},
+            "spec": {"nodeSelector": selector, "containers": containers, **pod_spec},
         }
         spec: dict[str, Any] = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
-        self._cluster.create(self._deployments, {"metadata": {"name": name}, "spec": spec})
+        self._client.create(self._deployments_path, {"metadata": {"name": name}, "spec": spec})
 
-    def _label(self, name: str) -> str:
+    def _build_label(self, name: str) -> str:
         return f"bench/{self.namespace}-{name}"
 
-    def _allow(self, node: str, name: str) -> None:
-        self._cluster.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {self._label(name): "yes"}}})
+    def _allow_node(self, node: str, name: str) -> None:
+        self._client.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {self._build_label(name): "yes"}}})
 
-    def _until(
-        self, path: str, done: Callable[[dict[str, Object]], bool], only: Callable[[Object], bool] = bool
+    def _wait_until(
+        self, path: str, is_done: Callable[[dict[str, Object]], bool], matches: Callable[[Object], bool] = bool
     ) -> dict[str, Object]:
-        patience = PATIENCE + PATIENCE_PER_POD * self._case.pods * self._case.nodes
-        return until(self._cluster, path, done, patience, only=only)
+        timeout = TIMEOUT_SECONDS + TIMEOUT_SECONDS_PER_POD * self._case.pods * self._case.nodes
+        return wait_until(self._client, path, is_done, timeout, matches=matches)
 
 
-def side_by_side(cluster: Cluster, calls: Iterable[Awaitable[Object]]) -> None:
+def run_concurrently(client: SyncClient, calls: Iterable[Awaitable[Object]]) -> None:
     """Make many calls, a limited number concurrently: a request that waits for a connection uses up its own timeout."""
-    gate = asyncio.Semaphore(AT_ONCE)
+    limiter = asyncio.Semaphore(MAX_CONCURRENT)
 
-    async def gated(call: Awaitable[Object]) -> Object:
-        async with gate:
+    async def call_limited(call: Awaitable[Object]) -> Object:
+        async with limiter:
             return await call
 
-    cluster.together(*map(gated, calls))
+    client.gather_all(*map(call_limited, calls))
 
 
-def until(
-    cluster: Cluster,
+def wait_until(
+    client: SyncClient,
     path: str,
-    done: Callable[[dict[str, Object]], bool],
-    seconds: float = PATIENCE,
+    is_done: Callable[[dict[str, Object]], bool],
+    timeout: float = TIMEOUT_SECONDS,
     *,
-    only: Callable[[Object], bool] = bool,
+    matches: Callable[[Object], bool] = bool,
 ) -> dict[str, Object]:
-    """Return the objects of a collection by name once `done` is true. Raises `asyncio.TimeoutError`.
+    """Return the objects of a collection by name once `is_done` is true. Raises `asyncio.TimeoutError`.
 
     Args:
-        cluster: The API client.
+        client: The API client.
         path: The path of the collection.
-        done: Called at each change, so it must be fast even for thousands of objects.
-        seconds: The timeout.
-        only: Selects the objects that count.
+        is_done: Called at each change, so it must be fast even for thousands of objects.
+        timeout: The timeout.
+        matches: Selects the objects that count.
     """
-    return cluster.run(asyncio.wait_for(_until(cluster, path, done, only), seconds))
+    return client.run(asyncio.wait_for(_watch_until(client, path, is_done, matches), timeout))
 
 
-async def _until(
-    cluster: Cluster, path: str, done: Callable[[dict[str, Object]], bool], only: Callable[[Object], bool]
+async def _watch_until(
+    client: SyncClient, path: str, is_done: Callable[[dict[str, Object]], bool], matches: Callable[[Object], bool]
 ) -> dict[str, Object]:
-    known: dict[str, Object] = {}
+    objects: dict[str, Object] = {}
     synced = False
-    async with aclosing(follow(cluster.api, path)) as changes:
+    async with aclosing(follow(client.api, path)) as changes:
         async for change in changes:
-            synced = synced or change.kind == "SYNCED"
-            if change.kind != "SYNCED":
-                known.pop(change.object["metadata"]["name"], None)
-                if change.kind != "DELETED" and only(change.object):
-                    known[change.object["metadata"]["name"]] = change.object
-            if synced and done(known):
-                return known
-    raise TimeoutError(path)
+            synced = synced or change.change_type == "SYNCED"
+            if change.change_type != "SYNCED":
+                objects.pop(change.object["metadata"]["name"], None)
+                if change.change_type != "DELETED" and matches(change.object):
+                    objects[change.object["metadata"]["name"]] = change.object
+            if synced and is_done(objects):
+                return objects
+    raise TimeoutError(f"watch of {path} ended before the condition was met")

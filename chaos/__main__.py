@@ -17,118 +17,144 @@ from pathlib import Path
 import click
 
 from chaos import plan, upgrade_run
-from chaos.final_state import wrong
-from chaos.observer import Observer
-from chaos.fault_injection import Mischief
-from chaos.report import Run, lines
-from chaos.environment import Stage, fill, stage
+from chaos.environment import ChaosEnvironment, deploy_apps, start_environment
+from chaos.fault_injection import FaultInjector
+from chaos.final_state import list_problems
+from chaos.observer import ClusterObserver
+from chaos.report import RunReport, format_report
 from kube.client.api_errors import ApiError
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
-from kube.maintenance.leases import LEASES
-from kube.nodes import NODES
-from kube.paths import PODS
+from kube.maintenance.leases import LEASES_PATH
+from kube.nodes import NODES_PATH
+from kube.paths import PODS_PATH
 from localcluster import delivery_engines
-from localcluster.components.selection import DEFAULT, MAINTENANCE, MUTEX
+from localcluster.components.selection import DEFAULT_COMPONENTS, MAINTENANCE, MUTEX
 
-CALM_SECONDS, LOOK_SECONDS = 90.0, 1.0
-ALL = ", ".join(delivery_engines.DELIVERIES)
-USUAL_SECONDS = {MAINTENANCE: 300.0, MUTEX: 60.0}
+SETTLE_TIMEOUT_SECONDS, POLL_SECONDS = 90.0, 1.0
+ENGINE_NAMES = ", ".join(delivery_engines.ENGINES)
+DEFAULT_SECONDS = {MAINTENANCE: 300.0, MUTEX: 60.0}
 
 
 @click.command()
-@click.option("--engines", default="local", show_default=True, help=f"Of {ALL}; with commas.")
-@click.option("--wing", type=click.Choice([MAINTENANCE, MUTEX]), default=MAINTENANCE, show_default=True)
-@click.option("--seed", type=int, default=1, show_default=True, help="The same one plans the same mischief.")
-@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Of this seed and those behind it.")
-@click.option("--seconds", type=click.FloatRange(1), help="Of mischief in each; 300 without, 60 amid an upgrade.")
-@click.option("--nodes", type=click.IntRange(2), default=20, show_default=True)
-@click.option("--pods", type=click.IntRange(1), default=200, show_default=True)
-def main(engines: str, wing: str, seed: int, runs: int, seconds: float | None, nodes: int, pods: int) -> None:
+@click.option("--engines", default="local", show_default=True, help=f"Comma-separated engines: {ENGINE_NAMES}.")
+@click.option(
+    "--component",
+    type=click.Choice([MAINTENANCE, MUTEX]),
+    default=MAINTENANCE,
+    show_default=True,
+    help="Component to test.",
+)
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Seed of the plan; the same seed plans the same faults."
+)
+@click.option(
+    "--runs", type=click.IntRange(1), default=1, show_default=True, help="Number of runs, with consecutive seeds."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(1), help="Seconds of faults in each run; default: 300, or 60 during an upgrade."
+)
+@click.option("--nodes", type=click.IntRange(2), default=20, show_default=True, help="Number of nodes.")
+@click.option("--pods", type=click.IntRange(1), default=200, show_default=True, help="Number of pods.")
+def main(engines: str, component: str, seed: int, runs: int, seconds: float | None, nodes: int, pods: int) -> None:
     """Run fault injection on each engine in turn: drain nodes, or upgrade them with the mutex (local engine only)."""
-    wanted = [engine.strip() for engine in engines.split(",")]
-    if unknown := sorted(set(wanted) - set(delivery_engines.DELIVERIES)):
-        raise click.UsageError(f"no chaos on {', '.join(unknown)}; there is: {ALL}")
-    if wing == MUTEX and wanted != ["local"]:
-        raise click.UsageError(f"chaos of {MUTEX} is on the engine local alone: leave out --engines")
-    for engine in wanted:
-        delivery_engines.named(engine).check()
+    engine_names = [engine.strip() for engine in engines.split(",")]
+    if unknown := sorted(set(engine_names) - set(delivery_engines.ENGINES)):
+        raise click.UsageError(f"unknown engine {', '.join(unknown)}: choose from {ENGINE_NAMES}")
+    if component == MUTEX and engine_names != ["local"]:
+        raise click.UsageError(f"--component {MUTEX} supports only the engine local: omit --engines")
+    for engine in engine_names:
+        delivery_engines.get_engine(engine).check()
     logging.getLogger("kube.client.list_watch").setLevel(logging.ERROR)  # broken watches are expected here
-    bad, lasting = 0, seconds or USUAL_SECONDS[wing]
-    for engine, number in itertools.product(wanted, range(seed, seed + runs)):
-        delivery_engines.named(engine).build((*DEFAULT, wing))
-        folder = Path(tempfile.mkdtemp(prefix=f"chaos-{engine}-"))
-        if wing == MUTEX:
-            found = upgrade_run.run(engine, number, lasting, folder, nodes, say)
+    failed_runs, duration_seconds = 0, seconds or DEFAULT_SECONDS[component]
+    for engine, number in itertools.product(engine_names, range(seed, seed + runs)):
+        delivery_engines.get_engine(engine).build((*DEFAULT_COMPONENTS, component))
+        directory = Path(tempfile.mkdtemp(prefix=f"chaos-{engine}-"))
+        if component == MUTEX:
+            report = upgrade_run.run_upgrade(engine, number, duration_seconds, directory, nodes, print_line)
         else:
-            found = run(engine, number, lasting, folder, nodes, pods, say)
-        conclude(found, folder)
-        bad += not found.is_good
+            report = run_drains(engine, number, duration_seconds, directory, nodes, pods, print_line)
+        report_run(report, directory)
+        failed_runs += not report.is_good
     if runs > 1:
-        say(f"{runs * len(wanted)} runs, {bad} of them bad")
-    raise SystemExit(1 if bad else 0)
+        print_line(f"{runs * len(engine_names)} runs, {failed_runs} failed")
+    raise SystemExit(1 if failed_runs else 0)
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line at once."""
     print(line, flush=True)
 
 
-def run(
+def run_drains(
     engine: str,
     seed: int,
-    seconds: float,
-    folder: Path,
+    duration_seconds: float,
+    directory: Path,
     nodes: int,
     pods: int,
-    say: Callable[[str], None] = say,
-) -> Run:
+    report: Callable[[str], None] = print_line,
+) -> RunReport:
     """Run fault injection once on a new cluster in this directory; return the report."""
-    with stage(engine, folder, nodes) as scene:
-        fill(scene, plan.apps(seed, pods))
-        names = [f"node-{number + 1}" for number in range(nodes)]
-        mischief = Mischief(scene, seed)
-        with Observer(scene.cluster.kubeconfig, scene.cluster.audit_log, say) as observer:
-            mischief.play(plan.actions(seed, seconds, names, scene.targets))
-            calm, left = await_calm(scene)
-        ended = scene.ended()
-        tally, violations = observer.watcher.tally, observer.violations
-    return Run(engine, seed, seconds, mischief.done, mischief.failed, tally, violations, calm, left, ended)
+    with start_environment(engine, directory, nodes) as environment:
+        deploy_apps(environment, plan.plan_apps(seed, pods))
+        node_names = [f"node-{number + 1}" for number in range(nodes)]
+        injector = FaultInjector(environment, seed)
+        with ClusterObserver(environment.cluster.kubeconfig, environment.cluster.audit_log, report) as observer:
+            injector.run_actions(plan.plan_actions(seed, duration_seconds, node_names, environment.targets))
+            settle_seconds, problems = await_settled(environment)
+        exited_servers = environment.list_exited_servers()
+        tally, violations = observer.checker.tally, observer.violations
+    return RunReport(
+        engine,
+        seed,
+        duration_seconds,
+        injector.done_counts,
+        injector.failures,
+        tally,
+        violations,
+        settle_seconds,
+        problems,
+        exited_servers,
+    )
 
 
-def conclude(found: Run, folder: Path) -> None:
+def report_run(report: RunReport, directory: Path) -> None:
     """Print the report; remove the directory of a good run, and print the directory of a failed one."""
-    say("\n".join(lines(found)))
-    if found.is_good:
-        shutil.rmtree(folder)
+    print_line("\n".join(format_report(report)))
+    if report.is_good:
+        shutil.rmtree(directory)
     else:
-        print(f"logs and journal: {folder}", file=sys.stderr)
+        print(f"logs and journal: {directory}", file=sys.stderr)
 
 
-def await_calm(scene: Stage) -> tuple[float | None, list[str]]:
-    """Return the seconds until the state is correct, or None and the remaining problems after `CALM_SECONDS`."""
-    started = time.monotonic()
-    left = ["the API server was not asked"]
-    while time.monotonic() < started + CALM_SECONDS:
+def await_settled(environment: ChaosEnvironment) -> tuple[float | None, list[str]]:
+    """Return the seconds until the state is correct and no problems.
+
+    After `SETTLE_TIMEOUT_SECONDS`, return None and the remaining problems.
+    """
+    started_at = time.monotonic()
+    problems = ["the cluster state was not read"]
+    while time.monotonic() < started_at + SETTLE_TIMEOUT_SECONDS:
         try:
-            left = look(scene.admin)
+            problems = list_current_problems(environment.client)
         except ApiError as error:
-            left = [error.message]
-        if not left:
-            return time.monotonic() - started, []
-        time.sleep(LOOK_SECONDS)
-    return None, left
+            problems = [error.message]
+        if not problems:
+            return time.monotonic() - started_at, []
+        time.sleep(POLL_SECONDS)
+    return None, problems
 
 
-def look(admin: Cluster) -> list[str]:
-    """Return the current problems."""
-    nodes, leases, pods = (admin.list(path)["items"] for path in (NODES, LEASES, PODS))
-    made = [
+def list_current_problems(client: SyncClient) -> list[str]:
+    """Read the cluster and return the problems of its state."""
+    nodes, leases, pods = (client.list(path)["items"] for path in (NODES_PATH, LEASES_PATH, PODS_PATH))
+    maintenances = [
         {"apiVersion": group.api_version, **item}
         for group in (MEDIK8S, KUBEVIRT)
-        for item in admin.list(group.path)["items"]
+        for item in client.list(group.path)["items"]
     ]
-    return wrong(nodes, made, leases, pods)
+    return list_problems(nodes, maintenances, leases, pods)
 
 
 if __name__ == "__main__":

@@ -10,147 +10,162 @@ from pathlib import Path
 import requests
 
 from chaos.plan import App
-from chaos.report import ended_by_themselves
-from chaos.targets import Opened, Targets, ours, targets
-from kube.client.sync_client import Cluster
+from chaos.report import list_unexpected_exits
+from chaos.targets import AnyProduct, Targets, build_targets, list_own_servers
+from kube.client.sync_client import SyncClient
 from kube.paths import Object
 from localcluster import delivery_engines
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
+from localcluster.components import crds
+from localcluster.components.selection import MAINTENANCE
 from localcluster.engine_product import EngineProduct
 from localcluster.processes import Server
 from localcluster.product import Product
-from localcluster.up.restarter import Keeper
-from localcluster.web_console import Console
-from localcluster.components import crds
-from localcluster.components.selection import MAINTENANCE
-from tests.e2e.fault_proxy import Mischief
-from tests.fault_proxy import Faults
-from tests.receiver import Answer, Received, Receiver
+from localcluster.up.restarter import Restarter
+from localcluster.web_console import WebConsole
+from tests.e2e.fault_proxy import NetworkFaultProxy
+from tests.fault_proxy import FaultProxy
+from tests.receiver import ReceivedRequest, Receiver, Response
 
 NAMESPACE = "chaos"
-DELAY = "pod-delete.stage.kwok.x-k8s.io/delay"
+DELETE_DELAY_ANNOTATION = "pod-delete.stage.kwok.x-k8s.io/delay"
 
 
-class Network(Mischief):
-    """Delivers events to the functions; a late or duplicate answer is lost if the broker is down."""
+class EventNetwork(NetworkFaultProxy):
+    """Delivers events to the functions; a late or duplicate reply is lost if the broker is down."""
 
-    def post(self, answer: Answer) -> None:
-        """Send the answer to the broker, and ignore connection errors."""
+    def publish_reply(self, answer: Response) -> None:
+        """Send the reply to the broker, and ignore connection errors."""
         with suppress(requests.RequestException):
-            super().post(answer)
+            super().publish_reply(answer)
 
 
 @dataclass(frozen=True)
-class Stage:
+class ChaosEnvironment:
     """The environment of a run, into which faults are injected.
 
     Attributes:
         network: Delivers events to the functions.
         faults: The proxy for the functions' API requests.
-        admin: The administrator's API client.
+        client: The administrator's API client.
         servers: The processes of the product, its engine and the console.
-        ours: The product's own processes among them.
+        own_servers: The product's own processes among them.
         targets: The processes that each kind of crash may kill.
-        keeper: Restarts processes that exit unexpectedly.
+        restarter: Restarts processes that exit unexpectedly.
     """
 
     cluster: LocalCluster
-    product: Opened
-    network: Network
-    faults: Faults
-    admin: Cluster
+    product: AnyProduct
+    network: EventNetwork
+    faults: FaultProxy
+    client: SyncClient
     servers: list[Server]
-    ours: list[Server]
+    own_servers: list[Server]
     targets: Targets
-    keeper: Keeper
+    restarter: Restarter
 
-    def ended(self) -> list[str]:
+    def list_exited_servers(self) -> list[str]:
         """Return the processes that are down, and the product's processes that exited unexpectedly."""
-        down = [server.name for server in (*self.cluster.servers, *self.servers) if not server.alive]
-        return [*down, *ended_by_themselves(self.keeper.records(), {server.name for server in self.ours})]
+        down_names = [server.name for server in (*self.cluster.servers, *self.servers) if not server.is_alive]
+        return [
+            *down_names,
+            *list_unexpected_exits(self.restarter.list_records(), {server.name for server in self.own_servers}),
+        ]
 
 
 @contextmanager
-def stage(engine: str, directory: Path, nodes: int, wing: str = MAINTENANCE) -> Iterator[Stage]:
+def start_environment(
+    engine: str, directory: Path, nodes: int, component: str = MAINTENANCE
+) -> Iterator[ChaosEnvironment]:
     """Yield the environment on an engine, with this component; processes that exit unexpectedly are restarted."""
     with (
-        delivery_engines.named(engine).cluster(directory / "servers", nodes) as cluster,
-        closing(Faults(cluster.url, cluster.certificate)) as faults,
-        closing(_Between()) as between,
+        delivery_engines.get_engine(engine).create_cluster(directory / "servers", nodes) as cluster,
+        closing(FaultProxy(cluster.url, cluster.certificate)) as faults,
+        closing(_EventProxy()) as event_proxy,
     ):
-        product = _opened(engine, cluster, directory / "product", between.url, faults.url, wing)
-        between.network = network = Network(product)
+        product = _create_product(engine, cluster, directory / "product", event_proxy.url, faults.url, component)
+        event_proxy.network = network = EventNetwork(product)
         with (
             product,
-            _console(cluster, directory / "product", product) as console,
-            Keeper() as keeper,
-            closing(Cluster(str(cluster.kubeconfig))) as admin,
+            _build_console(cluster, directory / "product", product) as console,
+            Restarter() as restarter,
+            closing(SyncClient(str(cluster.kubeconfig))) as client,
         ):
             if isinstance(product, EngineProduct):
-                product.route(lambda name: f"{between.url}/{name}")
+                product.route_triggers(lambda name: f"{event_proxy.url}/{name}")
             servers = [*product.servers, console.server]
-            keeper.keep(servers)
-            parts = ours(product, console.server), targets(product, console.server)
-            yield Stage(cluster, product, network, faults, admin, servers, *parts, keeper)
+            restarter.add_servers(servers)
+            own_servers, targets = list_own_servers(product, console.server), build_targets(product, console.server)
+            yield ChaosEnvironment(cluster, product, network, faults, client, servers, own_servers, targets, restarter)
 
 
-def _opened(engine: str, cluster: LocalCluster, directory: Path, called_at: str, asking: str, wing: str) -> Opened:
-    """Return the product, not started; its functions send API requests to `asking`.
+def _create_product(
+    engine: str, cluster: LocalCluster, directory: Path, subscriber_url: str, api_url: str, component: str
+) -> AnyProduct:
+    """Return the product, not started; its functions send API requests to `api_url`.
 
-    On the local engine, the delivery calls the functions at `called_at`.
+    On the local engine, the delivery calls the functions at `subscriber_url`.
     """
     if engine == "local":
-        crds.install(cluster, (wing,))
-        localproduct.install(cluster, opted=(wing,))
-        return Product(cluster, directory, called_at=called_at, asking=asking, flow=localproduct.flow((wing,)))
-    product = delivery_engines.named(engine).open(cluster, directory)
+        crds.install_crds(cluster, (component,))
+        localproduct.install_manifests(cluster, components=(component,))
+        return Product(
+            cluster,
+            directory,
+            subscriber_url=subscriber_url,
+            api_url=api_url,
+            flow_manifests=localproduct.list_flow_manifests((component,)),
+        )
+    product = delivery_engines.get_engine(engine).install_product(cluster, directory)
     if not isinstance(product, EngineProduct):
-        raise TypeError(f"no mischief is known for {engine}")
-    product.ask_at(asking)
+        raise TypeError(f"fault injection does not support engine {engine!r}")
+    product.set_api_url(api_url)
     return product
 
 
-def _console(cluster: LocalCluster, directory: Path, product: Opened) -> Console:
-    where = {"functions": product.functions_url, "broker": product.broker_url}
-    return Console(cluster, directory, "--journal", product.journal, **where)
+def _build_console(cluster: LocalCluster, directory: Path, product: AnyProduct) -> WebConsole:
+    urls = {"functions_url": product.functions_url, "broker_url": product.broker_url}
+    return WebConsole(cluster, directory, "--journal", product.journal, **urls)
 
 
-class _Between:
+class _EventProxy:
     """Receives the events for the functions; `network` is set later, since it needs the product's addresses."""
 
     def __init__(self) -> None:
-        self.network: Network | None = None
-        self._receiver = Receiver(otherwise=self._answer)
+        self.network: EventNetwork | None = None
+        self._receiver = Receiver(default_answer=self._forward)
         self.url = self._receiver.url
 
-    def _answer(self, request: Received) -> Answer:
-        return self.network(request) if self.network else Answer(503)
+    def _forward(self, request: ReceivedRequest) -> Response:
+        return self.network(request) if self.network else Response(503)
 
     def close(self) -> None:
         self._receiver.close()
 
 
-def fill(stage: Stage, apps: list[App]) -> None:
+def deploy_apps(environment: ChaosEnvironment, apps: list[App]) -> None:
     """Create the workload; return when every pod runs."""
-    stage.admin.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-    stage.cluster.kubectl("wait", "--for=create", "serviceaccount/default", "-n", NAMESPACE, "--timeout=30s")
+    environment.client.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    environment.cluster.kubectl("wait", "--for=create", "serviceaccount/default", "-n", NAMESPACE, "--timeout=30s")
     for app in apps:
-        stage.admin.create(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments", _deployment(app))
-        if app.unavailable is not None:
-            stage.admin.create(f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets", _budget(app))
+        environment.client.create(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments", _build_deployment(app))
+        if app.max_unavailable is not None:
+            environment.client.create(
+                f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets", _build_budget(app)
+            )
     for app in apps:
-        stage.cluster.kubectl("rollout", "status", f"deployment/{app.name}", "-n", NAMESPACE, "--timeout=60s")
+        environment.cluster.kubectl("rollout", "status", f"deployment/{app.name}", "-n", NAMESPACE, "--timeout=60s")
 
 
-def _deployment(app: App) -> Object:
+def _build_deployment(app: App) -> Object:
     labels, containers = {"app": app.name}, [{"name": "main", "image": "fake"}]
-    annotations = {DELAY: f"{app.ending:g}s"}
+    annotations = {DELETE_DELAY_ANNOTATION: f"{app.termination_seconds:g}s"}
     template = {"metadata": {"labels": labels, "annotations": annotations}, "spec": {"containers": containers}}
     spec = {"replicas": app.replicas, "selector": {"matchLabels": labels}, "template": template}
     return {"metadata": {"name": app.name}, "spec": spec}
 
 
-def _budget(app: App) -> Object:
-    spec = {"maxUnavailable": app.unavailable, "selector": {"matchLabels": {"app": app.name}}}
+def _build_budget(app: App) -> Object:
+    spec = {"maxUnavailable": app.max_unavailable, "selector": {"matchLabels": {"app": app.name}}}
     return {"metadata": {"name": app.name}, "spec": spec}

@@ -10,126 +10,136 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from random import Random
 from typing import Any
 
-from chaos.plan import NETWORK, RESTART, Action
-from chaos.environment import Stage
-from chaos.targets import Target
+from chaos.environment import ChaosEnvironment
+from chaos.plan import NETWORK_WEIGHTS, RESTART_API_SERVER, Action
+from chaos.targets import CrashTarget
 from kube.client.api import JSON_PATCH
 from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
 from kube.maintenance.groups import GROUPS
-from kube.nodes import node_path
+from kube.nodes import build_node_path
 from kube.paths import Object
-from localcluster.processes import await_ready
 from localcluster.errors import LocalClusterError
-from tests.e2e.fault_proxy import Way
-from tests.fault_proxy import RESET, Fault
-from tests.receiver import Answer, Received
+from localcluster.processes import await_ready
+from tests.e2e.fault_proxy import Handler
+from tests.fault_proxy import CONNECTION_RESET, Fault
+from tests.receiver import ReceivedRequest, Response
 
-USER_SECONDS = 30.0
+USER_RETRY_SECONDS = 30.0
 """Timeout in seconds of a user's retries while the API server is down."""
-SPOILED = (Fault(503, "the server is currently unable to handle the request"), Fault(429, "too many", 1), RESET)
-PART = 0.3
+RESPONSE_FAULTS = (
+    Fault(503, "the server is currently unable to handle the request"),
+    Fault(429, "too many", 1),
+    CONNECTION_RESET,
+)
+FAULT_PROBABILITY = 0.3
 """The share of API requests that fail, and of events that are lost, while such a fault lasts."""
 
 
-class Mischief:
+class FaultInjector:
     """Injects faults into an environment.
 
     Attributes:
-        done: The number of completed actions by kind.
-        failed: The errors of failed actions by kind.
+        done_counts: The number of completed actions by kind.
+        failures: The errors of failed actions by kind.
     """
 
-    def __init__(self, stage: Stage, seed: int) -> None:
-        self._stage, self._chance = stage, Random(f"mischief {seed}")
-        self.done: Counter[str] = Counter()
-        self.failed: defaultdict[str, list[str]] = defaultdict(list)
-        self._spoiled_until = self._odd_until = 0.0
-        self._way: Way = stage.network.once
-        self._users, self._network = ThreadPoolExecutor(1, "users"), ThreadPoolExecutor(1, "network")
-        self._crashes: defaultdict[str, ThreadPoolExecutor] = defaultdict(lambda: ThreadPoolExecutor(1, "crashes"))
-        stage.faults.spoil(self._spoil)
-        stage.network.way = lambda request: (self._way if time.monotonic() < self._odd_until else stage.network.once)(
-            request
-        )
+    def __init__(self, environment: ChaosEnvironment, seed: int) -> None:
+        self._environment, self._rng = environment, Random(f"faults {seed}")
+        self.done_counts: Counter[str] = Counter()
+        self.failures: defaultdict[str, list[str]] = defaultdict(list)
+        self._faults_until = self._network_faults_until = 0.0
+        self._network_mode: Handler = environment.network.forward
+        self._user_pool, self._network_pool = ThreadPoolExecutor(1, "users"), ThreadPoolExecutor(1, "network")
+        self._crash_pools: defaultdict[str, ThreadPoolExecutor] = defaultdict(lambda: ThreadPoolExecutor(1, "crashes"))
+        environment.faults.inject(self._corrupt_response)
+        environment.network.handler = lambda request: (
+            self._network_mode if time.monotonic() < self._network_faults_until else environment.network.forward
+        )(request)
 
-    def play(self, actions: Iterable[Action], over: threading.Event | None = None) -> None:
-        """Run all actions, or those before `over` is set; return when the last one is done and all processes run."""
-        started, over = time.monotonic(), over or threading.Event()
-        waiting: list[tuple[Action, Future[None]]] = []
+    def run_actions(self, actions: Iterable[Action], stop: threading.Event | None = None) -> None:
+        """Run all actions, or those before `stop` is set; return when the last one is done and all processes run."""
+        started_at, stop = time.monotonic(), stop or threading.Event()
+        submitted: list[tuple[Action, Future[None]]] = []
         for action in actions:
-            if over.wait(max(0.0, started + action.at - time.monotonic())):
+            if stop.wait(max(0.0, started_at + action.start_seconds - time.monotonic())):
                 break
-            waiting.append((action, self._begin(action)))
-        for action, future in waiting:
+            submitted.append((action, self._submit(action)))
+        for action, future in submitted:
             try:
                 future.result()
-                self.done[action.kind] += 1
+                self.done_counts[action.kind] += 1
             except (ApiError, LocalClusterError, OSError) as error:
-                self.failed[action.kind].append(f"{action.subject}: {error}")
-        self._calm()
+                self.failures[action.kind].append(f"{action.target}: {error}")
+        self._settle()
 
-    def _calm(self) -> None:
-        for pool in (self._users, self._network, *self._crashes.values()):
+    def _settle(self) -> None:
+        for pool in (self._user_pool, self._network_pool, *self._crash_pools.values()):
             pool.shutdown()
-        self._odd_until = self._spoiled_until = 0.0
-        for server in self._stage.servers:
+        self._network_faults_until = self._faults_until = 0.0
+        for server in self._environment.servers:
             if server.may_restart():  # do not wait for the backoff of a server that exited by itself
                 server.start()
-        self._stage.network.behave()
-        self._stage.faults.speak_again()
+        self._environment.network.stop_faults()
+        self._environment.faults.stop_faults()
 
-    def _begin(self, action: Action) -> Future[None]:
-        if action.kind in self._stage.targets:
-            target = self._stage.targets[action.kind][action.subject]
-            return self._crashes[target.lane or target.server.name].submit(target.crash, action.seconds)
-        if action.kind == RESTART:
-            return self._crashes[RESTART].submit(self._restart_api_server, action.seconds)
-        if action.kind in NETWORK:
-            return self._network.submit(self._misbehave, action)
-        return self._users.submit(self._use, action)
+    def _submit(self, action: Action) -> Future[None]:
+        if action.kind in self._environment.targets:
+            target = self._environment.targets[action.kind][action.target]
+            return self._crash_pools[target.serial_group or target.server.name].submit(
+                target.crash, action.duration_seconds
+            )
+        if action.kind == RESTART_API_SERVER:
+            return self._crash_pools[RESTART_API_SERVER].submit(self._restart_api_server, action.duration_seconds)
+        if action.kind in NETWORK_WEIGHTS:
+            return self._network_pool.submit(self._disturb_network, action)
+        return self._user_pool.submit(self._act_as_user, action)
 
-    def _restart_api_server(self, seconds: float) -> None:
+    def _restart_api_server(self, downtime_seconds: float) -> None:
         """Restart the API server and the controller manager.
 
         Otherwise the controller manager's watches take up to a minute to recover, during which no budget allows
         evictions.
         """
-        servers = {server.name: server for server in self._stage.cluster.servers}
+        servers = {server.name: server for server in self._environment.cluster.servers}
         server = servers["kube-apiserver"]
-        Target(server).crash(seconds)
-        await_ready("the API server", lambda: self._stage.cluster.serves("/version"), [server])
-        Target(servers["kube-controller-manager"]).crash(0.0)
+        CrashTarget(server).crash(downtime_seconds)
+        await_ready("the API server", lambda: self._environment.cluster.is_served("/version"), [server])
+        CrashTarget(servers["kube-controller-manager"]).crash(0.0)
 
-    def _misbehave(self, action: Action) -> None:
-        network, until = self._stage.network, time.monotonic() + action.seconds
+    def _disturb_network(self, action: Action) -> None:
+        network, until = self._environment.network, time.monotonic() + action.duration_seconds
         if action.kind == "refuse":
-            self._spoiled_until = until
+            self._faults_until = until
             return
-        ways: dict[str, Way] = {"twice": network.twice, "late": network.late, "lose": self._lose}
-        self._way = ways.get(action.kind) or network.without(action.subject)
-        self._odd_until = until
+        handlers: dict[str, Handler] = {
+            "twice": network.forward_twice,
+            "late": network.forward_late,
+            "lose": self._drop_randomly,
+        }
+        self._network_mode = handlers.get(action.kind) or network.reject_for(action.target)
+        self._network_faults_until = until
 
-    def _lose(self, request: Received) -> Answer:
-        network = self._stage.network
-        return (network.never if self._chance.random() < PART else network.once)(request)
+    def _drop_randomly(self, request: ReceivedRequest) -> Response:
+        network = self._environment.network
+        return (network.drop if self._rng.random() < FAULT_PROBABILITY else network.forward)(request)
 
-    def _spoil(self, _request: str) -> Fault | None:
-        is_spoiled = time.monotonic() < self._spoiled_until and self._chance.random() < PART
-        return self._chance.choice(SPOILED) if is_spoiled else None
+    def _corrupt_response(self, _request: str) -> Fault | None:
+        fails = time.monotonic() < self._faults_until and self._rng.random() < FAULT_PROBABILITY
+        return self._rng.choice(RESPONSE_FAULTS) if fails else None
 
-    def _use(self, action: Action) -> None:
+    def _act_as_user(self, action: Action) -> None:
         """Perform a user's action, with retries until the API server has accepted it."""
-        deeds: dict[str, Callable[[Action], Any]] = {
+        actions: dict[str, Callable[[Action], Any]] = {
             "start": self._create,
             "double": self._create,
             "stop": self._delete,
             "replace": self._replace,
             "uncordon": self._uncordon,
         }
-        deadline = time.monotonic() + USER_SECONDS
+        deadline = time.monotonic() + USER_RETRY_SECONDS
         while True:
             try:
-                deeds[action.kind](action)
+                actions[action.kind](action)
                 return
             except NotFound:  # the maintenance is gone already
                 return
@@ -141,33 +151,35 @@ class Mischief:
                 time.sleep(0.2)
 
     def _create(self, action: Action) -> None:
-        self._stage.admin.create(GROUPS[action.group].path, _file(action))
+        self._environment.client.create(GROUPS[action.api_version].path, _build_manifest(action))
 
     def _delete(self, action: Action) -> None:
-        self._stage.admin.run(self._stage.admin.api.request("DELETE", _path(action)))
+        self._environment.client.run(self._environment.client.api.request("DELETE", _get_maintenance_path(action)))
 
     def _replace(self, action: Action) -> None:
         """Replace the object as `kubectl replace` does: fields that are not in the user's file are removed."""
-        version = self._stage.admin.get(_path(action))["metadata"]["resourceVersion"]
-        body = _file(action)
+        version = self._environment.client.get(_get_maintenance_path(action))["metadata"]["resourceVersion"]
+        body = _build_manifest(action)
         body["metadata"]["resourceVersion"] = version
-        self._stage.admin.run(self._stage.admin.api.request("PUT", _path(action), body=body))
+        self._environment.client.run(
+            self._environment.client.api.request("PUT", _get_maintenance_path(action), body=body)
+        )
 
     def _uncordon(self, action: Action) -> None:
         """Uncordon the node as `kubectl uncordon` does."""
         patch = [{"op": "add", "path": "/spec/unschedulable", "value": False}]
-        self._stage.admin.patch(node_path(action.node), patch, JSON_PATCH)
+        self._environment.client.patch(build_node_path(action.node), patch, JSON_PATCH)
 
 
-def _path(action: Action) -> str:
-    return f"{GROUPS[action.group].path}/{action.subject}"
+def _get_maintenance_path(action: Action) -> str:
+    return f"{GROUPS[action.api_version].path}/{action.target}"
 
 
-def _file(action: Action) -> Object:
+def _build_manifest(action: Action) -> Object:
     spec = {"nodeName": action.node, "reason": "chaos"}
     return {
-        "apiVersion": action.group,
+        "apiVersion": action.api_version,
         "kind": "NodeMaintenance",
-        "metadata": {"name": action.subject},
+        "metadata": {"name": action.target},
         "spec": spec,
     }

@@ -7,69 +7,97 @@ from collections.abc import Iterable, Iterator
 from kube.maintenance import leases, objects
 from kube.maintenance.groups import DRAIN_TAINTS
 from kube.maintenance.objects import Maintenance
-from kube.nodes import BEFORE, EXCLUDED, LABEL, NO_SCHEDULE, UNSCHEDULABLE, Node, is_closed, is_cordoned, labelled_for
+from kube.nodes import (
+    EXCLUDE_LABEL,
+    EXCLUDED_BEFORE_LABEL,
+    MAINTENANCE_LABEL,
+    NO_SCHEDULE,
+    UNSCHEDULABLE_TAINT,
+    Node,
+    get_maintenance_uid,
+    is_cordoned,
+    is_cordoned_and_tainted,
+)
 from kube.paths import Object
-from kube.pods import key, stays
+from kube.pods import format_key, is_never_evicted
 
 
-def wrong(
-    nodes: Iterable[Node], maintenances: Iterable[Maintenance], found: Iterable[Object], pods: Iterable[Object]
+def list_problems(
+    nodes: Iterable[Node], maintenances: Iterable[Maintenance], lease_objects: Iterable[Object], pods: Iterable[Object]
 ) -> list[str]:
     """Return one line per problem.
 
     Args:
         nodes: All nodes.
         maintenances: The NodeMaintenances of all API groups.
-        found: All node leases.
+        lease_objects: All node leases.
         pods: All pods.
     """
-    there, made, running = list(nodes), list(maintenances), list(pods)
-    held = {leases.node_of(lease): lease for lease in found}
-    known = [node["metadata"]["name"] for node in there]
-    lines = [f"{item['metadata']['name']} is still being deleted" for item in made if objects.is_deleting(item)]
-    lines += [f"the lease of {name} is left, and no such node" for name in held if name and name not in known]
-    for node in there:
+    all_nodes, all_maintenances, all_pods = list(nodes), list(maintenances), list(pods)
+    leases_by_node = {leases.parse_node_name(lease): lease for lease in lease_objects}
+    node_names = [node["metadata"]["name"] for node in all_nodes]
+    problems = [
+        f"NodeMaintenance {item['metadata']['name']} is still being deleted"
+        for item in all_maintenances
+        if objects.is_deleting(item)
+    ]
+    problems += [
+        f"node {name} does not exist, but still has a Lease"
+        for name in leases_by_node
+        if name and name not in node_names
+    ]
+    for node in all_nodes:
         name = node["metadata"]["name"]
-        wanted = [item for item in made if objects.node_name(item) == name and not objects.is_deleting(item)]
-        lines += _maintained(node, wanted, held.get(name), running) if wanted else _free(node, held.get(name))
-    return lines
+        node_maintenances = [
+            item for item in all_maintenances if objects.get_node_name(item) == name and not objects.is_deleting(item)
+        ]
+        problems += (
+            _check_maintained_node(node, node_maintenances, leases_by_node.get(name), all_pods)
+            if node_maintenances
+            else _check_unmaintained_node(node, leases_by_node.get(name))
+        )
+    return problems
 
 
-def _free(node: Node, lease: Object | None) -> Iterator[str]:
+def _check_unmaintained_node(node: Node, lease: Object | None) -> Iterator[str]:
     """Yield the problems of a node without a NodeMaintenance."""
     name, labels = node["metadata"]["name"], node["metadata"].get("labels") or {}
     taints = {(taint["key"], taint.get("effect")) for taint in node["spec"].get("taints") or []}
     if is_cordoned(node):
-        yield f"{name} is cordoned, and nobody maintains it"
-    for taint in sorted(taint for taint in (*DRAIN_TAINTS, UNSCHEDULABLE) if (taint, NO_SCHEDULE) in taints):
-        yield f"{name} has the taint {taint}, and nobody maintains it"
-    for label in (LABEL, BEFORE, EXCLUDED):
+        yield f"node {name} is cordoned without a NodeMaintenance"
+    for taint in sorted(taint for taint in (*DRAIN_TAINTS, UNSCHEDULABLE_TAINT) if (taint, NO_SCHEDULE) in taints):
+        yield f"node {name} has the taint {taint} without a NodeMaintenance"
+    for label in (MAINTENANCE_LABEL, EXCLUDED_BEFORE_LABEL, EXCLUDE_LABEL):
         if label in labels:
-            yield f"{name} has the label {label}, and nobody maintains it"
+            yield f"node {name} has the label {label} without a NodeMaintenance"
     if lease is not None:
-        yield f"the lease of {name} is left, and nobody maintains it"
+        yield f"node {name} has a Lease without a NodeMaintenance"
 
 
-def _maintained(node: Node, wanted: list[Maintenance], lease: Object | None, pods: list[Object]) -> Iterator[str]:
+def _check_maintained_node(
+    node: Node, maintenances: list[Maintenance], lease: Object | None, pods: list[Object]
+) -> Iterator[str]:
     """Yield the problems of a node with NodeMaintenances: one holds the lease and has drained it, the others wait."""
     name = node["metadata"]["name"]
-    holders = [item for item in wanted if lease is not None and leases.is_holder(lease, item)]
+    holders = [item for item in maintenances if lease is not None and leases.is_holder(lease, item)]
     if not holders:
-        yield f"{name} has no lease for any of {', '.join(item['metadata']['name'] for item in wanted)}"
+        yield f"node {name} has no Lease for any of {', '.join(item['metadata']['name'] for item in maintenances)}"
         return
     (holder,) = holders
-    called = holder["metadata"]["name"]
-    if not is_closed(node, objects.group(holder).drain_taint):
-        yield f"{name} is not cordoned and tainted as {called} wants it"
-    if labelled_for(node) is None or (node["metadata"].get("labels") or {}).get(EXCLUDED) != "true":
-        yield f"{name} has not the labels of a node that {called} maintains"
+    holder_name = holder["metadata"]["name"]
+    if not is_cordoned_and_tainted(node, objects.get_group(holder).drain_taint):
+        yield f"node {name} is not cordoned and tainted for NodeMaintenance {holder_name}"
+    if get_maintenance_uid(node) is None or (node["metadata"].get("labels") or {}).get(EXCLUDE_LABEL) != "true":
+        yield f"node {name} lacks the labels for NodeMaintenance {holder_name}"
     if not objects.has_begun(holder):
-        yield f"{called} has the lease of {name}, and no finalizer or counts"
-    if objects.phase(holder) != objects.SUCCEEDED:
-        yield f"{called} on {name} is {objects.phase(holder) or 'without a phase'}: {objects.last_error(holder)}"
-    left = [key(pod) for pod in pods if pod["spec"].get("nodeName") == name and not stays(pod)]
-    if left:
-        yield f"{name} has {', '.join(left)} left, which {called} should have drained"
-    for other in wanted:
-        if other is not holder and objects.phase(other) == objects.SUCCEEDED:
-            yield f"{other['metadata']['name']} is Succeeded, and the lease of {name} is held for {called}"
+        yield f"NodeMaintenance {holder_name} holds the Lease of node {name}, but has no finalizer or counts"
+    if objects.get_phase(holder) != objects.SUCCEEDED:
+        phase, error = objects.get_phase(holder) or "without a phase", objects.get_last_error(holder)
+        yield f"NodeMaintenance {holder_name} on node {name} is {phase}: {error}"
+    remaining = [format_key(pod) for pod in pods if pod["spec"].get("nodeName") == name and not is_never_evicted(pod)]
+    if remaining:
+        yield f"node {name} still has pods under NodeMaintenance {holder_name}: {', '.join(remaining)}"
+    for other in maintenances:
+        if other is not holder and objects.get_phase(other) == objects.SUCCEEDED:
+            other_name = other["metadata"]["name"]
+            yield f"NodeMaintenance {other_name} is Succeeded, but {holder_name} holds the Lease of node {name}"

@@ -11,175 +11,197 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from chaos.observations import MAINTENANCES, NODES, PODS, Blind, Eviction, Observation, Sighting
+from chaos.observations import MAINTENANCES, NODES, PODS, EvictionRequest, ObjectObservation, Observation, WatchGap
 from kube.maintenance.groups import DRAIN_TAINTS
-from kube.maintenance.objects import SUCCEEDED, is_deleting, node_name, phase
-from kube.nodes import is_closed
-from kube.pods import is_terminating, key, stays
-from kube.times import moment
+from kube.maintenance.objects import SUCCEEDED, get_node_name, get_phase, is_deleting
+from kube.nodes import is_cordoned_and_tainted
+from kube.pods import format_key, is_never_evicted, is_terminating
+from kube.times import parse_time
 
-GRACE = 2.0
+GRACE_SECONDS = 2.0
 """Grace period in seconds.
 
 A request that was decided earlier may still arrive this long after its maintenance was deleted, its node was
 uncordoned, or its pod was terminating.
 """
-TWICE = 0.01
-"""Maximum share of the evicted pods whose eviction may be granted twice within `GRACE`."""
+MAX_DUPLICATE_SHARE = 0.01
+"""Maximum share of the evicted pods whose eviction may be granted twice within `GRACE_SECONDS`."""
 
 
-class Moment(NamedTuple):
+class SeenVersion(NamedTuple):
     """A resourceVersion and the time at which it was observed."""
 
     version: int
-    at: float
+    seen_at: float
 
 
 @dataclass
-class Pod:
+class PodHistory:
     """The history of a pod."""
 
     name: str
-    leaves: bool = True
+    must_leave: bool = True
     node: str = ""
-    bound: Moment | None = None
-    terminating: Moment | None = None
-    gone: int | None = None
+    bound_at: SeenVersion | None = None
+    terminating_at: SeenVersion | None = None
+    deleted_version: int | None = None
 
 
 @dataclass
-class Maintenance:
-    """The history of a NodeMaintenance; `ending` is the time at which its deletion was first observed."""
+class MaintenanceHistory:
+    """The history of a NodeMaintenance; `deletion_seen_at` is the time at which its deletion was first observed."""
 
     name: str
     node: str
-    created: float
+    created_at: float
     phase: str = ""
-    ending: float | None = None
+    deletion_seen_at: float | None = None
 
 
 @dataclass
 class Tally:
     """The numbers of checks that were made, and of checks that were impossible because of a gap in a watch."""
 
-    judged: Counter[str] = field(default_factory=Counter)
-    blind: Counter[str] = field(default_factory=Counter)
-    granted: Counter[str] = field(default_factory=Counter)
+    checked: Counter[str] = field(default_factory=Counter)
+    unchecked: Counter[str] = field(default_factory=Counter)
+    grants: Counter[str] = field(default_factory=Counter)
 
 
-class Watcher:
-    """Takes observations; `settle` returns the violations."""
+class InvariantChecker:
+    """Takes observations; `check_until` returns the violations."""
 
     def __init__(self) -> None:
         self.tally = Tally()
-        self._pods: dict[str, Pod] = {}
-        self._nodes: dict[str, list[tuple[Moment, bool]]] = defaultdict(list)
-        self._maintenances: dict[str, Maintenance] = {}
-        self._blind: list[Blind] = []
-        self._pending: list[tuple[float, Callable[[], Iterator[str]]]] = []
+        self._pods: dict[str, PodHistory] = {}
+        self._nodes: dict[str, list[tuple[SeenVersion, bool]]] = defaultdict(list)
+        self._maintenances: dict[str, MaintenanceHistory] = {}
+        self._gaps: list[WatchGap] = []
+        self._pending_checks: list[tuple[float, Callable[[], Iterator[str]]]] = []
 
-    def take(self, seen: Observation) -> None:
+    def record(self, observation: Observation) -> None:
         """Record an observation."""
-        if isinstance(seen, Blind):
-            self._blind.append(seen)
-        elif isinstance(seen, Eviction):
-            self._pending.append((seen.at, lambda: self._judge_eviction(seen)))
+        if isinstance(observation, WatchGap):
+            self._gaps.append(observation)
+        elif isinstance(observation, EvictionRequest):
+            self._pending_checks.append((observation.requested_at, lambda: self._check_eviction(observation)))
         else:
-            {NODES: self._take_node, PODS: self._take_pod, MAINTENANCES: self._take_maintenance}[seen.room](seen)
+            {NODES: self._record_node, PODS: self._record_pod, MAINTENANCES: self._record_maintenance}[
+                observation.collection
+            ](observation)
 
-    def settle(self, until: float) -> list[str]:
-        """Return the violations among what happened before `until` and was not checked yet."""
-        due = [judge for at, judge in self._pending if at < until]
-        self._pending = [(at, judge) for at, judge in self._pending if at >= until]
-        return [violation for judge in due for violation in judge()]
+    def check_until(self, end_time: float) -> list[str]:
+        """Return the violations among what happened before `end_time` and was not checked yet."""
+        due = [check for at, check in self._pending_checks if at < end_time]
+        self._pending_checks = [(at, check) for at, check in self._pending_checks if at >= end_time]
+        return [violation for check in due for violation in check()]
 
-    def end(self) -> list[str]:
-        """Return the violations that only the whole run shows; call it after the last `settle`."""
-        twice, pods = sum(count > 1 for count in self.tally.granted.values()), len(self.tally.granted)
-        if twice > TWICE * pods:
-            return [f"{twice} of {pods} evicted pods were granted twice: more than {TWICE:.0%}"]
+    def check_totals(self) -> list[str]:
+        """Return the violations that only the whole run shows; call it after the last `check_until`."""
+        twice, pods = sum(count > 1 for count in self.tally.grants.values()), len(self.tally.grants)
+        if twice > MAX_DUPLICATE_SHARE * pods:
+            return [f"evictions of {twice} of {pods} pods were granted twice: more than {MAX_DUPLICATE_SHARE:.0%}"]
         return []
 
-    def _take_node(self, seen: Sighting) -> None:
-        history = self._nodes[seen.item["metadata"]["name"]]
-        closed = not seen.gone and any(is_closed(seen.item, taint) for taint in DRAIN_TAINTS)
-        if closed != (history[-1][1] if history else False):
-            history.append((Moment(seen.version, seen.at), closed))
+    def _record_node(self, observation: ObjectObservation) -> None:
+        history = self._nodes[observation.item["metadata"]["name"]]
+        is_under_maintenance = not observation.is_deleted and any(
+            is_cordoned_and_tainted(observation.item, taint) for taint in DRAIN_TAINTS
+        )
+        if is_under_maintenance != (history[-1][1] if history else False):
+            history.append((SeenVersion(observation.version, observation.seen_at), is_under_maintenance))
 
-    def _take_pod(self, seen: Sighting) -> None:
-        pod = self._pods.setdefault(seen.item["metadata"]["uid"], Pod(key(seen.item)))
-        now = Moment(seen.version, seen.at)
-        pod.leaves = not stays(seen.item)
-        pod.node = seen.item["spec"].get("nodeName") or pod.node
-        pod.bound = pod.bound or (now if pod.node else None)
-        pod.terminating = pod.terminating or (now if is_terminating(seen.item) else None)
-        pod.gone = pod.gone or (seen.version if seen.gone else None)
+    def _record_pod(self, observation: ObjectObservation) -> None:
+        pod = self._pods.setdefault(observation.item["metadata"]["uid"], PodHistory(format_key(observation.item)))
+        now = SeenVersion(observation.version, observation.seen_at)
+        pod.must_leave = not is_never_evicted(observation.item)
+        pod.node = observation.item["spec"].get("nodeName") or pod.node
+        pod.bound_at = pod.bound_at or (now if pod.node else None)
+        pod.terminating_at = pod.terminating_at or (now if is_terminating(observation.item) else None)
+        pod.deleted_version = pod.deleted_version or (observation.version if observation.is_deleted else None)
 
-    def _take_maintenance(self, seen: Sighting) -> None:
-        item = seen.item
-        created = moment(item["metadata"]["creationTimestamp"]).timestamp()
-        fresh = Maintenance(item["metadata"]["name"], node_name(item), created)
-        known = self._maintenances.setdefault(item["metadata"]["uid"], fresh)
-        if known.ending is None and (seen.gone or is_deleting(item)):
-            known.ending = seen.at
-        if not seen.gone and phase(item) == SUCCEEDED != known.phase:
-            now = Moment(seen.version, seen.at)
-            self._pending.append((seen.at, lambda: self._judge_success(known, now)))
-        known.phase = phase(item)
+    def _record_maintenance(self, observation: ObjectObservation) -> None:
+        item = observation.item
+        created_at = parse_time(item["metadata"]["creationTimestamp"]).timestamp()
+        new_history = MaintenanceHistory(item["metadata"]["name"], get_node_name(item), created_at)
+        history = self._maintenances.setdefault(item["metadata"]["uid"], new_history)
+        if history.deletion_seen_at is None and (observation.is_deleted or is_deleting(item)):
+            history.deletion_seen_at = observation.seen_at
+        if not observation.is_deleted and get_phase(item) == SUCCEEDED != history.phase:
+            now = SeenVersion(observation.version, observation.seen_at)
+            self._pending_checks.append((observation.seen_at, lambda: self._check_success(history, now)))
+        history.phase = get_phase(item)
 
-    def _judge_eviction(self, asked: Eviction) -> Iterator[str]:
-        pod = self._pods.get(asked.uid)
-        if pod is None or pod.terminating is None:
-            self.tally.blind["evictions"] += asked.granted
+    def _check_eviction(self, eviction: EvictionRequest) -> Iterator[str]:
+        pod = self._pods.get(eviction.uid)
+        if pod is None or pod.terminating_at is None:
+            self.tally.unchecked["evictions"] += eviction.is_granted
             return
-        if asked.at > pod.terminating.at + GRACE:
-            late = asked.at - pod.terminating.at
-            yield f"{pod.name} was evicted again {late:.1f} s after it was seen terminating"
-        elif asked.granted:
-            self.tally.granted[asked.uid] += 1
-            if self.tally.granted[asked.uid] == 1:
-                yield from self._judge_grant(asked, pod, pod.terminating)
+        if eviction.requested_at > pod.terminating_at.seen_at + GRACE_SECONDS:
+            late = eviction.requested_at - pod.terminating_at.seen_at
+            yield f"pod {pod.name} was evicted again {late:.1f} s after it was terminating"
+        elif eviction.is_granted:
+            self.tally.grants[eviction.uid] += 1
+            if self.tally.grants[eviction.uid] == 1:
+                yield from self._check_grant(eviction, pod, pod.terminating_at)
 
-    def _judge_grant(self, asked: Eviction, pod: Pod, done: Moment) -> Iterator[str]:
-        if not any(self._lives(maintenance, pod.node, asked.at) for maintenance in self._maintenances.values()):
-            if self._may_have_missed(MAINTENANCES, asked.at):
-                self.tally.blind["evictions"] += 1
+    def _check_grant(self, eviction: EvictionRequest, pod: PodHistory, terminating_at: SeenVersion) -> Iterator[str]:
+        if not any(
+            self._is_active(maintenance, pod.node, eviction.requested_at) for maintenance in self._maintenances.values()
+        ):
+            if self._may_have_missed(MAINTENANCES, eviction.requested_at):
+                self.tally.unchecked["evictions"] += 1
                 return
-            yield f"{pod.name} was evicted from {pod.node} {GRACE:.0f} s after its maintenance was gone, or without one"
-        if self._is_blind(done.version, NODES, PODS):
-            self.tally.blind["evictions"] += 1
+            yield (
+                f"pod {pod.name} was evicted from node {pod.node} without a NodeMaintenance, "
+                f"or more than {GRACE_SECONDS:.0f} s after its deletion"
+            )
+        if self._is_in_gap(terminating_at.version, NODES, PODS):
+            self.tally.unchecked["evictions"] += 1
             return
-        self.tally.judged["evictions"] += 1
-        before = [(when, closed) for when, closed in self._nodes[pod.node] if when.version < done.version]
+        self.tally.checked["evictions"] += 1
+        before = [
+            (when, is_under_maintenance)
+            for when, is_under_maintenance in self._nodes[pod.node]
+            if when.version < terminating_at.version
+        ]
         if not before:
-            yield f"{pod.name} was evicted from {pod.node} before it was cordoned and tainted"
-        elif not before[-1][1] and asked.at > before[-1][0].at + GRACE:
-            late = asked.at - before[-1][0].at
-            yield f"{pod.name} was evicted {late:.1f} s after {pod.node} was opened"
+            yield f"pod {pod.name} was evicted from node {pod.node} before the node was cordoned and tainted"
+        elif not before[-1][1] and eviction.requested_at > before[-1][0].seen_at + GRACE_SECONDS:
+            late = eviction.requested_at - before[-1][0].seen_at
+            yield f"pod {pod.name} was evicted {late:.1f} s after node {pod.node} was uncordoned"
 
     @staticmethod
-    def _lives(maintenance: Maintenance, node: str, at: float) -> bool:
-        ended = maintenance.ending is not None and at > maintenance.ending + GRACE
-        return maintenance.node == node and maintenance.created <= at and not ended
+    def _is_active(maintenance: MaintenanceHistory, node: str, timestamp: float) -> bool:
+        ended = maintenance.deletion_seen_at is not None and timestamp > maintenance.deletion_seen_at + GRACE_SECONDS
+        return maintenance.node == node and maintenance.created_at <= timestamp and not ended
 
-    def _judge_success(self, maintenance: Maintenance, said: Moment) -> Iterator[str]:
-        if self._is_blind(said.version, PODS, MAINTENANCES):
-            self.tally.blind["successes"] += 1
+    def _check_success(self, maintenance: MaintenanceHistory, reported_at: SeenVersion) -> Iterator[str]:
+        if self._is_in_gap(reported_at.version, PODS, MAINTENANCES):
+            self.tally.unchecked["successes"] += 1
             return
-        self.tally.judged["successes"] += 1
+        self.tally.checked["successes"] += 1
         for pod in self._pods.values():
-            if pod.node == maintenance.node and pod.leaves and self._is_left(pod, said):
-                yield f"{maintenance.name} is Succeeded with {pod.name} left on {maintenance.node}"
+            if pod.node == maintenance.node and pod.must_leave and self._was_on_node(pod, reported_at):
+                yield f"NodeMaintenance {maintenance.name} is Succeeded, but pod {pod.name} is on node {pod.node}"
 
     @staticmethod
-    def _is_left(pod: Pod, said: Moment) -> bool:
-        """Return whether the pod was bound more than `GRACE` before the success, and still existed at the success."""
-        there = pod.bound is not None and pod.bound.version < said.version and pod.bound.at < said.at - GRACE
-        return there and (pod.gone is None or pod.gone > said.version)
+    def _was_on_node(pod: PodHistory, reported_at: SeenVersion) -> bool:
+        """Return whether the pod was bound more than `GRACE_SECONDS` before the success, and still existed then."""
+        was_bound = (
+            pod.bound_at is not None
+            and pod.bound_at.version < reported_at.version
+            and pod.bound_at.seen_at < reported_at.seen_at - GRACE_SECONDS
+        )
+        return was_bound and (pod.deleted_version is None or pod.deleted_version > reported_at.version)
 
-    def _is_blind(self, version: int, *rooms: str) -> bool:
-        return any(blind.room in rooms and blind.after < version <= blind.until for blind in self._blind)
+    def _is_in_gap(self, version: int, *collections: str) -> bool:
+        return any(
+            gap.collection in collections and gap.after_version < version <= gap.until_version for gap in self._gaps
+        )
 
-    def _may_have_missed(self, room: str, at: float) -> bool:
+    def _may_have_missed(self, collection: str, timestamp: float) -> bool:
         """Return whether an object that existed at this time, or shortly before, may have been missed in a gap."""
-        return any(blind.room == room and blind.since <= at <= blind.till + GRACE for blind in self._blind)
+        return any(
+            gap.collection == collection and gap.started_at <= timestamp <= gap.ended_at + GRACE_SECONDS
+            for gap in self._gaps
+        )

@@ -10,28 +10,28 @@ from datetime import datetime
 from http import HTTPStatus
 
 from kube.paths import Object
-from localcluster.access import service_account
+from localcluster.access import make_username
 
 NODES, PODS, MAINTENANCES = "nodes", "pods", "nodemaintenances"
-OURS = service_account("")
-LINE = re.compile(r'(?=\{"kind":"Event","apiVersion":"audit\.k8s\.io/)')
+ACCOUNT_PREFIX = make_username("")
+ENTRY_START = re.compile(r'(?=\{"kind":"Event","apiVersion":"audit\.k8s\.io/)')
 """Start of an audit log entry: a killed API server leaves a partial line, and the next entry continues that line."""
 
 
 @dataclass(frozen=True)
-class Sighting:
+class ObjectObservation:
     """An object as a watch showed it.
 
     Attributes:
-        at: The time of the observation, in seconds since 1970.
-        room: The collection of the object.
-        gone: Whether it was deleted; `item` is then its last version.
+        seen_at: The time of the observation, in seconds since 1970.
+        collection: The collection of the object.
+        is_deleted: Whether it was deleted; `item` is then its last version.
     """
 
-    at: float
-    room: str
+    seen_at: float
+    collection: str
     item: Object
-    gone: bool = False
+    is_deleted: bool = False
 
     @property
     def version(self) -> int:
@@ -40,50 +40,51 @@ class Sighting:
 
 
 @dataclass(frozen=True)
-class Blind:
+class WatchGap:
     """A gap of a watch: it broke and resumed from a list, which shows only the latest versions.
 
     Attributes:
-        after, until: The resourceVersions between which changes were missed.
-        since, till: The times of the gap, in seconds since 1970; objects created and deleted in it are not in the list.
+        after_version, until_version: The resourceVersions between which changes were missed.
+        started_at, ended_at: The times of the gap, in seconds since 1970; objects that were created and deleted in it
+            are not in the list.
     """
 
-    room: str
-    after: int
-    until: int
-    since: float = 0.0
-    till: float = 0.0
+    collection: str
+    after_version: int
+    until_version: int
+    started_at: float = 0.0
+    ended_at: float = 0.0
 
 
 @dataclass(frozen=True)
-class Eviction:
+class EvictionRequest:
     """A request of the product to evict a pod, with its arrival time; it was granted, or else refused by a budget."""
 
-    at: float
+    requested_at: float
     pod: str
     uid: str
-    granted: bool
+    is_granted: bool
 
 
-Observation = Sighting | Blind | Eviction
+Observation = ObjectObservation | WatchGap | EvictionRequest
 
 
-def evictions(text: str) -> Iterator[Eviction]:
+def parse_evictions(text: str) -> Iterator[EvictionRequest]:
     """Yield the product's evictions of existing pods in the entries of an audit log, without dry runs."""
-    for entry in LINE.split(text):
-        if '"subresource":"eviction"' in entry and OURS in entry and "dryRun" not in entry:
+    for entry in ENTRY_START.split(text):
+        if '"subresource":"eviction"' in entry and ACCOUNT_PREFIX in entry and "dryRun" not in entry:
             try:
-                found = json.loads(entry)
+                parsed = json.loads(entry)
             except ValueError:  # a partial line
                 continue
-            code = (found.get("responseStatus") or {}).get("code")
+            code = (parsed.get("responseStatus") or {}).get("code")
             if code in (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.TOO_MANY_REQUESTS):
-                yield _eviction(found, granted=code != HTTPStatus.TOO_MANY_REQUESTS)
+                yield _parse_eviction(parsed, is_granted=code != HTTPStatus.TOO_MANY_REQUESTS)
 
 
-def _eviction(entry: Object, *, granted: bool) -> Eviction:
-    about = entry["objectRef"]
+def _parse_eviction(entry: Object, *, is_granted: bool) -> EvictionRequest:
+    object_ref = entry["objectRef"]
     options = (entry.get("requestObject") or {}).get("deleteOptions") or {}
     uid = (options.get("preconditions") or {}).get("uid", "")
-    moment = datetime.fromisoformat(entry["requestReceivedTimestamp"].replace("Z", "+00:00"))
-    return Eviction(moment.timestamp(), f"{about['namespace']}/{about['name']}", uid, granted)
+    received_at = datetime.fromisoformat(entry["requestReceivedTimestamp"].replace("Z", "+00:00"))
+    return EvictionRequest(received_at.timestamp(), f"{object_ref['namespace']}/{object_ref['name']}", uid, is_granted)

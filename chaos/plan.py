@@ -8,20 +8,20 @@ from random import Random
 
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 
-RESTART = "restart kube-apiserver"
-USER = {"start": 9, "stop": 6, "double": 2, "replace": 2, "uncordon": 3}
+RESTART_API_SERVER = "restart kube-apiserver"
+USER_WEIGHTS = {"start": 9, "stop": 6, "double": 2, "replace": 2, "uncordon": 3}
 """The users' actions, with their relative frequencies."""
-CRASHES = {
+CRASH_WEIGHTS = {
     **{"kill functions": 2, "kill worker": 2, "kill delivery": 2, "kill source": 1, "kill console": 1},
-    **{"kill controller": 1, "kill dispatcher": 2, RESTART: 1},
+    **{"kill controller": 1, "kill dispatcher": 2, RESTART_API_SERVER: 1},
 }
 """SIGKILL of the processes of a kind that the engine has, with relative frequencies."""
-NETWORK = {"refuse": 2, "twice": 2, "late": 2, "lose": 2, "unavailable": 1}
+NETWORK_WEIGHTS = {"refuse": 2, "twice": 2, "late": 2, "lose": 2, "unavailable": 1}
 """Failed API responses, and events that are duplicated, delayed, lost or refused, for some seconds each."""
-GAP = 1.0
+MEAN_INTERVAL_SECONDS = 1.0
 """Mean time between two actions, in seconds."""
-QUIET_START = 2.0
-AT_MOST = 0.3
+QUIET_START_SECONDS = 2.0
+MAX_MAINTAINED_SHARE = 0.3
 """Maximum share of the nodes under maintenance at the same time, since pods need capacity elsewhere."""
 STEPS = ("begin", "cordon", "taint", "evict", "status", "restore", "guard", "resync")
 UPGRADE_STEPS = (
@@ -35,19 +35,19 @@ class Action:
     """One action of a user, or one fault.
 
     Attributes:
-        at: Seconds after the start.
-        kind: A key of `USER`, `CRASHES` or `NETWORK`.
-        subject: The NodeMaintenance, the process or the step concerned; "" if the kind determines it.
-        node, group: The node and the API group of a NodeMaintenance.
-        seconds: How long the fault lasts, or the process stays down.
+        start_seconds: Seconds after the start.
+        kind: A key of `USER_WEIGHTS`, `CRASH_WEIGHTS` or `NETWORK_WEIGHTS`.
+        target: The NodeMaintenance, the process or the step concerned; "" if the kind determines it.
+        node, api_version: The node and the API group of a NodeMaintenance.
+        duration_seconds: How long the fault lasts, or the process stays down.
     """
 
-    at: float
+    start_seconds: float
     kind: str
-    subject: str = ""
+    target: str = ""
     node: str = ""
-    group: str = ""
-    seconds: float = 0.0
+    api_version: str = ""
+    duration_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -56,25 +56,25 @@ class App:
 
     Attributes:
         replicas: The number of its pods.
-        unavailable: `maxUnavailable` of its budget; None for no budget.
-        ending: The seconds that its pods take to terminate.
+        max_unavailable: `maxUnavailable` of its budget; None for no budget.
+        termination_seconds: The seconds that its pods take to terminate.
     """
 
     name: str
     replicas: int
-    unavailable: int | None
-    ending: float
+    max_unavailable: int | None
+    termination_seconds: float
 
 
-def apps(seed: int, pods: int) -> list[App]:
+def plan_apps(seed: int, pods: int) -> list[App]:
     """Return Deployments that have `pods` pods in total."""
-    chance, found = Random(f"apps {seed}"), list[App]()
+    rng, apps = Random(f"apps {seed}"), list[App]()
     while pods:
-        replicas = min(pods, chance.randint(5, 30))
+        replicas = min(pods, rng.randint(5, 30))
         pods -= replicas
-        unavailable = chance.choice((None, 1, 2, 3, 5))
-        found.append(App(f"app-{len(found)}", replicas, unavailable, round(chance.uniform(0.0, 2.0), 1)))
-    return found
+        max_unavailable = rng.choice((None, 1, 2, 3, 5))
+        apps.append(App(f"app-{len(apps)}", replicas, max_unavailable, round(rng.uniform(0.0, 2.0), 1)))
+    return apps
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Rule:
 
     name: str
     has_cleanup: bool
-    delay: str
+    job_delay: str
 
 
 @dataclass(frozen=True)
@@ -94,76 +94,83 @@ class Upgrade:
     rules: tuple[Rule, ...]
 
 
-def upgrade(seed: int, workers: int) -> Upgrade:
+def plan_upgrade(seed: int, workers: int) -> Upgrade:
     """Return an upgrade of this many workers."""
-    chance, pools, left = Random(f"upgrade {seed}"), dict[str, int](), workers
-    while left:
-        pools[f"pool-{len(pools)}"] = count = min(left, chance.randint(2, max(2, workers // 2)))
-        left -= count
-    cleanups = [chance.random() < 0.5 for _ in range(chance.randint(1, 3))]
-    rules = (Rule(f"rule-{number}", each, chance.choice(("", "", "300ms"))) for number, each in enumerate(cleanups))
+    rng, pools, remaining = Random(f"upgrade {seed}"), dict[str, int](), workers
+    while remaining:
+        pools[f"pool-{len(pools)}"] = count = min(remaining, rng.randint(2, max(2, workers // 2)))
+        remaining -= count
+    cleanups = [rng.random() < 0.5 for _ in range(rng.randint(1, 3))]
+    rules = (
+        Rule(f"rule-{number}", has_cleanup, rng.choice(("", "", "300ms")))
+        for number, has_cleanup in enumerate(cleanups)
+    )
     return Upgrade(pools, tuple(rules))
 
 
-Processes = Mapping[str, Collection[str]]
+ProcessNames = Mapping[str, Collection[str]]
 """For each kind of crash, the names of the processes that it may kill."""
 
 
-def actions(seed: int, seconds: float, nodes: Sequence[str], processes: Processes) -> list[Action]:
-    """Return all actions within `seconds` on these nodes and processes, in order."""
-    return list(_Planning(Random(f"actions {seed}"), nodes, {**processes, RESTART: ("",)}, STEPS).until(seconds))
+def plan_actions(seed: int, duration_seconds: float, nodes: Sequence[str], processes: ProcessNames) -> list[Action]:
+    """Return all actions within `duration_seconds` on these nodes and processes, in order."""
+    return list(
+        _Planner(Random(f"actions {seed}"), nodes, {**processes, RESTART_API_SERVER: ("",)}, STEPS).plan_until(
+            duration_seconds
+        )
+    )
 
 
-def upgrade_actions(seed: int, seconds: float, processes: Processes) -> list[Action]:
+def plan_upgrade_actions(seed: int, duration_seconds: float, processes: ProcessNames) -> list[Action]:
     """Return all faults during an upgrade: no user actions, and no API server restarts, since an observer needs it."""
-    return list(_Planning(Random(f"upgrade actions {seed}"), (), processes, UPGRADE_STEPS).until(seconds))
+    return list(_Planner(Random(f"upgrade actions {seed}"), (), processes, UPGRADE_STEPS).plan_until(duration_seconds))
 
 
-class _Planning:
+class _Planner:
     """Tracks the maintenances that will exist, so that a planned action has an existing target."""
 
-    def __init__(self, chance: Random, nodes: Sequence[str], processes: Processes, steps: Sequence[str]) -> None:
-        self._chance, self._nodes, self._processes, self._steps = chance, list(nodes), processes, steps
-        self._there: dict[str, tuple[str, str]] = {}
-        self._made = 0
+    def __init__(self, rng: Random, nodes: Sequence[str], processes: ProcessNames, steps: Sequence[str]) -> None:
+        self._rng, self._nodes, self._processes, self._steps = rng, list(nodes), processes, steps
+        self._maintenances: dict[str, tuple[str, str]] = {}
+        self._created_count = 0
 
-    def until(self, seconds: float) -> Iterator[Action]:
-        crashes = {kind: often for kind, often in CRASHES.items() if kind in self._processes}
-        kinds = {**(USER if self._nodes else {}), **crashes, **NETWORK}
-        at = QUIET_START
-        while at < seconds:
-            (kind,) = self._chance.choices(list(kinds), list(kinds.values()))
-            yield self._action(round(at, 2), kind)
-            at += self._chance.expovariate(1 / GAP)
+    def plan_until(self, end_seconds: float) -> Iterator[Action]:
+        crashes = {kind: weight for kind, weight in CRASH_WEIGHTS.items() if kind in self._processes}
+        kinds = {**(USER_WEIGHTS if self._nodes else {}), **crashes, **NETWORK_WEIGHTS}
+        start_seconds = QUIET_START_SECONDS
+        while start_seconds < end_seconds:
+            (kind,) = self._rng.choices(list(kinds), list(kinds.values()))
+            yield self._plan_action(round(start_seconds, 2), kind)
+            start_seconds += self._rng.expovariate(1 / MEAN_INTERVAL_SECONDS)
 
-    def _action(self, at: float, kind: str) -> Action:
-        if kind in NETWORK:
-            step = self._chance.choice(self._steps) if kind == "unavailable" else ""
-            return Action(at, kind, step, seconds=round(self._chance.uniform(1.0, 5.0), 1))
-        if kind in CRASHES:
-            name = self._chance.choice(list(self._processes[kind]))
-            return Action(at, kind, name, seconds=round(self._chance.uniform(0.0, 3.0), 1))
-        return self._of_user(at, kind)
+    def _plan_action(self, start_seconds: float, kind: str) -> Action:
+        if kind in NETWORK_WEIGHTS:
+            step = self._rng.choice(self._steps) if kind == "unavailable" else ""
+            return Action(start_seconds, kind, step, duration_seconds=round(self._rng.uniform(1.0, 5.0), 1))
+        if kind in CRASH_WEIGHTS:
+            name = self._rng.choice(list(self._processes[kind]))
+            return Action(start_seconds, kind, name, duration_seconds=round(self._rng.uniform(0.0, 3.0), 1))
+        return self._plan_user_action(start_seconds, kind)
 
-    def _of_user(self, at: float, kind: str) -> Action:
+    def _plan_user_action(self, start_seconds: float, kind: str) -> Action:
         """Return this action, a start if no maintenance exists to act on, or a stop if enough nodes are maintained."""
-        maintained = {node for node, _ in self._there.values()}
-        if len(maintained) >= max(1, AT_MOST * len(self._nodes)) and kind == "start":
+        maintained = {node for node, _ in self._maintenances.values()}
+        if len(maintained) >= max(1, MAX_MAINTAINED_SHARE * len(self._nodes)) and kind == "start":
             kind = "stop"
-        if not self._there or kind == "start":
+        if not self._maintenances or kind == "start":
             free = [node for node in self._nodes if node not in maintained]
-            return self._made_on(at, "start", self._chance.choice(free))
-        name = self._chance.choice(list(self._there))
-        node, group = self._there[name]
+            return self._plan_creation(start_seconds, "start", self._rng.choice(free))
+        name = self._rng.choice(list(self._maintenances))
+        node, group = self._maintenances[name]
         if kind == "double":
-            return self._made_on(at, kind, node)
+            return self._plan_creation(start_seconds, kind, node)
         if kind == "stop":
-            del self._there[name]
-        return Action(at, kind, name, node, group)
+            del self._maintenances[name]
+        return Action(start_seconds, kind, name, node, group)
 
-    def _made_on(self, at: float, kind: str, node: str) -> Action:
-        group = self._chance.choice((MEDIK8S, MEDIK8S, KUBEVIRT)).api_version
-        self._made += 1
-        name = f"m-{self._made}"
-        self._there[name] = (node, group)
-        return Action(at, kind, name, node, group)
+    def _plan_creation(self, start_seconds: float, kind: str, node: str) -> Action:
+        group = self._rng.choice((MEDIK8S, MEDIK8S, KUBEVIRT)).api_version
+        self._created_count += 1
+        name = f"m-{self._created_count}"
+        self._maintenances[name] = (node, group)
+        return Action(start_seconds, kind, name, node, group)

@@ -10,113 +10,119 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localcluster.engine_product import EngineProduct
-from localcluster.knative.planes import Planes as KnativePlanes
-from localcluster.processes import Server, await_ready, start_saying
+from localcluster.knative.planes import KnativePlanes
+from localcluster.processes import Server, await_ready, start_and_await_log
 from localcluster.product import Product
-from localcluster.rabbitmq.planes import Planes as RabbitPlanes
+from localcluster.rabbitmq.planes import RabbitPlanes
 
-OURS, PORT = "podsource", "port 8080"
-PROBES = "Probes server listening"
+PODSOURCE, SHARED_PORT = "podsource", "port 8080"
+PROBES_LOG_LINE = "Probes server listening"
 """What Knative's other programs log once they have taken the dispatcher's port, or continue without it."""
-TURN_SECONDS = 60.0
+RESTART_TIMEOUT_SECONDS = 60.0
 """Timeout in seconds for a process that must start first."""
 
 
 @dataclass(frozen=True)
-class Target:
-    """A process to kill: the server or, with `is_child`, its first child, which the server restarts itself.
+class CrashTarget:
+    """A process to kill: the server or, with `kills_child`, its first child, which the server restarts itself.
 
     Attributes:
-        is_child: Whether to kill the server's first child instead.
-        lane: Targets of the same lane are killed one after another.
-        back: What the log must contain before the next one of the lane is killed; "" for no need to wait.
+        kills_child: Whether to kill the server's first child instead.
+        serial_group: Targets of the same group are killed one after another; "" for no group.
+        ready_log_line: What the log must contain before the next target of the group is killed; "" to skip that wait.
     """
 
     server: Server
-    is_child: bool = False
-    lane: str = ""
-    back: str = ""
+    kills_child: bool = False
+    serial_group: str = ""
+    ready_log_line: str = ""
 
-    def crash(self, seconds: float) -> None:
-        """Kill the process to simulate a crash; restart a server after `seconds`, once it may start."""
-        if self.is_child:
+    def crash(self, downtime_seconds: float) -> None:
+        """Kill the process to simulate a crash; restart a server after `downtime_seconds`, once it may start."""
+        if self.kills_child:
             _kill_child(self.server)
             return
         self.server.kill()
-        time.sleep(seconds)
-        await_ready(f"the turn of {self.server.name}", self.server.may_restart, [], TURN_SECONDS)
-        if self.back:
-            start_saying(self.back, [self.server])
+        time.sleep(downtime_seconds)
+        await_ready(f"the restart of {self.server.name}", self.server.may_restart, [], RESTART_TIMEOUT_SECONDS)
+        if self.ready_log_line:
+            start_and_await_log(self.ready_log_line, [self.server])
         else:
             self.server.start()
 
 
-Opened = Product | EngineProduct
+AnyProduct = Product | EngineProduct
 """The product on the local delivery, or on another engine."""
-Targets = Mapping[str, Mapping[str, Target]]
+Targets = Mapping[str, Mapping[str, CrashTarget]]
 """For each kind of crash, the targets by name."""
 
 
-def targets(product: Opened, console: Server) -> Targets:
+def build_targets(product: AnyProduct, console: Server) -> Targets:
     """Return all targets in a fixed order; `console` is the web console's process."""
     if isinstance(product, EngineProduct):
-        return {**_of_engine(product), "kill console": {console.name: Target(console)}}
+        return {**_build_engine_targets(product), "kill console": {console.name: CrashTarget(console)}}
     return {
-        "kill functions": {"functions": Target(product.functions)},
-        "kill worker": {"functions": Target(product.functions, is_child=True)},
-        "kill delivery": {"delivery": Target(product.delivery)},
-        "kill source": {"podsource": Target(product.delivery, is_child=True)},
-        "kill console": {console.name: Target(console)},
+        "kill functions": {"functions": CrashTarget(product.functions)},
+        "kill worker": {"functions": CrashTarget(product.functions, kills_child=True)},
+        "kill delivery": {"delivery": CrashTarget(product.delivery)},
+        "kill source": {"podsource": CrashTarget(product.delivery, kills_child=True)},
+        "kill console": {console.name: CrashTarget(console)},
     }
 
 
-def ours(product: Opened, console: Server) -> list[Server]:
+def list_own_servers(product: AnyProduct, console: Server) -> list[Server]:
     """Return the product's own processes, which must never exit unexpectedly, whatever fails around them.
 
     The RabbitMQ Broker's ingress and dispatchers exit if RabbitMQ is down for some seconds. Knative's processes are not
     checked.
     """
     if isinstance(product, EngineProduct):
-        return [*product.functions.values(), product.adapters[OURS], console]
+        return [*product.functions.values(), product.adapters[PODSOURCE], console]
     return [*product.servers, console]
 
 
-def _of_engine(product: EngineProduct) -> Targets:
-    found = {
-        "kill functions": {name: Target(server) for name, server in product.functions.items()},
-        "kill worker": {name: Target(server, is_child=True) for name, server in product.functions.items()},
-        "kill source": {name: Target(server) for name, server in product.adapters.items()},
+def _build_engine_targets(product: EngineProduct) -> Targets:
+    targets = {
+        "kill functions": {name: CrashTarget(server) for name, server in product.functions.items()},
+        "kill worker": {name: CrashTarget(server, kills_child=True) for name, server in product.functions.items()},
+        "kill source": {name: CrashTarget(server) for name, server in product.adapters.items()},
     }
     planes = product.planes
     if isinstance(planes, KnativePlanes):
-        found |= _of_knative(planes, product.adapters)
+        targets |= _build_knative_targets(planes, product.adapters)
     elif isinstance(planes, RabbitPlanes):
-        found["kill delivery"] = _named([planes.rabbitmq.server, planes.ingress])
-        found["kill dispatcher"] = _named(planes.dispatchers.values())
-    return found
+        targets["kill delivery"] = _index_targets([planes.rabbitmq.server, planes.ingress])
+        targets["kill dispatcher"] = _index_targets(planes.dispatchers.values())
+    return targets
 
 
-def _of_knative(planes: KnativePlanes, adapters: Mapping[str, Server]) -> dict[str, dict[str, Target]]:
+def _build_knative_targets(planes: KnativePlanes, adapters: Mapping[str, Server]) -> dict[str, dict[str, CrashTarget]]:
     """Serialize the crashes of the programs that use port 8080.
 
     Otherwise another program could take the dispatcher's port while the dispatcher is down.
     """
 
-    def sharing(server: Server) -> Target:
-        return Target(server, lane=PORT, back=PROBES)
+    def build_serial_target(server: Server) -> CrashTarget:
+        return CrashTarget(server, serial_group=SHARED_PORT, ready_log_line=PROBES_LOG_LINE)
 
-    parts = {name: Target(server, lane=PORT if name == "dispatcher" else "") for name, server in planes.data.items()}
-    sources = {name: Target(server) if name == OURS else sharing(server) for name, server in adapters.items()}
-    controllers = {server.name: sharing(server) for server in planes.control.servers}
-    return {"kill delivery": parts, "kill controller": controllers, "kill source": sources}
+    data_plane = {
+        name: CrashTarget(server, serial_group=SHARED_PORT if name == "dispatcher" else "")
+        for name, server in planes.data_plane.items()
+    }
+    sources = {
+        name: CrashTarget(server) if name == PODSOURCE else build_serial_target(server)
+        for name, server in adapters.items()
+    }
+    controllers = {server.name: build_serial_target(server) for server in planes.control_plane.servers}
+    return {"kill delivery": data_plane, "kill controller": controllers, "kill source": sources}
 
 
-def _named(servers: Iterable[Server]) -> dict[str, Target]:
-    return {server.name: Target(server) for server in servers}
+def _index_targets(servers: Iterable[Server]) -> dict[str, CrashTarget]:
+    return {server.name: CrashTarget(server) for server in servers}
 
 
 def _kill_child(server: Server) -> None:
     children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
-    found = children.read_text().split() if children.exists() else []
-    for child in found[:1]:
-        os.kill(int(child), signal.SIGKILL)
+    child_pids = children.read_text().split() if children.exists() else []
+    for child_pid in child_pids[:1]:
+        os.kill(int(child_pid), signal.SIGKILL)

@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 from chaos.plan import Upgrade
 from kube.mutex.jobs import CLEANUP, MAIN, NODE_ANNOTATION, RULE_ANNOTATION
-from kube.mutex.node_labels import run_of
-from kube.mutex.objects import RULE_LABEL
-from kube.mutex.versions import version_of
+from kube.mutex.node_labels import get_run_id
+from kube.mutex.objects import RULE_LABEL_PREFIX
+from kube.mutex.versions import get_version
 from kube.paths import Object
 
 FINISHED = "Finished"
 
 
-class Job(NamedTuple):
+class JobKey(NamedTuple):
     """The identity of a Job: a run that is never resumed has at most one Job with each identity."""
 
     node: str
@@ -26,93 +26,98 @@ class Job(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seen:
+class UpgradeSnapshot:
     """Everything that was observed of an upgrade of these workers.
 
     Attributes:
         upgrade: The planned upgrade.
         workers: The names of the workers.
         version: The new version.
-        together: Each set of nodes that were released and unfinished at the same time, if more than one.
-        released, upgraded: Names of nodes in the order in which they became so.
-        created: The Jobs that the API server has created.
+        concurrent_nodes: Each set of nodes that were released and unfinished at the same time, if more than one.
+        released_nodes, upgraded_nodes: Names of nodes in the order in which they became so.
+        created_jobs: The Jobs that the API server has created.
         run, jobs, nodes: The objects at the end.
         pools_before, pools: Selector and pause of each pool, before and at the end.
-        claims: The claim on each pool at the end.
+        pool_claims: The claim on each pool at the end.
     """
 
     upgrade: Upgrade
     workers: list[str]
     version: str
-    together: list[frozenset[str]]
-    released: list[str]
-    upgraded: list[str]
-    created: list[Job]
+    concurrent_nodes: list[frozenset[str]]
+    released_nodes: list[str]
+    upgraded_nodes: list[str]
+    created_jobs: list[JobKey]
     run: Object
     jobs: list[Object]
     nodes: list[Object]
     pools_before: Mapping[str, Object]
     pools: Mapping[str, Object]
-    claims: list[str]
+    pool_claims: list[str]
 
 
-def told(job: Object) -> Job:
+def identify_job(job: Object) -> JobKey:
     """Return a Job's identity, from its annotations and the prefix of its name."""
-    noted, name = job["metadata"]["annotations"], job["metadata"]["name"]
+    annotations, name = job["metadata"]["annotations"], job["metadata"]["name"]
     kind = CLEANUP if name.startswith(f"{CLEANUP}-") else MAIN
-    return Job(noted[NODE_ANNOTATION], noted[RULE_ANNOTATION].partition("/")[2], kind)
+    return JobKey(annotations[NODE_ANNOTATION], annotations[RULE_ANNOTATION].partition("/")[2], kind)
 
 
-def expected(upgrade: Upgrade, workers: Iterable[str]) -> set[Job]:
+def list_expected_jobs(upgrade: Upgrade, workers: Iterable[str]) -> set[JobKey]:
     """Return the Jobs of a complete run."""
     kinds = [(rule.name, kind) for rule in upgrade.rules for kind in (MAIN, *((CLEANUP,) * rule.has_cleanup))]
-    return {Job(node, rule, kind) for node in workers for rule, kind in kinds}
+    return {JobKey(node, rule, kind) for node in workers for rule, kind in kinds}
 
 
-def violations(seen: Seen) -> Iterator[str]:
+def list_violations(snapshot: UpgradeSnapshot) -> Iterator[str]:
     """Yield one line for each violated invariant."""
-    yield from (f"{', '.join(sorted(nodes))} were released and unfinished at once" for nodes in seen.together)
-    for job, count in Counter(seen.created).items():
+    yield from (
+        f"nodes {', '.join(sorted(nodes))} were released and unfinished at the same time"
+        for nodes in snapshot.concurrent_nodes
+    )
+    for job, count in Counter(snapshot.created_jobs).items():
         if count > 1:
-            yield f"the {job.kind} Job of {job.rule} for {job.node} was created {count} times"
-    for node, count in Counter(seen.released).items():
+            yield f"the {job.kind} Job of rule {job.rule} for node {job.node} was created {count} times"
+    for node, count in Counter(snapshot.released_nodes).items():
         if count > 1:
-            yield f"{node} was released {count} times"
-    for node in sorted(set(seen.upgraded) - set(seen.released)):
-        yield f"{node} was upgraded, and never released"
-    yield from _early(seen)
+            yield f"node {node} was released {count} times"
+    for node in sorted(set(snapshot.upgraded_nodes) - set(snapshot.released_nodes)):
+        yield f"node {node} was upgraded without being released"
+    yield from _list_early_releases(snapshot)
 
 
-def _early(seen: Seen) -> Iterator[str]:
+def _list_early_releases(snapshot: UpgradeSnapshot) -> Iterator[str]:
     """Yield the nodes that were released before a Job was complete, to the second, as the objects record it."""
-    known = seen.run.get("status", {}).get("record", {}).get("nodes", {})
-    for item in seen.jobs:
-        job, done = told(item), item.get("status", {}).get("completionTime", "never")
-        released = known.get(job.node, {}).get("releasedAt", "")
-        if job.kind == MAIN and released and released < done:
-            yield f"{job.node} was released at {released}, and its Job of {job.rule} was complete {done}"
+    recorded_nodes = snapshot.run.get("status", {}).get("record", {}).get("nodes", {})
+    for job_object in snapshot.jobs:
+        job, completed_at = identify_job(job_object), job_object.get("status", {}).get("completionTime", "never")
+        released_at = recorded_nodes.get(job.node, {}).get("releasedAt", "")
+        if job.kind == MAIN and released_at and released_at < completed_at:
+            early = f"node {job.node} was released at {released_at}"
+            yield f"{early}, before its Job of rule {job.rule} completed ({completed_at})"
 
 
-def left(seen: Seen) -> Iterator[str]:
+def list_problems(snapshot: UpgradeSnapshot) -> Iterator[str]:
     """Yield one line for each problem of the final state."""
-    status = seen.run.get("status", {})
+    status = snapshot.run.get("status", {})
     if status.get("step") != FINISHED:
-        said = (status.get("record") or {}).get("failure", {}).get("message", "")
-        yield f"the run is {status.get('step') or 'new'}: {status.get('progress', '')} {said}".rstrip()
-    for job in sorted(expected(seen.upgrade, seen.workers) ^ set(seen.created)):
-        which = "was never created" if job not in seen.created else "is of no rule and node"
-        yield f"the {job.kind} Job of {job.rule} for {job.node} {which}"
-    for name in sorted(set(seen.pools_before) | set(seen.pools)):
-        if seen.pools_before.get(name) != seen.pools.get(name):
-            yield f"pool {name} was {seen.pools_before.get(name)} and is {seen.pools.get(name)}"
-    yield from (f"a pool is claimed by {claim}" for claim in seen.claims if claim)
-    for node in seen.nodes:
-        yield from _node_left(node, seen.version)
+        failure = (status.get("record") or {}).get("failure", {}).get("message", "")
+        yield f"the run is in step {status.get('step') or 'new'}: {status.get('progress', '')} {failure}".rstrip()
+    for job in sorted(list_expected_jobs(snapshot.upgrade, snapshot.workers) ^ set(snapshot.created_jobs)):
+        problem = "was never created" if job not in snapshot.created_jobs else "belongs to another rule or node"
+        yield f"the {job.kind} Job of rule {job.rule} for node {job.node} {problem}"
+    for name in sorted(set(snapshot.pools_before) | set(snapshot.pools)):
+        before, after = snapshot.pools_before.get(name), snapshot.pools.get(name)
+        if before != after:
+            yield f"pool {name} was not restored: {after} instead of {before}"
+    yield from (f"a pool is still claimed by run {claim}" for claim in snapshot.pool_claims if claim)
+    for node in snapshot.nodes:
+        yield from _list_node_problems(node, snapshot.version)
 
 
-def _node_left(node: Object, version: str) -> Iterator[str]:
+def _list_node_problems(node: Object, version: str) -> Iterator[str]:
     name, labels = node["metadata"]["name"], node["metadata"].get("labels") or {}
-    if version_of(node) != version:
-        yield f"{name} is at {version_of(node)}"
-    if run_of(node) or any(label.startswith(RULE_LABEL) for label in labels):
-        yield f"{name} has labels of a run left"
+    if get_version(node) != version:
+        yield f"node {name} has version {get_version(node)} instead of {version}"
+    if get_run_id(node) or any(label.startswith(RULE_LABEL_PREFIX) for label in labels):
+        yield f"node {name} still has labels of a run"

@@ -11,103 +11,126 @@ from contextlib import closing
 from pathlib import Path
 
 from chaos import plan
+from chaos.environment import ChaosEnvironment, start_environment
+from chaos.fault_injection import FaultInjector
 from chaos.invariant_checker import Tally
-from chaos.fault_injection import Mischief
-from chaos.report import Run
-from chaos.environment import Stage, stage
-from chaos.upgrade_final_state import FINISHED, Seen, left, told, violations
-from kube.mutex.versions import WORKER
-from kube.nodes import NODES
+from chaos.report import RunReport
+from chaos.upgrade_final_state import FINISHED, UpgradeSnapshot, identify_job, list_problems, list_violations
+from kube.mutex.versions import WORKER_LABEL
+from kube.nodes import NODES_PATH
 from kube.paths import Object
 from localcluster.components.selection import MUTEX
-from tests.chain.mutex.environment import NEW, OLD
-from tests.chain.mutex.environment import Stage as Scene
-from tests.chain.mutex.release_watcher import Watcher
+from tests.chain.mutex.environment import NEW_VERSION, OLD_VERSION, MutexEnvironment
+from tests.chain.mutex.release_watcher import ReleaseWatcher
 from tests.openshift import FakeMco
-from tests.workload import Audit
+from tests.workload import AuditLog
 
-END_SECONDS = 240.0
+END_TIMEOUT_SECONDS = 240.0
 """Timeout in seconds for the end of the run after the last action."""
-ENDS = (FINISHED, "Failed")
+END_STEPS = (FINISHED, "Failed")
 CANARY = "canary"
 
 
-def run(engine: str, seed: int, seconds: float, folder: Path, workers: int, say: Callable[[str], None]) -> Run:
-    """Run one upgrade in this directory; inject faults for `seconds`, or until the run has ended."""
-    upgrade = plan.upgrade(seed, workers)
-    with stage(engine, folder, 1, MUTEX) as shown:
-        scene = Scene(shown.cluster, shown.product)
-        with closing(scene.admin):
-            amid = _Amid(shown, scene, upgrade)
-            mischief = Mischief(shown, seed)
-            calm, seen = amid.play(mischief, plan.upgrade_actions(seed, seconds, shown.targets))
-        ended = shown.ended()
-    found, wrong = list(violations(seen)), list(left(seen))
-    for violation in found:
-        say(f"VIOLATION: {violation}")
-    tally = Tally(judged=Counter({"releases": len(seen.released), "Jobs": len(seen.created)}))
-    return Run(engine, seed, seconds, mischief.done, mischief.failed, tally, found, calm, wrong, ended, MUTEX)
+def run_upgrade(
+    engine: str, seed: int, duration_seconds: float, directory: Path, workers: int, report: Callable[[str], None]
+) -> RunReport:
+    """Run one upgrade in this directory; inject faults for `duration_seconds`, or until the run has ended."""
+    upgrade = plan.plan_upgrade(seed, workers)
+    with start_environment(engine, directory, 1, MUTEX) as environment:
+        mutex = MutexEnvironment(environment.cluster, environment.product)
+        with closing(mutex.client):
+            scenario = _UpgradeScenario(environment, mutex, upgrade)
+            injector = FaultInjector(environment, seed)
+            settle_seconds, snapshot = scenario.run_actions(
+                injector, plan.plan_upgrade_actions(seed, duration_seconds, environment.targets)
+            )
+        exited_servers = environment.list_exited_servers()
+    violations, problems = list(list_violations(snapshot)), list(list_problems(snapshot))
+    for violation in violations:
+        report(f"VIOLATION: {violation}")
+    tally = Tally(checked=Counter({"releases": len(snapshot.released_nodes), "Jobs": len(snapshot.created_jobs)}))
+    return RunReport(
+        engine,
+        seed,
+        duration_seconds,
+        injector.done_counts,
+        injector.failures,
+        tally,
+        violations,
+        settle_seconds,
+        problems,
+        exited_servers,
+        MUTEX,
+    )
 
 
-class _Amid:
+class _UpgradeScenario:
     """An upgrade that is ready to begin, with its pools, rules and workers on the cluster."""
 
-    def __init__(self, shown: Stage, scene: Scene, upgrade: plan.Upgrade) -> None:
-        self._shown, self._scene, self._upgrade = shown, scene, upgrade
-        scene.cvo.install(OLD)
-        self._workers = [name for pool, count in upgrade.pools.items() for name in scene.workers(pool, count)]
-        scene.canary(CANARY)
-        scene.target("all", *(scene.pool(pool, pool) for pool in upgrade.pools))
-        rules = [scene.rule(rule.name, cleanup=rule.has_cleanup, delay=rule.delay) for rule in upgrade.rules]
-        self._path = scene.run("chaos", rules, ["all"], CANARY)
-        scene.reaches(self._path, "Waiting")
+    def __init__(self, environment: ChaosEnvironment, mutex: MutexEnvironment, upgrade: plan.Upgrade) -> None:
+        self._environment, self._mutex, self._upgrade = environment, mutex, upgrade
+        mutex.cvo.install(OLD_VERSION)
+        self._workers = [name for pool, count in upgrade.pools.items() for name in mutex.create_workers(pool, count)]
+        mutex.create_canary(CANARY)
+        mutex.create_target("all", *(mutex.create_pool(pool, pool) for pool in upgrade.pools))
+        rules = [mutex.create_rule(rule.name, cleanup=rule.has_cleanup, delay=rule.job_delay) for rule in upgrade.rules]
+        self._path = mutex.create_run("chaos", rules, ["all"], CANARY)
+        mutex.await_step(self._path, "Waiting")
 
-    def play(self, mischief: Mischief, actions: list[plan.Action]) -> tuple[float | None, Seen]:
+    def run_actions(self, injector: FaultInjector, actions: list[plan.Action]) -> tuple[float | None, UpgradeSnapshot]:
         """Start the upgrade, inject faults, and wait for its end.
 
         Returns:
             The seconds from the last action until the end, None if the upgrade did not end; and the observations.
         """
-        scene, over = self._scene, threading.Event()
-        before, audit = scene.selectors(), scene.audit()
-        with Watcher(scene.admin) as watcher, FakeMco(scene.admin) as mco, ThreadPoolExecutor(1) as waiting:
-            scene.cvo.want(NEW)
-            end = waiting.submit(self._await_end, (actions[-1].at if actions else 0.0) + END_SECONDS)
-            end.add_done_callback(lambda _: over.set())
-            mischief.play(actions, over)
-            quiet = time.monotonic()
-            calm = max(0.0, ended - quiet) if (ended := end.result()) is not None else None
-            scene.tick()
-        return calm, self._seen(watcher, mco, audit, before)
+        mutex, run_ended = self._mutex, threading.Event()
+        pools_before, audit = mutex.get_selectors_by_pool(), mutex.start_audit()
+        with ReleaseWatcher(mutex.client) as watcher, FakeMco(mutex.client) as mco, ThreadPoolExecutor(1) as executor:
+            mutex.cvo.set_desired_version(NEW_VERSION)
+            end = executor.submit(
+                self._await_end, (actions[-1].start_seconds if actions else 0.0) + END_TIMEOUT_SECONDS
+            )
+            end.add_done_callback(lambda _: run_ended.set())
+            injector.run_actions(actions, run_ended)
+            faults_ended_at = time.monotonic()
+            settle_seconds = max(0.0, ended_at - faults_ended_at) if (ended_at := end.result()) is not None else None
+            mutex.send_tick()
+        return settle_seconds, self._build_snapshot(watcher, mco, audit, pools_before)
 
-    def _await_end(self, seconds: float) -> float | None:
-        """Return the time at which the run ended, or None after `seconds`."""
+    def _await_end(self, timeout: float) -> float | None:
+        """Return the time at which the run ended, or None after `timeout`."""
         try:
-            self._scene.until(self._path, lambda item: (item or {}).get("status", {}).get("step") in ENDS, seconds)
+            self._mutex.await_state(
+                self._path, lambda item: (item or {}).get("status", {}).get("step") in END_STEPS, timeout
+            )
         except TimeoutError:
             return None
         return time.monotonic()
 
-    def _seen(self, watcher: Watcher, mco: FakeMco, audit: Audit, before: Mapping[str, Object]) -> Seen:
-        scene = self._scene
-        return Seen(
+    def _build_snapshot(
+        self, watcher: ReleaseWatcher, mco: FakeMco, audit: AuditLog, pools_before: Mapping[str, Object]
+    ) -> UpgradeSnapshot:
+        mutex = self._mutex
+        return UpgradeSnapshot(
             upgrade=self._upgrade,
             workers=self._workers,
-            version=NEW,
-            together=watcher.together,
-            released=watcher.released,
-            upgraded=mco.upgraded,
-            created=[told(entry["requestObject"]) for entry in audit.kept() if _is_creation(entry)],
-            run=scene.admin.get(self._path),
-            jobs=scene.created(),
-            nodes=scene.admin.list(NODES, labels=WORKER)["items"],
-            pools_before=before,
-            pools=scene.selectors(),
-            claims=scene.claims(),
+            version=NEW_VERSION,
+            concurrent_nodes=watcher.released_together,
+            released_nodes=watcher.released,
+            upgraded_nodes=mco.upgraded,
+            created_jobs=[
+                identify_job(entry["requestObject"]) for entry in audit.list_persisted_writes() if _is_creation(entry)
+            ],
+            run=mutex.client.get(self._path),
+            jobs=mutex.list_jobs(),
+            nodes=mutex.client.list(NODES_PATH, label_selector=WORKER_LABEL)["items"],
+            pools_before=pools_before,
+            pools=mutex.get_selectors_by_pool(),
+            pool_claims=mutex.list_claim_uids(),
         )
 
 
 def _is_creation(entry: Object) -> bool:
     """Return whether an audit log entry is the creation of a Job."""
-    asked = (entry["verb"], entry["objectRef"]["resource"], entry["responseStatus"]["code"])
-    return asked == ("create", "jobs", 201)
+    request = (entry["verb"], entry["objectRef"]["resource"], entry["responseStatus"]["code"])
+    return request == ("create", "jobs", 201)

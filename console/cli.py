@@ -9,26 +9,26 @@ from importlib import import_module
 
 import click
 
-from console.terminal.errors import Commands
+from console.terminal.errors import CommandGroup
 from console.terminal.options import cluster_options
 
 COMMANDS = {
     "start": "Take NODE out of service: cordon it, taint it and evict its pods.",
     "console": "Serve the web console until Ctrl-C.",
-    "stop": "End every maintenance of NODE, whoever started it: take off taints and cordon.",
+    "stop": "End every maintenance of NODE, including those started by other users: remove the taints and the cordon.",
     "status": "Show all maintenances, or NODE with its pending and blocked pods and what would unblock them.",
-    "cordon": "Have NODE take no new pods; those on it stay, and it stays cordoned until uncordon.",
+    "cordon": "Mark NODE unschedulable; its pods stay, and it stays cordoned until uncordon.",
     "drain": "Cordon NODE and evict its pods, as kubectl drain does; it stays cordoned until uncordon.",
-    "uncordon": "Let NODE take new pods again after a drain.",
+    "uncordon": "Make NODE schedulable again after a drain.",
     "certificates": "List certificates, with serial, dates and next renewal; or renew one now.",
     "mutex": "Show runs of the upgrade mutex, or resume one that has stopped.",
-    "must-gather": "Write maintenances, runs, nodes, machines, budgets, events, pods and logs into one archive.",
+    "must-gather": "Write maintenances, runs, nodes, virtual machines, budgets, events, pods and logs "
+    "into one archive.",
     "events": "Show recorded events: the tree of a maintenance shows which step was slow, failed, or is missing.",
-    "replay": "Replay recorded events, and show what each function answered then and what it answers now.",
-    "deadletters": "List dead letters: the event, the function that it could not be delivered to, "
-    "and that function's answer.",
-    "redrive": "Deliver dead letters again: each to the one function that it was meant for; "
-    "the answer goes to the broker.",
+    "replay": "Replay recorded events, and compare each function's new response with the recorded one.",
+    "deadletters": "List dead letters, each with its event, its function and the reason.",
+    "redrive": "Deliver dead letters again, each only to the function that did not accept it; "
+    "responses go to the broker.",
 }
 """Command name → first sentence of its help text.
 
@@ -36,7 +36,7 @@ The command's module in `console.commands` has the same name without hyphens. It
 """
 
 
-class Listed(Commands):
+class LazyGroup(CommandGroup):
     """A click group of the commands in `COMMANDS`, which imports a command only when it is called."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -53,12 +53,12 @@ class Listed(Commands):
 
 
 @click.group(
-    cls=Listed,
+    cls=LazyGroup,
     commands=[click.Command(name, help=summary) for name, summary in COMMANDS.items()],
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @cluster_options
-def commands() -> None:
+def cli() -> None:
     """Take nodes out of service for maintenance and return them to service.
 
     \b
@@ -71,7 +71,7 @@ def commands() -> None:
 
 def main() -> None:
     """Run the command line; the help text names the program as kubectl calls it."""
-    commands(prog_name="kubectl maintenance")
+    cli(prog_name="kubectl maintenance")
 
 
 if __name__ == "__main__":

@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
-PREFIX = "knativeerror"
+EXTENSION_PREFIX = "knativeerror"
 """Common prefix of the dead letter extensions' names."""
-DESTINATION, CODE, DATA = f"{PREFIX}dest", f"{PREFIX}code", f"{PREFIX}data"
-DATA_LIMIT = 1024
+DESTINATION_EXTENSION, CODE_EXTENSION, DATA_EXTENSION = (
+    f"{EXTENSION_PREFIX}dest",
+    f"{EXTENSION_PREFIX}code",
+    f"{EXTENSION_PREFIX}data",
+)
+MAX_DATA_CHARACTERS = 1024
 """Maximum length in base64 characters; Knative truncates `knativeerrordata` at the same length."""
-STATUS_DIGITS = 3
+MAX_STATUS_DIGITS = 3
 """Maximum number of digits in a status code; `int()` rejects strings of several thousand digits."""
 
 
@@ -36,39 +40,43 @@ class DeadLetter:
     data: str
 
 
-def encoded(data: bytes) -> str:
-    """Encode a response body for `knativeerrordata`: base64, truncated to `DATA_LIMIT` characters."""
-    return base64.b64encode(data).decode()[:DATA_LIMIT]
+def encode_data(data: bytes) -> str:
+    """Encode a response body for `knativeerrordata`: base64, truncated to `MAX_DATA_CHARACTERS` characters."""
+    return base64.b64encode(data).decode()[:MAX_DATA_CHARACTERS]
 
 
-def extensions(destination: str, code: int, data: str) -> dict[str, str]:
+def build_extensions(destination: str, code: int, data: str) -> dict[str, str]:
     """Return the extensions that Knative adds to a dead letter; `data` is base64 and is omitted if empty."""
-    return {DESTINATION: destination, CODE: str(code), **({DATA: data} if data else {})}
+    return {DESTINATION_EXTENSION: destination, CODE_EXTENSION: str(code), **({DATA_EXTENSION: data} if data else {})}
 
 
-def as_dead_letter(event: BaseCloudEvent, letter: DeadLetter) -> CloudEvent:
+def to_dead_letter(event: BaseCloudEvent, dead_letter: DeadLetter) -> CloudEvent:
     """Return the event with the extensions of this dead letter."""
-    added = extensions(letter.destination, letter.code, encoded(letter.data.encode()))
+    added = build_extensions(dead_letter.destination, dead_letter.code, encode_data(dead_letter.data.encode()))
     return CloudEvent({**event.get_attributes(), **added}, event.get_data())
 
 
-def dead_letter_of(event: BaseCloudEvent) -> DeadLetter | None:
+def parse_dead_letter(event: BaseCloudEvent) -> DeadLetter | None:
     """Return why the event was dead-lettered, or None if it is not a dead letter."""
-    destination = event.get_extension(DESTINATION)
+    destination = event.get_extension(DESTINATION_EXTENSION)
     if not destination:
         return None
-    code = str(event.get_extension(CODE) or "")
-    known = code.isdecimal() and len(code) <= STATUS_DIGITS
-    return DeadLetter(str(destination), int(code) if known else 0, _decoded(event.get_extension(DATA)))
+    code = str(event.get_extension(CODE_EXTENSION) or "")
+    is_status = code.isdecimal() and len(code) <= MAX_STATUS_DIGITS
+    return DeadLetter(
+        str(destination), int(code) if is_status else 0, _decode_data(event.get_extension(DATA_EXTENSION))
+    )
 
 
-def original(event: BaseCloudEvent) -> CloudEvent:
+def to_original_event(event: BaseCloudEvent) -> CloudEvent:
     """Return the event without its dead letter extensions."""
-    attributes = {name: value for name, value in event.get_attributes().items() if not name.startswith(PREFIX)}
+    attributes = {
+        name: value for name, value in event.get_attributes().items() if not name.startswith(EXTENSION_PREFIX)
+    }
     return CloudEvent(attributes, event.get_data())
 
 
-def _decoded(data: object) -> str:
+def _decode_data(data: object) -> str:
     """Decode `knativeerrordata`; return it unchanged if it is not base64, as from some other brokers."""
     text = str(data or "")
     try:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from eventing import events
 
-PREFIXES = ("dev.nodemaintenance.", "dev.knative.")
-CHANGES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
-REFERENCES = (events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
-KNOWN = (*events.MEANINGS, *CHANGES, *REFERENCES, events.TICK)
+TYPE_PREFIXES = ("dev.nodemaintenance.", "dev.knative.")
+RESOURCE_TYPES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
+REFERENCE_TYPES = (events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
+KNOWN_TYPES = (*events.TYPE_DESCRIPTIONS, *RESOURCE_TYPES, *REFERENCE_TYPES, events.TICK)
 """Every event type that this project sends through the broker, including those of the Knative sources."""
 
 
-def short(kind: str) -> str:
+def shorten_type(event_type: str) -> str:
     """Return the event type without its prefix."""
-    for prefix in PREFIXES:
-        kind = kind.removeprefix(prefix)
-    return kind
+    for prefix in TYPE_PREFIXES:
+        event_type = event_type.removeprefix(prefix)
+    return event_type
 
 
-def whole(kind: str) -> str:
-    """Return the known type that `kind` abbreviates, or `kind` itself if there is none."""
-    return next((known for known in KNOWN if known == kind or known.endswith(f".{kind}")), kind)
+def expand_type(name: str) -> str:
+    """Return the known type that `name` abbreviates, or `name` itself if there is none."""
+    return next((known for known in KNOWN_TYPES if known == name or known.endswith(f".{name}")), name)

@@ -21,7 +21,7 @@ After that the connection waits in the worker's poller, without a thread.
 """
 
 
-class Worker(gthread.ThreadWorker):
+class DeadlineWorker(gthread.ThreadWorker):
     """A threaded gunicorn worker that closes the connections of clients that stall.
 
     On shutdown it waits only briefly for connections without a request. A Go client sometimes opens one more connection
@@ -32,43 +32,43 @@ class Worker(gthread.ThreadWorker):
     limit, such clients can occupy all threads.
     """
 
-    request_seconds = 15.0
+    request_timeout_seconds = 15.0
     """Maximum seconds from a request's first bytes to the start of its response; brokers time out earlier."""
-    answer_seconds = 15.0
+    response_timeout_seconds = 15.0
     """Maximum seconds from the start of a response to its end."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._handled: dict[int, tuple[gthread.TConn, float]] = {}
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._deadlines: dict[int, tuple[gthread.TConn, float]] = {}
         """Thread id → the connection that the thread serves, and its deadline."""
 
     def load_wsgi(self) -> None:
-        """Load the application and wrap it with `_timing`; gunicorn calls this before the first request."""
+        """Load the application and wrap it with `_wrap_app`; gunicorn calls this before the first request."""
         super().load_wsgi()
-        self.wsgi = self._timing(self.wsgi)
+        self.wsgi = self._wrap_app(self.wsgi)
 
-    def _timing(self, app: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
+    def _wrap_app(self, app: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
         """Wrap the application so that the start of a response renews the connection's deadline."""
 
-        def timed(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-            def started(*arguments: Any, **named: Any) -> Any:
+        def wrapped_app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+            def start_timed_response(*args: Any, **kwargs: Any) -> Any:
                 thread = threading.get_ident()
-                conn, _ = self._handled[thread]
-                self._handled[thread] = conn, time.monotonic() + self.answer_seconds
-                return start_response(*arguments, **named)
+                conn, _ = self._deadlines[thread]
+                self._deadlines[thread] = conn, time.monotonic() + self.response_timeout_seconds
+                return start_response(*args, **kwargs)
 
-            return app(environ, started)
+            return app(environ, start_timed_response)
 
-        return timed
+        return wrapped_app
 
     def handle(self, conn: gthread.TConn) -> Any:
         """Handle one request in a worker thread, and track its connection's deadline."""
         thread = threading.get_ident()
-        self._handled[thread] = conn, time.monotonic() + self.request_seconds
+        self._deadlines[thread] = conn, time.monotonic() + self.request_timeout_seconds
         try:
             return super().handle(conn)
         finally:
-            del self._handled[thread]
+            del self._deadlines[thread]
 
     def wait_for_and_dispatch_events(self, timeout: float | None) -> None:
         """Dispatch events, then shut down the connections that are past their deadline.
@@ -77,11 +77,11 @@ class Worker(gthread.ThreadWorker):
         """
         super().wait_for_and_dispatch_events(timeout)
         now = time.monotonic()
-        for conn in [conn for conn, until in self._handled.copy().values() if until < now]:
+        for conn in [conn for conn, deadline in self._deadlines.copy().values() if deadline < now]:
             with contextlib.suppress(OSError):  # already closed
                 conn.sock.shutdown(socket.SHUT_RDWR)
 
     def _cap_keepalive(self, deadline: float) -> None:
-        super()._cap_keepalive(deadline)  # type: ignore[misc] # its stubs are of an older one
+        super()._cap_keepalive(deadline)  # type: ignore[misc] # the stubs describe an older gunicorn
         for connection in self.pending_conns:
             connection.timeout = min(connection.timeout or deadline, deadline)

@@ -12,26 +12,26 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.bindings.http import HTTPMessage, from_http_event, to_binary_event, to_structured_event
 from cloudevents.core.exceptions import BaseCloudEventException
 
-BODY_LIMIT = 2 * 1024 * 1024
+MAX_BODY_BYTES = 2 * 1024 * 1024
 """Maximum bytes of a body. The API server stores no object over 1.5 MiB, so no legitimate event is larger."""
-STRUCTURED = "application/cloudevents+json"
-DEEPEST = 100
+STRUCTURED_CONTENT_TYPE = "application/cloudevents+json"
+MAX_DATA_DEPTH = 100
 """Maximum nesting of data.
 
 Kubernetes objects have fewer than thirty levels. Python's JSON encoder is recursive and fails at about nine hundred.
 """
-REQUIRED = ("specversion", "id", "source", "type")
+REQUIRED_ATTRIBUTES = ("specversion", "id", "source", "type")
 """Attributes that CloudEvents 1.0 requires ("required attributes")."""
-JSON = ("application/json", "text/json")
-BATCH = "application/cloudevents-batch+json"
-NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+JSON_CONTENT_TYPES = ("application/json", "text/json")
+BATCH_CONTENT_TYPE = "application/cloudevents-batch+json"
+INVALID_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 """Control characters, surrogates and noncharacters, which CloudEvents 1.0 forbids in attributes ("type system").
 
 A line break would end a header, and PostgreSQL rejects NUL in a text. A surrogate cannot be encoded, and an escape
 sequence would control the terminal that displays it.
 """
 
-SURROGATE = b"\\ud"
+SURROGATE_ESCAPE = b"\\ud"
 """Start of an escaped surrogate in JSON."""
 
 
@@ -40,94 +40,100 @@ class BadEvent(ValueError):
 
     status = 400
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text.encode(errors="backslashreplace").decode())  # the text may quote an unpaired surrogate
+    def __init__(self, message: str) -> None:
+        super().__init__(message.encode(errors="backslashreplace").decode())  # the text may quote an unpaired surrogate
 
 
-class TooLarge(BadEvent):
+class EventTooLarge(BadEvent):
     """The body is larger than the limit."""
 
     status = 413
 
 
-class WrongContentType(BadEvent):
+class UnsupportedMediaType(BadEvent):
     """The content type is neither a CloudEvent's nor JSON."""
 
     status = 415
 
 
-def received(
-    headers: Mapping[str, str], body: bytes, *, any_data: bool = False, limit: int = BODY_LIMIT
+def decode_event(
+    headers: Mapping[str, str], body: bytes, *, any_data: bool = False, max_bytes: int = MAX_BODY_BYTES
 ) -> BaseCloudEvent:
     """Parse the CloudEvent 1.0 in a request or reply. Raises `BadEvent` with what is missing or malformed.
 
     With `any_data` the data may be anything; otherwise it must be a JSON object or list.
     """
-    if len(body) > limit:
-        raise TooLarge(f"the body has {len(body)} bytes; at most {limit} are taken")
+    if len(body) > max_bytes:
+        raise EventTooLarge(f"body of {len(body)} bytes is too large: the limit is {max_bytes} bytes")
     lowered = {name.lower(): value for name, value in headers.items()}
-    content_type = media_type(lowered.get("content-type", ""))
+    content_type = parse_media_type(lowered.get("content-type", ""))
     binary = any(name.startswith("ce-") for name in lowered)
     _check_content_type(content_type, binary=binary, any_data=any_data or not body)
     if content_type:
         lowered["content-type"] = content_type  # the library compares it case-sensitively
     try:
-        _check_required(lowered if binary else json.loads(body), "ce-" if binary else "")
+        _check_required_attributes(lowered if binary else json.loads(body), "ce-" if binary else "")
         event = from_http_event(HTTPMessage(lowered, body))
     except BaseCloudEventException as error:
-        raise BadEvent(f"not a CloudEvent 1.0: {_reasons(error)}") from None
+        raise BadEvent(f"not a CloudEvent 1.0: {_format_reasons(error)}") from None
     except BadEvent:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise BadEvent(f"not a CloudEvent 1.0: {error}") from None
     if event.get_specversion() != "1.0":
-        raise BadEvent(f"specversion is {event.get_specversion()!r}; send 1.0")
-    _check_values(event, body)
+        raise BadEvent(f"specversion {event.get_specversion()!r} is not supported: send 1.0")
+    _check_attributes_and_data(event, body)
     if body and not any_data and not isinstance(event.get_data(), (dict, list, type(None))):
         raise BadEvent("data is not valid JSON")
     return event
 
 
-def media_type(content_type: str) -> str:
+def parse_media_type(content_type: str) -> str:
     """Return the media type of a content type in lower case (RFC 9110, 8.3.1), without parameters."""
     return content_type.split(";")[0].strip().lower()
 
 
-def received_or_none(headers: Mapping[str, str], body: bytes | None) -> BaseCloudEvent | None:
+def decode_event_or_none(headers: Mapping[str, str], body: bytes | None) -> BaseCloudEvent | None:
     """Return the CloudEvent in a request, whatever its data, or None if the request has none."""
     try:
-        return None if body is None else received(headers, body, any_data=True)
+        return None if body is None else decode_event(headers, body, any_data=True)
     except BadEvent:
         return None
 
 
 def _check_content_type(content_type: str, *, binary: bool, any_data: bool) -> None:
-    if content_type == BATCH:
-        raise WrongContentType("batches are not taken: send one event a request")
+    if content_type == BATCH_CONTENT_TYPE:
+        raise UnsupportedMediaType("batches are not supported: send one event per request")
     if binary:
         if (
             not any_data
             and content_type not in ("application/json", "text/json")
             and not content_type.endswith("+json")
         ):
-            raise WrongContentType(f"content type is {content_type or 'missing'!r}; send application/json")
-    elif content_type != STRUCTURED:
-        raise WrongContentType(f"no ce- headers and content type {content_type or 'missing'!r}: not a CloudEvent")
+            raise UnsupportedMediaType(
+                f"content type {content_type!r} is not supported: send application/json"
+                if content_type
+                else "content type is missing: send application/json"
+            )
+    elif content_type != STRUCTURED_CONTENT_TYPE:
+        raise UnsupportedMediaType(
+            f"not a CloudEvent: no ce- headers, and content type {content_type!r} is not {STRUCTURED_CONTENT_TYPE}"
+        )
 
 
-def _check_required(attributes: object, prefix: str) -> None:
+def _check_required_attributes(attributes: object, prefix: str) -> None:
     """Raise `BadEvent` if a required attribute is missing.
 
     The library would generate a missing id or specversion, so that each retry would be a different event.
     """
     if not isinstance(attributes, Mapping):
-        raise BadEvent("not a CloudEvent 1.0: the body is no JSON object")
-    missing = [name for name in REQUIRED if f"{prefix}{name}" not in attributes]
+        raise BadEvent("not a CloudEvent 1.0: the body is not a JSON object")
+    missing = [name for name in REQUIRED_ATTRIBUTES if f"{prefix}{name}" not in attributes]
     if missing:
         raise BadEvent(f"not a CloudEvent 1.0: {', '.join(missing)} missing")
 
 
-def _check_values(event: BaseCloudEvent, body: bytes) -> None:
+def _check_attributes_and_data(event: BaseCloudEvent, body: bytes) -> None:
     """Raise `BadEvent` for attributes or data that cannot be processed further.
 
     An attribute may have a type or characters that CloudEvents does not allow. Data may be nested too deeply, or
@@ -135,49 +141,50 @@ def _check_values(event: BaseCloudEvent, body: bytes) -> None:
     """
     for name, value in event.get_attributes().items():
         if isinstance(value, (dict, list)):
-            raise BadEvent(f"attribute {name!a} is an object or a list; send a text, a number or a boolean")
-        if NO_TEXT.search(name) or (isinstance(value, str) and NO_TEXT.search(value)):
-            raise BadEvent(f"attribute {name!a} has characters that are no text")
-    kind = event.get_datacontenttype() or ""
-    if not (kind.isascii() and kind.isprintable()):  # the only attribute that becomes a header without encoding
-        raise BadEvent(f"datacontenttype {kind!a} is no media type")
-    if body.count(b"[") + body.count(b"{") > DEEPEST and _is_deep(event.get_data()):
-        raise BadEvent(f"data is nested more than {DEEPEST} deep")
-    if SURROGATE in body.lower():
+            raise BadEvent(f"attribute {name!a} is an object or an array: send a string, a number or a boolean")
+        if INVALID_CHARACTERS.search(name) or (isinstance(value, str) and INVALID_CHARACTERS.search(value)):
+            raise BadEvent(f"attribute {name!a} contains control characters, surrogates or noncharacters")
+    media_type = event.get_datacontenttype() or ""
+    # this attribute is the only one that becomes a header without encoding
+    if not (media_type.isascii() and media_type.isprintable()):
+        raise BadEvent(f"datacontenttype {media_type!a} is not a media type")
+    if body.count(b"[") + body.count(b"{") > MAX_DATA_DEPTH and _is_too_deep(event.get_data()):
+        raise BadEvent(f"data is nested more than {MAX_DATA_DEPTH} levels deep")
+    if SURROGATE_ESCAPE in body.lower():
         try:
             json.dumps(event.get_data(), ensure_ascii=False, default=str).encode()
         except UnicodeEncodeError:
-            raise BadEvent("data has a surrogate without its other half") from None
+            raise BadEvent("data contains an unpaired surrogate") from None
 
 
-def _is_deep(data: object) -> bool:
-    """Return whether data is nested deeper than `DEEPEST`; a recursive check could itself exceed the stack."""
+def _is_too_deep(data: object) -> bool:
+    """Return whether data is nested deeper than `MAX_DATA_DEPTH`; a recursive check could itself exceed the stack."""
     level: list[Any] = [[data]]
-    for _ in range(DEEPEST + 1):
+    for _ in range(MAX_DATA_DEPTH + 1):
         inner = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)
         level = [each for each in inner if isinstance(each, (dict, list))]
     return bool(level)
 
 
-def _reasons(error: BaseCloudEventException) -> str:
+def _format_reasons(error: BaseCloudEventException) -> str:
     """Return all reasons in one line for the sender; the library groups them by attribute."""
-    gathered = getattr(error, "errors", None)
-    if not gathered:
+    reasons_by_attribute = getattr(error, "errors", None)
+    if not reasons_by_attribute:
         return str(error)
-    return "; ".join(str(reason) for reasons in gathered.values() for reason in reasons)
+    return "; ".join(str(reason) for reasons in reasons_by_attribute.values() for reason in reasons)
 
 
-def binary(event: BaseCloudEvent) -> HTTPMessage:
+def encode_binary(event: BaseCloudEvent) -> HTTPMessage:
     """Return the event's headers and body in binary mode."""
     return to_binary_event(event)
 
 
-def structured(event: BaseCloudEvent) -> HTTPMessage:
+def encode_structured(event: BaseCloudEvent) -> HTTPMessage:
     """Return the event's headers and body in structured mode."""
     return to_structured_event(event)
 
 
-def batch(events: Iterable[BaseCloudEvent]) -> HTTPMessage:
+def encode_batch(events: Iterable[BaseCloudEvent]) -> HTTPMessage:
     """Return several events, or none, as headers and body of one message (CloudEvents JSON batch format)."""
-    body = b"[" + b",".join(structured(event).body for event in events) + b"]"
-    return HTTPMessage({"content-type": BATCH}, body)
+    body = b"[" + b",".join(encode_structured(event).body for event in events) + b"]"
+    return HTTPMessage({"content-type": BATCH_CONTENT_TYPE}, body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SUBJECTS = {
+EXTENSION_OF_KIND = {
     "NodeMaintenance": "maintenance",
     "MutexRunConfig": "run",
     "MutexRule": "rule",

@@ -12,31 +12,31 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing.http_binding import BadEvent
 
-REPLAY, DRY_RUN = "replay", "dryrun"
-ALL = "All"
+REPLAY_EXTENSION, DRY_RUN_EXTENSION = "replay", "dryrun"
+DRY_RUN_ALL = "All"
 """The only valid value of `dryrun`, as in the API server's parameter `dryRun`."""
 
 
-def of(event: BaseCloudEvent) -> dict[str, str]:
+def get_replay_extensions(event: BaseCloudEvent) -> dict[str, str]:
     """Return the marks of the event, {} if it is not a replay."""
-    marks = {name: event.get_extension(name) for name in (REPLAY, DRY_RUN)}
+    marks = {name: event.get_extension(name) for name in (REPLAY_EXTENSION, DRY_RUN_EXTENSION)}
     return {name: str(value) for name, value in marks.items() if value is not None}
 
 
 def is_replay(event: BaseCloudEvent) -> bool:
     """Return whether the event is a replay, posted only to see the replies; every dry run is a replay."""
-    return bool(of(event))
+    return bool(get_replay_extensions(event))
 
 
 def is_dry_run(event: BaseCloudEvent) -> bool:
     """Return whether the event's writes must not be persisted. Raises `BadEvent` for an invalid value."""
-    value = of(event).get(DRY_RUN)
-    if value not in (None, ALL):
-        raise BadEvent(f"extension {DRY_RUN} is {value!r}; send {ALL!r}, or leave it out")
-    return value == ALL
+    value = get_replay_extensions(event).get(DRY_RUN_EXTENSION)
+    if value not in (None, DRY_RUN_ALL):
+        raise BadEvent(f"extension {DRY_RUN_EXTENSION} is {value!r}: send {DRY_RUN_ALL!r}, or omit it")
+    return value == DRY_RUN_ALL
 
 
-def marked(event: BaseCloudEvent, replay_id: str, *, dry_run: bool) -> BaseCloudEvent:
+def add_replay_extensions(event: BaseCloudEvent, replay_id: str, *, dry_run: bool) -> BaseCloudEvent:
     """Return the event, with its own id, as part of the replay `replay_id`."""
-    marks = {REPLAY: replay_id, **({DRY_RUN: ALL} if dry_run else {})}
+    marks = {REPLAY_EXTENSION: replay_id, **({DRY_RUN_EXTENSION: DRY_RUN_ALL} if dry_run else {})}
     return CloudEvent({**event.get_attributes(), **marks}, event.get_data())

@@ -1,4 +1,4 @@
-"""Signatures that prove that a program of this installation emitted an event, whichever broker carried it.
+"""Signatures that prove that a program of this install emitted an event, whichever broker carried it.
 
 All programs share the secret in `$SIGNING_KEY`; an event's extension `signature` holds the HMAC of its content. A
 broker does not authenticate senders to subscribers. Anyone who may post to the broker or to a function can therefore
@@ -17,47 +17,47 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing.http_binding import BadEvent
 
-KEY = "SIGNING_KEY"
-EXTENSION = "signature"
+KEY_VARIABLE = "SIGNING_KEY"
+SIGNATURE_EXTENSION = "signature"
 
 
-class Forged(BadEvent):
-    """The event was not emitted by a program of this installation, or was changed since."""
+class InvalidSignature(BadEvent):
+    """The event was not emitted by a program of this install, or was changed since."""
 
     status = 403
 
 
-def signed(event: BaseCloudEvent) -> BaseCloudEvent:
+def sign_event(event: BaseCloudEvent) -> BaseCloudEvent:
     """Return the event with its signature, or unchanged if no secret is set."""
-    key = os.environ.get(KEY, "")
+    key = os.environ.get(KEY_VARIABLE, "")
     if not key:
         return event
-    return CloudEvent({**event.get_attributes(), EXTENSION: _signature(event, key)}, event.get_data())
+    return CloudEvent({**event.get_attributes(), SIGNATURE_EXTENSION: _compute_signature(event, key)}, event.get_data())
 
 
-def is_ours(event: BaseCloudEvent) -> bool:
-    """Return whether a program of this installation emitted the event unchanged; always True without a secret."""
-    key = os.environ.get(KEY, "")
+def has_valid_signature(event: BaseCloudEvent) -> bool:
+    """Return whether a program of this install emitted the event unchanged; always True without a secret."""
+    key = os.environ.get(KEY_VARIABLE, "")
     return not key or hmac.compare_digest(
-        str(event.get_extension(EXTENSION) or "").encode(), _signature(event, key).encode()
+        str(event.get_extension(SIGNATURE_EXTENSION) or "").encode(), _compute_signature(event, key).encode()
     )
 
 
-def require_ours(event: BaseCloudEvent) -> None:
-    """Raise `Forged` if no program of this installation emitted the event."""
-    if not is_ours(event):
-        raise Forged(
-            f"its {EXTENSION} is missing or another's: it was not emitted by a program of this installation, or by one "
-            f"that has another {KEY}"
+def require_valid_signature(event: BaseCloudEvent) -> None:
+    """Raise `InvalidSignature` if no program of this install emitted the event."""
+    if not has_valid_signature(event):
+        raise InvalidSignature(
+            f"{SIGNATURE_EXTENSION} is missing or invalid: "
+            f"emit the event from a program of this install with the same {KEY_VARIABLE}"
         )
 
 
-def _signature(event: BaseCloudEvent, key: str) -> str:
+def _compute_signature(event: BaseCloudEvent, key: str) -> str:
     """Return the HMAC of the event's source, id, type and data.
 
     What brokers, replays and dead letters add is not signed, so that anyone can remove the marks of a replay. The reply
     to a dry run, which is true only with its marks, must therefore never be signed.
     """
-    said = [event.get_source(), event.get_id(), event.get_type(), event.get_data()]
-    text = json.dumps(said, sort_keys=True, separators=(",", ":"), default=str)
+    content = [event.get_source(), event.get_id(), event.get_type(), event.get_data()]
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
     return hmac.new(key.encode(), text.encode(), "sha256").hexdigest()

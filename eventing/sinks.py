@@ -9,27 +9,28 @@ import os
 import ssl
 from pathlib import Path
 
-CERTIFICATES = "K_CA_CERTS"
+CA_CERTS_VARIABLE = "K_CA_CERTS"
 """Variable with CA certificates in PEM, in addition to those that the image trusts."""
-FILE = "SINK_TOKEN"
+TOKEN_FILE_VARIABLE = "SINK_TOKEN"  # noqa: S105 - the name of a variable, not a token
 """Variable with the path of the token file, if it is not the path that a SinkBinding mounts.
 
 The token is renewed in place, and is valid only for the sink's audience.
 """
-MOUNTED = "/oidc/token"
+DEFAULT_TOKEN_FILE = "/oidc/token"  # noqa: S105 - a file name, not a token
 
 
-def trust() -> ssl.SSLContext:
+def create_ssl_context() -> ssl.SSLContext:
     """Return a TLS context that trusts the sink's CAs. Raises `ssl.SSLError` for an invalid certificate."""
     context = ssl.create_default_context()
-    if certificates := os.environ.get(CERTIFICATES):
+    if certificates := os.environ.get(CA_CERTS_VARIABLE):
         context.load_verify_locations(cadata=certificates)
     return context
 
 
-def identity() -> dict[str, str]:
+def build_auth_header() -> dict[str, str]:
     """Return the header that authenticates the sender, {} if it has no token."""
     try:
-        return {"authorization": f"Bearer {Path(os.environ.get(FILE) or MOUNTED).read_text().strip()}"}
+        token = Path(os.environ.get(TOKEN_FILE_VARIABLE) or DEFAULT_TOKEN_FILE).read_text().strip()
     except OSError:
         return {}
+    return {"authorization": f"Bearer {token}"}

@@ -12,41 +12,41 @@ from collections.abc import Mapping
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from eventing.event_types import CHANGES, REFERENCES
+from eventing.event_types import REFERENCE_TYPES, RESOURCE_TYPES
 
 SUBSCRIPTIONS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("begin", {"type": events.RESOURCE_ADDED, "kind": "NodeMaintenance"}),
-    ("begin", {"type": events.MAINTENANCE_FOUND}),
+    ("begin", {"type": events.MAINTENANCE_PENDING}),
     ("cordon", {"type": events.MAINTENANCE_BEGUN}),
     ("cordon", {"type": events.NODE_DRIFTED}),
     ("taint", {"type": events.NODE_CORDONED}),
     ("evict", {"more": "true"}),
     ("status", {"progress": "true"}),
     ("restore", {"type": events.RESOURCE_UPDATED, "kind": "NodeMaintenance"}),
-    ("restore", {"type": events.MAINTENANCE_ENDED}),
+    ("restore", {"type": events.MAINTENANCE_RESTORE_PENDING}),
     ("guard", {"type": events.RESOURCE_UPDATED, "kind": "Node"}),
     ("guard", {"type": events.RESOURCE_DELETED, "kind": "Node"}),
     ("resync", {"type": events.TICK}),
-    *(("check-rule", {"type": kind, "kind": "MutexRule"}) for kind in CHANGES),
-    ("check-rule", {"type": events.RULE_FOUND}),
-    *(("check-target", {"type": kind, "kind": "MutexTarget"}) for kind in CHANGES),
-    ("check-target", {"type": events.TARGET_FOUND}),
+    *(("check-rule", {"type": kind, "kind": "MutexRule"}) for kind in RESOURCE_TYPES),
+    ("check-rule", {"type": events.RULE_CHECK_PENDING}),
+    *(("check-target", {"type": kind, "kind": "MutexTarget"}) for kind in RESOURCE_TYPES),
+    ("check-target", {"type": events.TARGET_CHECK_PENDING}),
     ("check-run", {"type": events.RESOURCE_ADDED, "kind": "MutexRunConfig"}),
     ("check-run", {"type": events.RESOURCE_UPDATED, "kind": "MutexRunConfig"}),
-    ("check-run", {"type": events.RUN_FOUND}),
+    ("check-run", {"type": events.RUN_CHECK_PENDING}),
     ("detect-upgrade", {"type": events.RUN_VALIDATED}),
-    ("claim-pools", {"type": events.UPGRADE_FOUND}),
+    ("claim-pools", {"type": events.UPGRADE_DETECTED}),
     ("pause-pools", {"type": events.POOLS_CLAIMED}),
     ("label-nodes", {"type": events.POOLS_PAUSED}),
     ("edit-pools", {"type": events.NODES_LABELLED}),
     ("run-job", {"job": "true"}),
     ("run-job", {"type": events.REFERENCE_UPDATED, "kind": "Job"}),
     ("run-job", {"type": events.REFERENCE_DELETED, "kind": "Job"}),
-    ("release-node", {"type": events.NODE_CLEARED}),
+    ("release-node", {"type": events.NODE_PREJOBS_DONE}),
     ("await-version", {"type": events.NODE_RELEASED}),
     ("await-version", {"type": events.REFERENCE_UPDATED, "kind": "Node"}),
-    ("restore-pools", {"type": events.RUN_COMPLETED}),
-    ("restore-pools", {"type": events.RUN_ENDED}),
+    ("restore-pools", {"type": events.RUN_NODES_DONE}),
+    ("restore-pools", {"type": events.RUN_RESTORE_PENDING}),
     ("resync-runs", {"survey": "true"}),
     ("resync-runs", {"type": events.REFERENCE_UPDATED, "kind": "MachineConfigPool"}),
     ("resync-runs", {"type": events.REFERENCE_UPDATED, "kind": "ClusterVersion"}),
@@ -55,20 +55,20 @@ SUBSCRIPTIONS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("migrate", {"type": events.REFERENCE_DELETED, "kind": "VirtualMachineInstanceMigration"}),
     ("protect", {"type": events.REFERENCE_ADDED, "kind": "VirtualMachineInstance"}),
     ("protect", {"type": events.REFERENCE_UPDATED, "kind": "VirtualMachineInstance"}),
-    *(("protect", {"type": kind, "kind": "VirtualMachineInstanceMigration"}) for kind in REFERENCES),
-    *(("label-cpu", {"type": kind, "kind": "ConfigMap"}) for kind in REFERENCES),
-    *(("label-cpu", {"type": kind, "kind": "HyperConverged"}) for kind in REFERENCES),
+    *(("protect", {"type": kind, "kind": "VirtualMachineInstanceMigration"}) for kind in REFERENCE_TYPES),
+    *(("label-cpu", {"type": kind, "kind": "ConfigMap"}) for kind in REFERENCE_TYPES),
+    *(("label-cpu", {"type": kind, "kind": "HyperConverged"}) for kind in REFERENCE_TYPES),
     ("label-cpu", {"type": events.LABELS_DUE}),
 )
 """Pairs of a function and the attributes in its Trigger's filter, in the order of a maintenance and of a run."""
 
 
-def function_of(trigger: str) -> str:
+def parse_function_name(trigger_name: str) -> str:
     """Return the function that the Trigger with this name calls: `evict-on-more` calls `evict`."""
-    return trigger.partition("-on-")[0]
+    return trigger_name.partition("-on-")[0]
 
 
-def subscribers(event: BaseCloudEvent) -> tuple[str, ...]:
+def list_subscribers(event: BaseCloudEvent) -> tuple[str, ...]:
     """Return the functions to which an event is delivered."""
     attributes = {name: str(value) for name, value in event.get_attributes().items()}
-    return tuple(name for name, wanted in SUBSCRIPTIONS if wanted.items() <= attributes.items())
+    return tuple(name for name, filter_attributes in SUBSCRIPTIONS if filter_attributes.items() <= attributes.items())

@@ -16,58 +16,61 @@ from contextvars import ContextVar
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing.object_extensions import SUBJECTS
+from eventing.object_extensions import EXTENSION_OF_KIND
 
-EXTENSION = "traceparent"
-FORM = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]*)?")
+TRACEPARENT_EXTENSION = "traceparent"
+TRACEPARENT_PATTERN = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]*)?"
+)
 """W3C Trace Context, 3.2.2: version, trace id, parent id and flags; neither id is all zeros.
 
 A later version may append text. It must be printable ASCII here, because the whole value becomes a header.
 """
-CURRENT: ContextVar[tuple[str, str]] = ContextVar("maintenance's uid and span of the current attempt", default=("", ""))
+CURRENT_SPAN: ContextVar[tuple[str, str]] = ContextVar("current_span", default=("", ""))
+"""The maintenance's uid and the span of the current attempt."""
 
 
-def of(event: BaseCloudEvent) -> str:
+def get_traceparent(event: BaseCloudEvent) -> str:
     """Return the event's traceparent, "" if it has none or an invalid one."""
-    value = str(event.get_extension(EXTENSION) or "")
-    return value if FORM.fullmatch(value) else ""
+    value = str(event.get_extension(TRACEPARENT_EXTENSION) or "")
+    return value if TRACEPARENT_PATTERN.fullmatch(value) else ""
 
 
-def root(maintenance: str) -> str:
-    """Return the traceparent of the first span in a maintenance's own trace; `maintenance` is the uid."""
+def build_root_traceparent(object_uid: str) -> str:
+    """Return the traceparent of the first span in a maintenance's own trace; `object_uid` is the uid."""
     try:
-        trace = uuid.UUID(maintenance).hex
+        trace = uuid.UUID(object_uid).hex
     except ValueError:  # not a UUID, so the API server did not assign it: hash it to the same length
-        trace = hashlib.sha256(maintenance.encode()).hexdigest()[:32]
+        trace = hashlib.sha256(object_uid.encode()).hexdigest()[:32]
     return f"00-{trace}-{hashlib.sha256(trace.encode()).hexdigest()[:16]}-01"
 
 
-def emitted(cause: BaseCloudEvent | None, maintenance: str) -> str:
+def select_traceparent(cause: BaseCloudEvent | None, object_uid: str) -> str:
     """Return the traceparent for a new event about a maintenance: the current span, else the cause's, else the root.
 
     A span or cause that is about something else (a tick, a node, another maintenance) is not continued.
     """
-    uid, span = CURRENT.get()
-    if uid == maintenance and span:
+    uid, span = CURRENT_SPAN.get()
+    if uid == object_uid and span:
         return span
-    if cause is None or not (of(cause) and _about(cause, maintenance)):
-        return root(maintenance)
-    return of(cause)
+    if cause is None or not (get_traceparent(cause) and _is_about(cause, object_uid)):
+        return build_root_traceparent(object_uid)
+    return get_traceparent(cause)
 
 
-def _about(cause: BaseCloudEvent, maintenance: str) -> bool:
-    if cause.get_extension("kind") not in SUBJECTS:
-        return any(cause.get_extension(word) == maintenance for word in SUBJECTS.values())
+def _is_about(cause: BaseCloudEvent, object_uid: str) -> bool:
+    if cause.get_extension("kind") not in EXTENSION_OF_KIND:
+        return any(cause.get_extension(extension) == object_uid for extension in EXTENSION_OF_KIND.values())
     data = cause.get_data()
     metadata = data.get("metadata") if isinstance(data, dict) else None
-    return isinstance(metadata, dict) and metadata.get("uid") == maintenance
+    return isinstance(metadata, dict) and metadata.get("uid") == object_uid
 
 
 @contextmanager
-def current(maintenance: str, span: str) -> Iterator[None]:
+def use_span(object_uid: str, span: str) -> Iterator[None]:
     """Make events about the maintenance continue this span within the block."""
-    before = CURRENT.set((maintenance, span))
+    token = CURRENT_SPAN.set((object_uid, span))
     try:
         yield
     finally:
-        CURRENT.reset(before)
+        CURRENT_SPAN.reset(token)

@@ -14,12 +14,12 @@ def is_url(text: str) -> bool:
     return url.scheme in ("http", "https") and bool(url.hostname)
 
 
-def below(base: str, path: str) -> str:
+def join_url(base: str, path: str) -> str:
     """Return the URL of `path`, such as a function's name, below the URL `base`."""
     return f"{base.rstrip('/')}/{path.lstrip('/')}"
 
 
-def host_and_port(text: str) -> tuple[str, int]:
+def parse_host_port(text: str) -> tuple[str, int]:
     """Split a listen address HOST:PORT. Raises `ValueError` for any other form."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:

@@ -11,14 +11,14 @@ import os
 from flask import Flask
 
 from eventing import logs
+from eventing.http_binding import MAX_BODY_BYTES
 from eventing.journal.retention import Retention
-from eventing.http_binding import BODY_LIMIT
 from functions import record
 from functions.certificates import renew_certificates as certificates
 from functions.certificates.settings import Settings
 from functions.cpu_labels import label_cpu
 from functions.maintenance import begin, cordon, evict, guard, restore, resync, status, taint
-from functions.maintenance.event_objects import failed
+from functions.maintenance.event_objects import build_step_failed
 from functions.mutex import (
     await_version,
     check_rule,
@@ -34,130 +34,180 @@ from functions.mutex import (
     resync_runs,
     run_job,
 )
-from functions.mutex.active_run import patience
-from functions.mutex.event_objects import unanswered
+from functions.mutex.active_run import parse_upgrade_timeout
+from functions.mutex.event_objects import log_failure
 from functions.serving import health
 from functions.serving.attempts import Publisher
 from functions.serving.function import Function
-from functions.serving.handler import handler
-from functions.serving.pass_queue import Looks
-from functions.serving.tracing import Spans, wanted
+from functions.serving.handler import build_view
+from functions.serving.pass_queue import PassQueue
+from functions.serving.tracing import AttemptTracer, is_tracing_enabled
 from functions.virtualization import migrate, protect
-from functions.virtualization.migration_snapshot import slots
-from kube.client.eviction_limits import per_second
-from kube.client.sync_client import Cluster
+from functions.virtualization.migration_snapshot import parse_migration_slots
+from kube.client.eviction_limits import parse_evictions_per_second
+from kube.client.sync_client import SyncClient
 
 FUNCTIONS = {
     function.name: function
     for function in (
-        Function("begin", begin.begin, begin.CONSUMES, begin.EMITS, kind="NodeMaintenance", fail=begin.could_not_begin),
-        Function("cordon", cordon.cordon, cordon.CONSUMES, cordon.EMITS, fail=failed),
-        Function("taint", taint.taint, taint.CONSUMES, taint.EMITS, fail=failed),
+        Function(
+            "begin",
+            begin.begin,
+            begin.CONSUMES,
+            begin.EMITS,
+            kind="NodeMaintenance",
+            on_failure=begin.build_begin_failed,
+        ),
+        Function("cordon", cordon.cordon, cordon.CONSUMES, cordon.EMITS, on_failure=build_step_failed),
+        Function("taint", taint.taint, taint.CONSUMES, taint.EMITS, on_failure=build_step_failed),
         Function(
             "evict",
             evict.evict,
             evict.CONSUMES,
             evict.EMITS,
-            fail=failed,
-            looks=Looks(evict.LOOKING),
-            late=evict.LATE,
-            ours_alone=True,
+            on_failure=build_step_failed,
+            pass_queue=PassQueue(evict.PASS_STRATEGY),
+            late_replies=evict.LATE_EVICTIONS,
+            requires_signature=True,
         ),
-        Function("status", status.status, status.CONSUMES, status.EMITS, ours_alone=True),
-        Function("restore", restore.restore, restore.CONSUMES, restore.EMITS, kind="NodeMaintenance", fail=failed),
+        Function("status", status.status, status.CONSUMES, status.EMITS, requires_signature=True),
         Function(
-            "guard", guard.guard, guard.CONSUMES, guard.EMITS, kind="Node", fail=failed, looks=Looks(guard.LOOKING)
+            "restore",
+            restore.restore,
+            restore.CONSUMES,
+            restore.EMITS,
+            kind="NodeMaintenance",
+            on_failure=build_step_failed,
         ),
-        Function("resync", resync.resync, resync.CONSUMES, resync.EMITS, fail=failed, looks=Looks(resync.LOOKING)),
+        Function(
+            "guard",
+            guard.guard,
+            guard.CONSUMES,
+            guard.EMITS,
+            kind="Node",
+            on_failure=build_step_failed,
+            pass_queue=PassQueue(guard.PASS_STRATEGY),
+        ),
+        Function(
+            "resync",
+            resync.resync,
+            resync.CONSUMES,
+            resync.EMITS,
+            on_failure=build_step_failed,
+            pass_queue=PassQueue(resync.PASS_STRATEGY),
+        ),
         Function(
             "renew-certificates",
             certificates.renew_certificates,
             certificates.CONSUMES,
             certificates.EMITS,
             kind="Secret",
-            looks=Looks(certificates.LOOKING),
+            pass_queue=PassQueue(certificates.PASS_STRATEGY),
         ),
-        Function("check-rule", check_rule.check_rule, check_rule.CONSUMES, check_rule.EMITS, fail=unanswered),
-        Function("check-target", check_target.check_target, check_target.CONSUMES, check_target.EMITS, fail=unanswered),
-        Function("check-run", check_run.check_run, check_run.CONSUMES, check_run.EMITS, fail=unanswered),
+        Function("check-rule", check_rule.check_rule, check_rule.CONSUMES, check_rule.EMITS, on_failure=log_failure),
+        Function(
+            "check-target", check_target.check_target, check_target.CONSUMES, check_target.EMITS, on_failure=log_failure
+        ),
+        Function("check-run", check_run.check_run, check_run.CONSUMES, check_run.EMITS, on_failure=log_failure),
         Function(
             "detect-upgrade",
             detect_upgrade.detect_upgrade,
             detect_upgrade.CONSUMES,
             detect_upgrade.EMITS,
-            fail=unanswered,
+            on_failure=log_failure,
         ),
-        Function("claim-pools", claim_pools.claim_pools, claim_pools.CONSUMES, claim_pools.EMITS, fail=unanswered),
-        Function("pause-pools", pause_pools.pause_pools, pause_pools.CONSUMES, pause_pools.EMITS, fail=unanswered),
-        Function("label-nodes", label_nodes.label_nodes, label_nodes.CONSUMES, label_nodes.EMITS, fail=unanswered),
-        Function("edit-pools", edit_pools.edit_pools, edit_pools.CONSUMES, edit_pools.EMITS, fail=unanswered),
-        Function("run-job", run_job.run_job, run_job.CONSUMES, run_job.EMITS, fail=unanswered),
-        Function("release-node", release_node.release_node, release_node.CONSUMES, release_node.EMITS, fail=unanswered),
+        Function(
+            "claim-pools", claim_pools.claim_pools, claim_pools.CONSUMES, claim_pools.EMITS, on_failure=log_failure
+        ),
+        Function(
+            "pause-pools", pause_pools.pause_pools, pause_pools.CONSUMES, pause_pools.EMITS, on_failure=log_failure
+        ),
+        Function(
+            "label-nodes", label_nodes.label_nodes, label_nodes.CONSUMES, label_nodes.EMITS, on_failure=log_failure
+        ),
+        Function("edit-pools", edit_pools.edit_pools, edit_pools.CONSUMES, edit_pools.EMITS, on_failure=log_failure),
+        Function("run-job", run_job.run_job, run_job.CONSUMES, run_job.EMITS, on_failure=log_failure),
+        Function(
+            "release-node", release_node.release_node, release_node.CONSUMES, release_node.EMITS, on_failure=log_failure
+        ),
         Function(
             "await-version",
             await_version.await_version,
             await_version.CONSUMES,
             await_version.EMITS,
-            fail=unanswered,
+            on_failure=log_failure,
         ),
         Function(
             "restore-pools",
             restore_pools.restore_pools,
             restore_pools.CONSUMES,
             restore_pools.EMITS,
-            fail=unanswered,
+            on_failure=log_failure,
         ),
         Function(
             "resync-runs",
             resync_runs.resync_runs,
             resync_runs.CONSUMES,
             resync_runs.EMITS,
-            fail=unanswered,
-            looks=Looks(resync_runs.LOOKING),
+            on_failure=log_failure,
+            pass_queue=PassQueue(resync_runs.PASS_STRATEGY),
         ),
-        Function("migrate", migrate.migrate, migrate.CONSUMES, migrate.EMITS, looks=Looks(migrate.LOOKING)),
-        Function("protect", protect.protect, protect.CONSUMES, protect.EMITS, looks=Looks(protect.LOOKING)),
-        Function("label-cpu", label_cpu.label_cpu, label_cpu.CONSUMES, label_cpu.EMITS, looks=Looks(label_cpu.LOOKING)),
+        Function(
+            "migrate", migrate.migrate, migrate.CONSUMES, migrate.EMITS, pass_queue=PassQueue(migrate.PASS_STRATEGY)
+        ),
+        Function(
+            "protect", protect.protect, protect.CONSUMES, protect.EMITS, pass_queue=PassQueue(protect.PASS_STRATEGY)
+        ),
+        Function(
+            "label-cpu",
+            label_cpu.label_cpu,
+            label_cpu.CONSUMES,
+            label_cpu.EMITS,
+            pass_queue=PassQueue(label_cpu.PASS_STRATEGY),
+        ),
         Function("record", record.record, record.CONSUMES, record.EMITS),
     )
 }
 
 
-def create_app(cluster: Cluster | None = None) -> Flask:
+def create_app(client: SyncClient | None = None) -> Flask:
     """Create the Flask app; by default it uses the cluster that the environment names.
 
-    Raises `SystemExit` for an invalid environment, as `chosen` does.
+    Raises `SystemExit` for an invalid environment, as `select_functions` does.
     """
     logs.configure()
-    served = chosen()
+    served = select_functions()
     app = Flask("functions")
-    app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT
-    door, publisher, spans = cluster or Cluster(), Publisher.of_environment(), Spans.of_environment()
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+    client = client or SyncClient()
+    publisher, tracer = Publisher.from_environment(), AttemptTracer.from_environment()
     for function in served:
-        view = handler(function, door, publisher, spans)
+        view = build_view(function, client, publisher, tracer)
         app.add_url_rule(f"/{function.name}", function.name, view, methods=["POST"])
     if len(served) == 1:
         app.add_url_rule("/", "alone", app.view_functions[served[0].name], methods=["POST"])
-    health.add_pages(app, door)
+    health.add_health_routes(app, client)
     return app
 
 
-def chosen() -> list[Function]:
+def select_functions() -> list[Function]:
     """Return the functions that the environment selects.
 
     Raises `SystemExit` for an unknown FUNCTION or an invalid setting, and if the environment names a trace collector
     but the OpenTelemetry library is not installed.
     """
-    alone = os.environ.get("FUNCTION")
-    if alone and alone not in FUNCTIONS:
-        raise SystemExit(f"FUNCTION={alone} is none of {', '.join(FUNCTIONS)}; unset it to serve all")
+    name = os.environ.get("FUNCTION")
+    if name and name not in FUNCTIONS:
+        raise SystemExit(
+            f"FUNCTION={name} is unknown: set it to one of {', '.join(FUNCTIONS)}, or unset it to serve all"
+        )
     try:
-        Retention.of(os.environ)
-        per_second(os.environ)
-        wanted(os.environ)
-        Settings.of(os.environ)
-        patience(os.environ)
-        slots(os.environ)
+        Retention.from_environment(os.environ)
+        parse_evictions_per_second(os.environ)
+        is_tracing_enabled(os.environ)
+        Settings.from_environment(os.environ)
+        parse_upgrade_timeout(os.environ)
+        parse_migration_slots(os.environ)
     except ValueError as error:
         raise SystemExit(str(error)) from None
-    return [FUNCTIONS[alone]] if alone else list(FUNCTIONS.values())
+    return [FUNCTIONS[name]] if name else list(FUNCTIONS.values())

@@ -11,18 +11,18 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def tried(do: Callable[[T], R], things: Iterable[T], errors: list[ApiError]) -> list[R]:
-    """Call `do` on each item and return the results of the successful calls; append API errors to `errors`."""
-    done: list[R] = []
-    for thing in things:
+def try_each(action: Callable[[T], R], items: Iterable[T], errors: list[ApiError]) -> list[R]:
+    """Call `action` on each item and return the results of the successful calls; append API errors to `errors`."""
+    results: list[R] = []
+    for item in items:
         try:
-            done.append(do(thing))
+            results.append(action(item))
         except ApiError as error:
             errors.append(error)
-    return done
+    return results
 
 
-def raise_first(errors: Sequence[ApiError]) -> None:
+def raise_first_error(errors: Sequence[ApiError]) -> None:
     """Raise the first error, if any; a `Conflict` or `Unavailable` takes precedence.
 
     These two may succeed on a retry, so the broker must redeliver the event.

@@ -9,18 +9,18 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Newest(OrderedDict[K, V]):
-    """Mapping with at most `most` keys; writing one more evicts the key that was written the longest time ago.
+class BoundedCache(OrderedDict[K, V]):
+    """Mapping with at most `maxsize` keys; writing one more evicts the key that was written the longest time ago.
 
     Not thread-safe.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, maxsize: int) -> None:
         super().__init__()
-        self._most = most
+        self._maxsize = maxsize
 
     def __setitem__(self, key: K, value: V) -> None:
         super().__setitem__(key, value)
         self.move_to_end(key)
-        if len(self) > self._most:
+        if len(self) > self._maxsize:
             self.popitem(last=False)

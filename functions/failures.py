@@ -19,6 +19,6 @@ class Failed(Exception):
     """Raised if the step cannot be done; the component's failure event then reports it, and the status records it."""
 
 
-def retry(_step: str, _event: BaseCloudEvent, error: str) -> NoReturn:
+def raise_retry(_step: str, _event: BaseCloudEvent, error: str) -> NoReturn:
     """Raise `Retry`: the default failure handler, for steps that have no failure event."""
     raise Retry(error)

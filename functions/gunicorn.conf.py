@@ -7,7 +7,7 @@ import sys
 from gunicorn import glogging
 
 from eventing import logs
-from eventing.gunicorn_worker import Worker
+from eventing.gunicorn_worker import DeadlineWorker
 
 
 class Logger(glogging.Logger):
@@ -24,7 +24,7 @@ FAILED_TO_BOOT = 3
 """Worker exit status that also stops the gunicorn parent process (`Arbiter.WORKER_BOOT_ERROR`)."""
 bind = os.environ.get("BIND", "0.0.0.0:8080")
 workers = 1
-worker_class = Worker
+worker_class = DeadlineWorker
 threads = 16 if os.environ.get("FUNCTION") else 10
 """Threads for one function, or for all functions.
 
@@ -37,7 +37,7 @@ timeout = 30
 graceful_timeout = 25
 """Seconds for requests in flight, and for attempts that are not published yet (functions/serving/attempts.py)."""
 logger_class = Logger
-logconfig_dict = logs.SETTINGS
+logconfig_dict = logs.LOGGING_CONFIG
 """Makes gunicorn's own log lines JSON, like those of the functions (KNM-5)."""
 control_socket_disable = True
 """The control socket would be in a home directory, which the pod's user does not have."""
@@ -58,10 +58,10 @@ def post_fork(_server: object, _worker: object) -> None:
     With any other status, gunicorn would restart the worker forever. The check runs in the worker because the parent
     process does not need the imports and would keep its own copy of them in memory.
     """
-    from functions.app import chosen
+    from functions.app import select_functions
 
     try:
-        chosen()
+        select_functions()
     except SystemExit as error:
         sys.stderr.write(f"{error}\n")
         raise SystemExit(FAILED_TO_BOOT) from None

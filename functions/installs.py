@@ -16,157 +16,163 @@ from weakref import WeakKeyDictionary
 
 from prometheus_client import Gauge
 
-from functions.kubernetes_events import refusal
 from functions.failures import Retry
+from functions.kubernetes_events import record_event
 from kube import install_lease
 from kube.client.access_reviews import whoami
-from kube.client.api import absent_ok
+from kube.client.api import get_or_none
 from kube.client.api_errors import Conflict, Denied, NotFound
-from kube.client.sync_client import Cluster
-from kube.install_lease import Account
-from kube.paths import LEASE_NAMESPACE, LEASES, Object
+from kube.client.sync_client import SyncClient
+from kube.install_lease import ServiceAccount
+from kube.paths import LEASE_NAMESPACE, LEASES_PATH, Object
 
-CONFIRMED_SECONDS = 60.0
+CONFIRMATION_TTL_SECONDS = 60.0
 """Seconds for which a confirmed Lease is trusted without another read.
 
 Another install takes the Lease only if this install's ServiceAccount is gone or an administrator changes the Lease.
 """
-SAID_SECONDS = 600.0
+REPORT_INTERVAL_SECONDS = 600.0
 """Minimum seconds between two reports of an install that it is passive."""
-PASSIVE = Gauge("nodemaintenance_install_passive", "1 where another install of the cluster acts")
+PASSIVE_INSTALL = Gauge(
+    "nodemaintenance_install_passive", "1 if another install in the cluster is active, and this one is not"
+)
 log = logging.getLogger("functions")
 
 
-class Claims:
+class InstallLeaseCache:
     """Cache of what this process knows about the install Lease, per API client. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._accounts: MutableMapping[Cluster, Account | None] = WeakKeyDictionary()
-        self._confirmed: MutableMapping[Cluster, float] = WeakKeyDictionary()
-        self._said: dict[str, float] = {}
+        self._accounts: MutableMapping[SyncClient, ServiceAccount | None] = WeakKeyDictionary()
+        self._confirmed_until: MutableMapping[SyncClient, float] = WeakKeyDictionary()
+        self._reported_at: dict[str, float] = {}
 
-    def own(self, cluster: Cluster) -> Account | None:
+    def get_account(self, client: SyncClient) -> ServiceAccount | None:
         """Return this install's ServiceAccount; None if the API client authenticates as a person."""
-        if cluster not in self._accounts:
-            self._accounts[cluster] = install_lease.account_of(cluster.run(whoami(cluster.api)))
-        return self._accounts[cluster]
+        if client not in self._accounts:
+            self._accounts[client] = install_lease.parse_service_account(client.run(whoami(client.api)))
+        return self._accounts[client]
 
-    def is_confirmed(self, cluster: Cluster) -> bool:
-        """Return whether this install was confirmed as the holder within the last `CONFIRMED_SECONDS`."""
-        return time.monotonic() < self._confirmed.get(cluster, 0.0)
+    def is_confirmed(self, client: SyncClient) -> bool:
+        """Return whether this install was confirmed as the holder within the last `CONFIRMATION_TTL_SECONDS`."""
+        return time.monotonic() < self._confirmed_until.get(client, 0.0)
 
-    def confirm(self, cluster: Cluster) -> None:
+    def confirm(self, client: SyncClient) -> None:
         """Record that this install holds the Lease now."""
-        self._confirmed[cluster] = time.monotonic() + CONFIRMED_SECONDS
-        self._said.clear()
-        PASSIVE.set(0)
+        self._confirmed_until[client] = time.monotonic() + CONFIRMATION_TTL_SECONDS
+        self._reported_at.clear()
+        PASSIVE_INSTALL.set(0)
 
-    def is_to_be_said(self, way: str) -> bool:
-        """Return whether it is time to report by `way` ("log" or "Event") that this install is passive.
+    def should_report_passive(self, channel: str) -> bool:
+        """Return whether it is time to report by `channel` ("log" or "Event") that this install is passive.
 
         Also sets the metric to passive, and remembers the time of the report.
         """
-        PASSIVE.set(1)
+        PASSIVE_INSTALL.set(1)
         with self._lock:
             now = time.monotonic()
-            if now - self._said.get(way, -SAID_SECONDS) < SAID_SECONDS:
+            if now - self._reported_at.get(channel, -REPORT_INTERVAL_SECONDS) < REPORT_INTERVAL_SECONDS:
                 return False
-            self._said[way] = now
+            self._reported_at[channel] = now
             return True
 
 
-CLAIMS = Claims()
+INSTALL_LEASE_CACHE = InstallLeaseCache()
 
 
-def acts(cluster: Cluster, *, takes: bool = False) -> bool:
+def is_active_install(client: SyncClient, *, acquire: bool = False) -> bool:
     """Return whether this install may act: it holds the install Lease, or no install does. A person may always act.
 
-    If `takes` is true, the function creates a missing Lease. Raises `Retry` if another install creates it first.
+    If `acquire` is true, the function creates a missing Lease. Raises `Retry` if another install creates it first.
     """
-    if CLAIMS.is_confirmed(cluster):
+    if INSTALL_LEASE_CACHE.is_confirmed(client):
         return True
-    own = CLAIMS.own(cluster)
+    own = INSTALL_LEASE_CACHE.get_account(client)
     if own is None:
         return True
-    claim = cluster.run(absent_ok(cluster.api.get(install_lease.CLAIM_PATH)))
-    other = install_lease.holder(claim) if claim else None
-    if other is not None and other.namespace != own.namespace:
-        _say(own, other)
+    lease = client.run(get_or_none(client.api.get(install_lease.LEASE_PATH)))
+    holder = install_lease.parse_holder(lease) if lease else None
+    if holder is not None and holder.namespace != own.namespace:
+        _log_passive(own, holder)
         return False
-    if claim is None and takes:
-        _take(own, cluster)
-    if other is not None or (claim is None and takes):
-        CLAIMS.confirm(cluster)
+    if lease is None and acquire:
+        _create_lease(own, client)
+    if holder is not None or (lease is None and acquire):
+        INSTALL_LEASE_CACHE.confirm(client)
     return True
 
 
-def _take(own: Account, cluster: Cluster) -> None:
+def _create_lease(account: ServiceAccount, client: SyncClient) -> None:
     """Create the install Lease. Raises `Retry` if another install was faster or the namespace is missing."""
     try:
-        cluster.create(LEASES, install_lease.claim_of(own, datetime.now(timezone.utc)))
+        client.create(LEASES_PATH, install_lease.build_lease(account, datetime.now(timezone.utc)))
     except Conflict:
-        raise Retry("another install was just taking the claim") from None
+        raise Retry("another install acquired the install Lease at the same time") from None
     except NotFound:
-        raise Retry(f"the namespace {LEASE_NAMESPACE} is missing: apply the manifests again") from None
+        raise Retry(f'namespace "{LEASE_NAMESPACE}" not found: apply the manifests again') from None
 
 
-def claims(cluster: Cluster) -> bool:
+def acquire_install_lease(client: SyncClient) -> bool:
     """Return whether this install may act, and acquire the install Lease for it if possible.
 
     The Lease can be acquired if it has no holder, or if the holder's ServiceAccount is gone or belongs to this install.
     Raises `Retry` if another install acquires it first.
     """
-    own = CLAIMS.own(cluster)
-    if own is None or CLAIMS.is_confirmed(cluster):
+    own = INSTALL_LEASE_CACHE.get_account(client)
+    if own is None or INSTALL_LEASE_CACHE.is_confirmed(client):
         return True
-    claim = cluster.run(absent_ok(cluster.api.get(install_lease.CLAIM_PATH)))
-    other = install_lease.holder(claim) if claim else None
-    if claim is None:
-        _take(own, cluster)
-    elif other != own:
-        if other is not None and other.namespace != own.namespace and _is_there(other, cluster):
-            _announce(own, other, cluster)
+    lease = client.run(get_or_none(client.api.get(install_lease.LEASE_PATH)))
+    holder = install_lease.parse_holder(lease) if lease else None
+    if lease is None:
+        _create_lease(own, client)
+    elif holder != own:
+        if holder is not None and holder.namespace != own.namespace and _account_exists(holder, client):
+            _report_passive(own, holder, client)
             return False
-        _take_over(claim, own, cluster)
-        log.warning("this install acts from now on: %s", _before(other))
-    CLAIMS.confirm(cluster)
+        _take_over_lease(lease, own, client)
+        log.warning("this install is active from now on: %s", _describe_previous_holder(holder))
+    INSTALL_LEASE_CACHE.confirm(client)
     return True
 
 
-def _is_there(other: Account, cluster: Cluster) -> bool:
+def _account_exists(account: ServiceAccount, client: SyncClient) -> bool:
     """Return whether the ServiceAccount exists.
 
     If the API server denies the read, the function assumes that it exists; the administrator must resolve that case.
     """
     try:
-        return cluster.run(absent_ok(cluster.api.get(other.path))) is not None
+        return client.run(get_or_none(client.api.get(account.path))) is not None
     except Denied:
         return True
 
 
-def _take_over(claim: Object, own: Account, cluster: Cluster) -> None:
+def _take_over_lease(lease: Object, account: ServiceAccount, client: SyncClient) -> None:
     """Make this install the holder. Raises `Retry` if another client has changed the Lease since it was read."""
     try:
-        cluster.patch(install_lease.CLAIM_PATH, install_lease.takeover_patch(claim, own, datetime.now(timezone.utc)))
+        client.patch(
+            install_lease.LEASE_PATH, install_lease.build_takeover_patch(lease, account, datetime.now(timezone.utc))
+        )
     except (Conflict, NotFound):
-        raise Retry("another install was just taking the claim") from None
+        raise Retry("another install acquired the install Lease at the same time") from None
 
 
-def _before(other: Account | None) -> str:
-    return f"{other.namespace}/{other.name} is gone, or of this install" if other else "none has the claim"
+def _describe_previous_holder(holder: ServiceAccount | None) -> str:
+    if holder is None:
+        return "the install Lease had no holder"
+    return f"ServiceAccount {holder.namespace}/{holder.name}, the previous holder, is gone or belongs to this install"
 
 
-def _say(own: Account, other: Account) -> None:
-    if CLAIMS.is_to_be_said("log"):
-        log.warning(install_lease.passive_message(own, other))
+def _log_passive(account: ServiceAccount, holder: ServiceAccount) -> None:
+    if INSTALL_LEASE_CACHE.should_report_passive("log"):
+        log.warning(install_lease.build_passive_message(account, holder))
 
 
-def _announce(own: Account, other: Account, cluster: Cluster) -> None:
+def _report_passive(account: ServiceAccount, holder: ServiceAccount, client: SyncClient) -> None:
     """Report in the log, and by an Event on the Lease, that this install is passive."""
-    _say(own, other)
-    if not CLAIMS.is_to_be_said("Event"):
+    _log_passive(account, holder)
+    if not INSTALL_LEASE_CACHE.should_report_passive("Event"):
         return
-    event: Object = install_lease.passive_event(own, other, datetime.now(timezone.utc))
-    if error := cluster.run(refusal(cluster.api, event)):
-        log.warning("the Event %s could not be written: %s", install_lease.PASSIVE, error.message)
+    event: Object = install_lease.build_passive_event(account, holder, datetime.now(timezone.utc))
+    if error := client.run(record_event(client.api, event)):
+        log.warning("cannot record Event %s: %s", install_lease.PASSIVE_REASON, error.message)

@@ -8,31 +8,33 @@ from typing import TypeVar
 from functions.failures import Retry
 from kube.client.api import JSON_PATCH
 from kube.client.api_errors import Conflict
-from kube.client.sync_client import Cluster
-from kube.nodes import node_path
+from kube.client.sync_client import SyncClient
+from kube.nodes import build_node_path
 from kube.paths import Object
 
-Seen = TypeVar("Seen")
-ATTEMPTS = 5
+Snapshot = TypeVar("Snapshot")
+MAX_ATTEMPTS = 5
 """Maximum number of attempts per event.
 
 Other controllers write taints in bursts after a cordon. After these attempts, the step leaves the retry to the broker.
 """
 
 
-def patch_node(name: str, look: Callable[[], tuple[Seen, list[Object]]], cluster: Cluster) -> tuple[Seen, bool]:
-    """Send the patch that `look` computes from what it reads, or nothing if that patch is empty (design rule 2).
+def patch_node(
+    name: str, plan_patch: Callable[[], tuple[Snapshot, list[Object]]], client: SyncClient
+) -> tuple[Snapshot, bool]:
+    """Send the patch that `plan_patch` computes from what it reads, or nothing if that patch is empty (design rule 2).
 
-    After a conflict, `look` reads all of its input again: the node and the maintenance (design rule 1). Returns what
-    `look` read last, and whether a patch was sent. Raises `Retry` if other clients keep changing the node.
+    After a conflict, `plan_patch` reads all of its input again: the node and the maintenance (design rule 1). Returns
+    what `plan_patch` read last, and whether a patch was sent. Raises `Retry` if other clients keep changing the node.
     """
-    for _ in range(ATTEMPTS):
-        seen, patch = look()
+    for _ in range(MAX_ATTEMPTS):
+        snapshot, patch = plan_patch()
         if not patch:
-            return seen, False
+            return snapshot, False
         try:
-            cluster.patch(node_path(name), patch, JSON_PATCH)
-            return seen, True
+            client.patch(build_node_path(name), patch, JSON_PATCH)
+            return snapshot, True
         except Conflict:
             continue
-    raise Retry(f"node {name} changed {ATTEMPTS} times while it was patched")
+    raise Retry(f'cannot patch node "{name}": other clients changed it {MAX_ATTEMPTS} times in between')

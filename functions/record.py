@@ -17,13 +17,13 @@ from cloudevents.core.base import BaseCloudEvent
 from prometheus_client import Counter
 
 from eventing import events, replay_extensions
-from eventing.dead_letters import dead_letter_of
-from eventing.journal.entries import attempts_in
-from eventing.journal.fail_fast_lock import OneTries
+from eventing.dead_letters import parse_dead_letter
+from eventing.journal.entries import parse_attempts
+from eventing.journal.fail_fast_lock import FailFastLock
 from eventing.journal.retention import Pruner, Retention
-from eventing.signatures import require_ours
+from eventing.signatures import require_valid_signature
 from functions.failures import Retry
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
@@ -31,54 +31,56 @@ if TYPE_CHECKING:
 CONSUMES = ()
 """An empty tuple stands for all event types."""
 EMITS = ()
-REDELIVERED = Counter("nodemaintenance_events_redelivered_total", "Events that came once more to record")
-DEAD = Counter("nodemaintenance_events_dead_total", "Events that could not be delivered")
-OPENING, OPENING_SECONDS = OneTries(OSError), 5.0
+REDELIVERED_EVENTS = Counter("nodemaintenance_events_redelivered_total", "Events that record received again")
+DEAD_LETTERS = Counter("nodemaintenance_events_dead_total", "Events that could not be delivered")
+JOURNAL_OPENING, JOURNAL_OPEN_TIMEOUT_SECONDS = FailFastLock(OSError), 5.0
 """Lock for opening the journal, and the seconds that a thread waits for it.
 
 Without the lock, two threads could open the process's journal twice.
 """
 
 
-def record(event: BaseCloudEvent, _cluster: Cluster) -> list[BaseCloudEvent]:
+def record(event: BaseCloudEvent, _client: SyncClient) -> list[BaseCloudEvent]:
     """Record the complete event, once; for `attempts.made`, record the attempts in it.
 
-    Raises `Retry` while the journal cannot be written, and `BadEvent` for malformed attempts. Raises `Forged` if the
-    signature is invalid and the event carries attempts or names one of our programs as its source. The journal must not
-    show actions that never happened.
+    Raises `Retry` while the journal cannot be written, and `BadEvent` for malformed attempts. Raises `InvalidSignature`
+    if the signature is invalid and the event carries attempts or names one of our programs as its source. The journal
+    must not show actions that never happened.
     """
-    arrived = datetime.now(timezone.utc)  # taken before the wait for the journal, which opens slowly
+    arrived_at = datetime.now(timezone.utc)  # taken before the wait for the journal, which opens slowly
     if replay_extensions.is_dry_run(event):
         return []
-    if event.get_type() == events.ATTEMPTS_MADE or event.get_source().startswith(events.SOURCE):
-        require_ours(event)
+    if event.get_type() == events.ATTEMPTS_MADE or event.get_source().startswith(events.SOURCE_PREFIX):
+        require_valid_signature(event)
     try:
-        _keep(event, arrived)
+        _store_event(event, arrived_at)
     except OSError as error:
-        raise Retry(f"the journal cannot be written: {error}") from None
+        raise Retry(f"cannot write to the journal: {error}") from None
     return []
 
 
-def _keep(event: BaseCloudEvent, arrived: datetime) -> None:
-    with OPENING.turn(OPENING_SECONDS, crowded=OPENING_SECONDS):  # only the first call opens the journal
-        book, pruner = journal(), _pruner()
+def _store_event(event: BaseCloudEvent, arrived_at: datetime) -> None:
+    with JOURNAL_OPENING.hold(
+        JOURNAL_OPEN_TIMEOUT_SECONDS, crowded_timeout=JOURNAL_OPEN_TIMEOUT_SECONDS
+    ):  # only the first call opens the journal
+        journal, pruner = get_journal(), _get_pruner()
     if event.get_type() == events.ATTEMPTS_MADE:
-        book.write_attempts(attempts_in(event))
-    elif not book.write(event, arrived):
-        REDELIVERED.inc()
-    elif dead_letter_of(event):
-        DEAD.inc()
-    pruner.event_recorded()
+        journal.write_attempts(parse_attempts(event))
+    elif not journal.write_event(event, arrived_at):
+        REDELIVERED_EVENTS.inc()
+    elif parse_dead_letter(event):
+        DEAD_LETTERS.inc()
+    pruner.prune_if_due()
 
 
 @cache
-def journal() -> Journal:
+def get_journal() -> Journal:
     """Return this process's journal, and open it on first use."""
     from eventing.journal.store import Journal  # half of memory and startup time; only `record` needs it
 
-    return Journal.of_environment()
+    return Journal.from_environment()
 
 
 @cache
-def _pruner() -> Pruner:
-    return Pruner(journal(), Retention.of(os.environ))
+def _get_pruner() -> Pruner:
+    return Pruner(get_journal(), Retention.from_environment(os.environ))

@@ -12,7 +12,7 @@ from kube.paths import Object
 T = TypeVar("T")
 
 
-class Turns:
+class RoundRobin:
     """Round-robin selection in the order of the items' uids, which remembers its position.
 
     Only this process knows the position, and it starts at random. If each tick runs in a new process, the selection is
@@ -20,38 +20,38 @@ class Turns:
     schedule and the number of items had a common divisor. Several processes rotate independently.
     """
 
-    def __init__(self, after: str = "") -> None:
-        self._after = after or str(uuid.uuid4())
+    def __init__(self, last_uid: str = "") -> None:
+        self._last_uid = last_uid or str(uuid.uuid4())
 
     def take(self, items: Iterable[Object], count: int) -> list[Object]:
         """Return the next items, at most `count`."""
-        chosen = self._around(items, _uid)[:count]
+        chosen = self._sort_from_last(items, _get_uid)[:count]
         if chosen:
-            self._after = _uid(chosen[-1])
+            self._last_uid = _get_uid(chosen[-1])
         return chosen
 
-    def begin(self, items: Iterable[T], uid: Callable[[T], str]) -> list[T]:
+    def rotate(self, items: Iterable[T], get_uid: Callable[[T], str]) -> list[T]:
         """Return all items in rotated order.
 
-        The first one is the item after the first one of the previous call, or after the uid passed to `stopped_at`.
+        The first one is the item after the first one of the previous call, or after the uid passed to `resume_after`.
         """
-        found = self._around(items, uid)
-        if found:
-            self._after = uid(found[0])
-        return found
+        rotated = self._sort_from_last(items, get_uid)
+        if rotated:
+            self._last_uid = get_uid(rotated[0])
+        return rotated
 
-    def stopped_at(self, uid: str) -> None:
+    def resume_after(self, uid: str) -> None:
         """Record the last item that was handled before the time ran out.
 
-        The next call to `begin` then starts with the items that were not reached.
+        The next call to `rotate` then starts with the items that were not reached.
         """
-        self._after = uid
+        self._last_uid = uid
 
-    def _around(self, items: Iterable[T], uid: Callable[[T], str]) -> list[T]:
-        ordered = sorted(items, key=uid)
-        place = bisect_right(ordered, self._after, key=uid)
-        return ordered[place:] + ordered[:place]
+    def _sort_from_last(self, items: Iterable[T], get_uid: Callable[[T], str]) -> list[T]:
+        ordered = sorted(items, key=get_uid)
+        start = bisect_right(ordered, self._last_uid, key=get_uid)
+        return ordered[start:] + ordered[:start]
 
 
-def _uid(item: Object) -> str:
+def _get_uid(item: Object) -> str:
     return str(item["metadata"]["uid"])

@@ -11,43 +11,47 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
-from functions.bounded_cache import Newest
-from kube.resource_versions import is_as_new
+from functions.bounded_cache import BoundedCache
+from kube.resource_versions import is_at_least_as_new
 
-KEPT = 1000
+MAX_CACHED_WRITES = 1000
 """Maximum number of maintenances in the cache."""
 
 
-class Write(NamedTuple):
+class StatusWrite(NamedTuple):
     """One status write: the resourceVersions of the maintenance before and after it, and of the pods it describes."""
 
-    before: str
-    after: str
-    pods: str
+    version_before: str
+    version_after: str
+    pods_version: str
 
 
-class OwnWrites:
+class StatusWriteCache:
     """The last status write of each maintenance, by uid. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._writes = Newest[str, Write](KEPT)
+        self._writes = BoundedCache[str, StatusWrite](MAX_CACHED_WRITES)
 
-    def add(self, uid: str, write: Write) -> None:
+    def record(self, uid: str, write: StatusWrite) -> None:
         """Record a write whose pod state is at least as new as its node state.
 
-        If the node state may be newer, `write.pods` must be "", and earlier snapshots then count as stale.
+        If the node state may be newer, `write.pods_version` must be "", and earlier snapshots then count as stale.
         """
         with self._lock:
             self._writes[uid] = write
 
-    def lie_between(self, uid: str, looked: str, now: str, pods: str) -> bool:
-        """Return whether a snapshot with the version `looked` still describes the maintenance with the version `now`.
+    def is_current(self, uid: str, snapshot_version: str, current_version: str, pods_version: str) -> bool:
+        """Return whether a snapshot of the maintenance at `snapshot_version` still describes it at `current_version`.
 
-        `pods` is the resourceVersion of the pods in the snapshot.
+        `pods_version` is the resourceVersion of the pods in the snapshot.
         """
-        if looked == now:
+        if snapshot_version == current_version:
             return True
         with self._lock:
             write = self._writes.get(uid)
-        return write is not None and (write.before, write.after) == (looked, now) and is_as_new(pods, write.pods)
+        return (
+            write is not None
+            and (write.version_before, write.version_after) == (snapshot_version, current_version)
+            and is_at_least_as_new(pods_version, write.pods_version)
+        )

@@ -13,77 +13,77 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 from functions.failures import Retry
-from kube.client.deadline import seconds_left
+from kube.client.deadline import get_seconds_left
 
 T = TypeVar("T")
-Write = Callable[[Sequence[T]], None]
-BUSY = "another write of it takes its time"
+WriteFunction = Callable[[Sequence[T]], None]
+BUSY_MESSAGE = "the previous write of the same object is still in progress"
 
 
-class Gathered(Generic[T]):
-    """The updates of one write; the future `written` completes when the write has succeeded or failed."""
+class PendingBatch(Generic[T]):
+    """The updates of one write; the future `done` completes when the write has succeeded or failed."""
 
     def __init__(self) -> None:
         self.parts: list[T] = []
-        self.written: Future[None] = Future()
+        self.done: Future[None] = Future()
 
 
-class Gathering(Generic[T]):
+class WriteBatcher(Generic[T]):
     """Batching writer that runs one write at a time per object, within this process. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: dict[str, Gathered[T]] = {}
-        self._under_way: set[str] = set()
+        self._pending: dict[str, PendingBatch[T]] = {}
+        self._in_flight: set[str] = set()
 
-    def write(self, thing: str, part: T, write: Write[T]) -> None:
+    def write(self, key: str, part: T, write: WriteFunction[T]) -> None:
         """Write `part` together with other updates that wait for the same object, and return after the write.
 
         Raises `Retry` if the previous write takes too long, or if the write fails in another caller's thread. If this
         caller runs the write, its exception is raised unchanged.
         """
         with self._changed:
-            first = thing not in self._waiting
-            gathered = self._waiting.setdefault(thing, Gathered())
-            gathered.parts.append(part)
-        if first:
-            self._write(thing, gathered, write)
+            is_first = key not in self._pending
+            batch = self._pending.setdefault(key, PendingBatch())
+            batch.parts.append(part)
+        if is_first:
+            self._write_batch(key, batch, write)
         else:
-            _await(gathered)
+            _await_batch(batch)
 
-    def _write(self, thing: str, gathered: Gathered[T], write: Write[T]) -> None:
+    def _write_batch(self, key: str, batch: PendingBatch[T], write: WriteFunction[T]) -> None:
         try:
-            with self._turn(thing):
-                write(gathered.parts)
+            with self._hold_key(key):
+                write(batch.parts)
         except BaseException as error:
-            gathered.written.set_exception(Retry(str(error)))
+            batch.done.set_exception(Retry(str(error)))
             raise
-        gathered.written.set_result(None)
+        batch.done.set_result(None)
 
     @contextmanager
-    def _turn(self, thing: str) -> Iterator[None]:
-        """Wait until the previous write of `thing` ends, then run the block as the next one.
+    def _hold_key(self, key: str) -> Iterator[None]:
+        """Wait until the previous write of `key` ends, then run the block as the next one.
 
         Updates that arrive after the wait go into another write. Raises `Retry` if the wait takes too long.
         """
         with self._changed:
             try:
-                free = self._changed.wait_for(lambda: thing not in self._under_way, seconds_left())
+                is_free = self._changed.wait_for(lambda: key not in self._in_flight, get_seconds_left())
             finally:
-                del self._waiting[thing]
-            if not free:
-                raise Retry(BUSY)
-            self._under_way.add(thing)
+                del self._pending[key]
+            if not is_free:
+                raise Retry(BUSY_MESSAGE)
+            self._in_flight.add(key)
         try:
             yield
         finally:
             with self._changed:
-                self._under_way.discard(thing)
+                self._in_flight.discard(key)
                 self._changed.notify_all()
 
 
-def _await(gathered: Gathered[T]) -> None:
+def _await_batch(batch: PendingBatch[T]) -> None:
     try:
-        gathered.written.result(seconds_left())
+        batch.done.result(get_seconds_left())
     except TimeoutError:
-        raise Retry(BUSY) from None
+        raise Retry(BUSY_MESSAGE) from None

@@ -1,1 +1,1 @@
-"""Rules for Kubernetes objects as plain dicts, and `door`, the package with the API client."""
+"""Rules for Kubernetes objects as plain dicts, and `client`, the package with the API client."""

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 
-class GrowingPauses:
-    """Delays before retries: `first` seconds, then twice the previous delay, each capped by its own bound.
+class ExponentialBackoff:
+    """Delays before retries: `first_seconds` seconds, then twice the previous delay, each capped by its own bound.
 
     A capped delay is doubled too, so the delays keep growing even if the bounds alternate.
     """
 
-    def __init__(self, first: float) -> None:
-        self._next = first
+    def __init__(self, first_seconds: float) -> None:
+        self._next_seconds = first_seconds
 
-    def take(self, longest: float) -> float:
-        """Return the seconds to wait before the next retry, at most `longest`."""
-        pause = min(self._next, longest)
-        self._next = 2 * pause
-        return pause
+    def get_next_delay(self, max_seconds: float) -> float:
+        """Return the seconds to wait before the next retry, at most `max_seconds`."""
+        delay = min(self._next_seconds, max_seconds)
+        self._next_seconds = 2 * delay
+        return delay
 
 
-def pauses(first: float, longest: float) -> Iterator[float]:
-    """Yield the seconds to wait before each retry, without end, at most `longest` each."""
-    growing = GrowingPauses(first)
+def generate_delays(first_seconds: float, max_seconds: float) -> Iterator[float]:
+    """Yield the seconds to wait before each retry, without end, at most `max_seconds` each."""
+    backoff = ExponentialBackoff(first_seconds)
     while True:
-        yield growing.take(longest)
+        yield backoff.get_next_delay(max_seconds)

@@ -7,24 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from kube.budgets import WAITS_FOR_KUBEVIRT, Blocked, Plan
-from kube.pods import Pod, uid
+from kube.budgets import WAITS_FOR_KUBEVIRT, BlockedPod, EvictionPlan
+from kube.pods import Pod, get_uid
 
 
-def request(plan: Plan, pods: Iterable[Pod], is_due: Callable[[Blocked], bool]) -> dict[str, Blocked]:
+def add_evacuation_requests(
+    plan: EvictionPlan, virt_launcher_pods: Iterable[Pod], is_due: Callable[[BlockedPod], bool]
+) -> dict[str, BlockedPod]:
     """Move the pods whose eviction is due from `blocked` to the queues of the plan.
 
     Returns, by uid, the reason why each of these pods remains blocked although its eviction is sent.
     """
-    found = {item.pod["uid"]: item for item in plan.blocked if item.reason == WAITS_FOR_KUBEVIRT and is_due(item)}
-    for pod in pods:
-        if uid(pod) in found:
-            budget = f"{pod['metadata']['namespace']}/{found[uid(pod)].budget}"
-            plan.queues.setdefault(budget, []).append(pod)
-    plan.blocked[:] = [item for item in plan.blocked if item.pod["uid"] not in found]
-    return found
+    requested = {item.pod["uid"]: item for item in plan.blocked if item.reason == WAITS_FOR_KUBEVIRT and is_due(item)}
+    for pod in virt_launcher_pods:
+        if get_uid(pod) in requested:
+            budget = f"{pod['metadata']['namespace']}/{requested[get_uid(pod)].budget}"
+            plan.queues_by_budget.setdefault(budget, []).append(pod)
+    plan.blocked[:] = [item for item in plan.blocked if item.pod["uid"] not in requested]
+    return requested
 
 
-def worded(blocked: Iterable[Blocked], requested: Mapping[str, Blocked]) -> list[Blocked]:
+def replace_expected_refusals(
+    blocked: Iterable[BlockedPod], expected_by_uid: Mapping[str, BlockedPod]
+) -> list[BlockedPod]:
     """Return the blocked pods, where requested ones keep their budget's reason: their refusal was expected."""
-    return [requested.get(item.pod["uid"], item) for item in blocked]
+    return [expected_by_uid.get(item.pod["uid"], item) for item in blocked]

@@ -6,68 +6,68 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kube.budgets import Blocked, Plan, identity
+from kube.budgets import BlockedPod, EvictionPlan, build_object_reference
 from kube.paths import Object
-from kube.pods import NODE_MAINTENANCE, DrainOptions, Pod
-from kube.text_limits import shortened
+from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions, Pod
+from kube.text_limits import truncate
 
-LONGEST_MESSAGE = 1024
+MAX_MESSAGE_CHARACTERS = 1024
 """Maximum characters kept of an API server's message.
 
 A webhook may send megabytes, and a status lists hundreds of pods.
 """
-ADMISSION = "admission webhook"
+WEBHOOK_MESSAGE_PREFIX = "admission webhook"
 """Prefix of the messages in which admission webhooks deny a request; their HTTP status can be any."""
-FORBIDDEN = (401, 403)
-DISABLE_EVICTION = "DisableEviction"
-DELETING = "add manifests/components/deleting to the installation, or unset spec.drain.disableEviction"
+FORBIDDEN_STATUSES = (401, 403)
+DISABLE_EVICTION_REASON = "DisableEviction"
+DELETION_REMEDY = "add manifests/components/deleting to the installation, or unset spec.drain.disableEviction"
 
 
 @dataclass
-class Batch:
+class EvictionResult:
     """Outcome of one batch of evictions.
 
     Attributes:
         evicted: Pods whose eviction was granted, as `{namespace, name, uid}`.
-        gone: Pods that were already deleted, or evicted by another pass.
+        already_gone: Pods that were already deleted, or evicted by another pass.
         blocked: Pods that cannot be evicted now, with the reason.
-        under_way: Pods whose eviction was sent and is unanswered. The next batch takes the outcome.
-        unsent: Pods that the batch had no time for. They may be evicted at once.
+        in_flight: Pods whose eviction was sent and is unanswered. The next batch takes the outcome.
+        deferred: Pods that the batch had no time for. They may be evicted at once.
     """
 
     evicted: list[dict[str, str]] = field(default_factory=list)
-    gone: list[dict[str, str]] = field(default_factory=list)
-    blocked: list[Blocked] = field(default_factory=list)
-    under_way: list[dict[str, str]] = field(default_factory=list)
-    unsent: list[Pod] = field(default_factory=list)
+    already_gone: list[dict[str, str]] = field(default_factory=list)
+    blocked: list[BlockedPod] = field(default_factory=list)
+    in_flight: list[dict[str, str]] = field(default_factory=list)
+    deferred: list[Pod] = field(default_factory=list)
 
 
-def set_apart(plan: Plan, name: str) -> tuple[Plan, Plan]:
-    """Split the plan into one without the pods named `name`, and one with only those and nothing blocked."""
-    others = only(plan, lambda pod: pod["metadata"]["name"] != name)
-    own = only(plan, lambda pod: pod["metadata"]["name"] == name)
+def split_off_pod(plan: EvictionPlan, pod_name: str) -> tuple[EvictionPlan, EvictionPlan]:
+    """Split the plan into one without the pods named `pod_name`, and one with only those and nothing blocked."""
+    others = filter_plan(plan, lambda pod: pod["metadata"]["name"] != pod_name)
+    own = filter_plan(plan, lambda pod: pod["metadata"]["name"] == pod_name)
     return others, replace(own, blocked=[])
 
 
-def only(plan: Plan, wanted: Callable[[Pod], bool]) -> Plan:
-    """Return the plan with its evictions limited to the pods that `wanted` accepts."""
-    queues = {budget: list(filter(wanted, pods)) for budget, pods in plan.queues.items()}
-    full = {budget: pods for budget, pods in queues.items() if pods}
-    return replace(plan, free=list(filter(wanted, plan.free)), queues=full)
+def filter_plan(plan: EvictionPlan, predicate: Callable[[Pod], bool]) -> EvictionPlan:
+    """Return the plan with its evictions limited to the pods that `predicate` accepts."""
+    queues = {budget: list(filter(predicate, pods)) for budget, pods in plan.queues_by_budget.items()}
+    nonempty_queues = {budget: pods for budget, pods in queues.items() if pods}
+    return replace(plan, unbudgeted=list(filter(predicate, plan.unbudgeted)), queues_by_budget=nonempty_queues)
 
 
-def pod_path(pod: Pod) -> str:
+def build_pod_path(pod: Pod) -> str:
     """Return the path of the pod."""
     metadata = pod["metadata"]
     return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
 
 
-def eviction_path(pod: Pod) -> str:
+def build_eviction_path(pod: Pod) -> str:
     """Return the path of the pod's eviction subresource."""
-    return f"{pod_path(pod)}/eviction"
+    return f"{build_pod_path(pod)}/eviction"
 
 
-def eviction_of(pod: Pod, *, budgeted: bool = False, options: DrainOptions = NODE_MAINTENANCE) -> Object:
+def build_eviction(pod: Pod, *, budgeted: bool = False, options: DrainOptions = DEFAULT_DRAIN_OPTIONS) -> Object:
     """Build a policy/v1 Eviction of exactly this pod, with the grace period of the options.
 
     The uid precondition protects another pod of the same name. The resourceVersion precondition prevents two passes
@@ -79,66 +79,70 @@ def eviction_of(pod: Pod, *, budgeted: bool = False, options: DrainOptions = NOD
     second eviction is harmless there, because the API server checks no budget for a terminating pod.
     """
     metadata = pod["metadata"]
-    counted = budgeted or (pod.get("status") or {}).get("phase") == "Pending"  # it may become ready and be counted
-    seen = {"uid": metadata["uid"], **({} if counted else {"resourceVersion": metadata["resourceVersion"]})}
+    is_counted = budgeted or (pod.get("status") or {}).get("phase") == "Pending"  # it may become ready and be counted
+    preconditions = {"uid": metadata["uid"], **({} if is_counted else {"resourceVersion": metadata["resourceVersion"]})}
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
-        "deleteOptions": {"preconditions": seen, **grace_of(options)},
+        "deleteOptions": {"preconditions": preconditions, **build_grace_options(options)},
     }
 
 
-def grace_of(options: DrainOptions) -> dict[str, int]:
+def build_grace_options(options: DrainOptions) -> dict[str, int]:
     """Return the grace period in the form of `DeleteOptions`; empty to use each pod's own grace period."""
     seconds = options.grace_period_seconds
     return {} if seconds is None else {"gracePeriodSeconds": seconds}
 
 
-def is_by_admission(message: str) -> bool:
+def is_webhook_refusal(message: str) -> bool:
     """Return whether an admission webhook denied the request.
 
     The HTTP status of such a denial, for example 404 or 409, does not describe the pod.
     """
-    return message.startswith(ADMISSION)
+    return message.startswith(WEBHOOK_MESSAGE_PREFIX)
 
 
-def refusal_of(pod: Pod, status: int, words: str, body: Mapping[str, Any]) -> Blocked:
+def interpret_eviction_error(pod: Pod, status: int, error_message: str, body: Mapping[str, Any]) -> BlockedPod:
     """Convert an error of the eviction subresource to the reason why the pod is blocked (X-6).
 
     `status` is the HTTP status, `body` the `Status` object of the response. The message is the API server's own, except
     for a namespace that is being deleted.
     """
-    message = shortened(words, LONGEST_MESSAGE)
+    message = truncate(error_message, MAX_MESSAGE_CHARACTERS)
     causes = (body.get("details") or {}).get("causes") or []
     budget_cause = next((cause for cause in causes if cause.get("reason") == "DisruptionBudget"), None)
-    if is_by_admission(message):
-        return Blocked(identity(pod), "Forbidden" if status in FORBIDDEN else "Error", message)
+    if is_webhook_refusal(message):
+        return BlockedPod(
+            build_object_reference(pod), "Forbidden" if status in FORBIDDEN_STATUSES else "Error", message
+        )
     if status == 429 and budget_cause is None:  # the API server's own rate limit
-        return Blocked(identity(pod), "Busy", message)
+        return BlockedPod(build_object_reference(pod), "Busy", message)
     if status == 429:
-        text = shortened((budget_cause or {}).get("message") or message, LONGEST_MESSAGE)
-        return Blocked(identity(pod), "DisruptionBudget", text, _budget_named(text))
+        text = truncate((budget_cause or {}).get("message") or message, MAX_MESSAGE_CHARACTERS)
+        return BlockedPod(build_object_reference(pod), "DisruptionBudget", text, _parse_budget_name(text))
     if status == 500 and "more than one PodDisruptionBudget" in message:
-        return Blocked(identity(pod), "MultipleBudgets", message)
+        return BlockedPod(build_object_reference(pod), "MultipleBudgets", message)
     if status == 504 and "due to conflicts" in message:  # after twenty attempts in ten seconds
-        return Blocked(identity(pod), "Changing", message)
+        return BlockedPod(build_object_reference(pod), "Changing", message)
     if any(cause.get("reason") == "NamespaceTerminating" for cause in causes):
-        return Blocked(identity(pod), "NamespaceTerminating", "its namespace is being deleted, and the pod with it")
-    reason = "Forbidden" if status in FORBIDDEN else "Error"
-    return Blocked(identity(pod), reason, message)
+        return BlockedPod(
+            build_object_reference(pod), "NamespaceTerminating", "its namespace is being deleted, which deletes the pod"
+        )
+    reason = "Forbidden" if status in FORBIDDEN_STATUSES else "Error"
+    return BlockedPod(build_object_reference(pod), reason, message)
 
 
-def refusal_of_deletion(pod: Pod, status: int, words: str, body: Mapping[str, Any]) -> Blocked:
+def interpret_deletion_error(pod: Pod, status: int, error_message: str, body: Mapping[str, Any]) -> BlockedPod:
     """Convert an error of a pod's deletion; a missing permission gets a message with the remedy (DRN-1a)."""
-    refusal = refusal_of(pod, status, words, body)
-    if refusal.reason != "Forbidden" or is_by_admission(refusal.message):
+    refusal = interpret_eviction_error(pod, status, error_message, body)
+    if refusal.reason != "Forbidden" or is_webhook_refusal(refusal.message):
         return refusal
-    message = f"{refusal.message}: {DELETING}"
-    return Blocked(refusal.pod, DISABLE_EVICTION, message)
+    message = f"{refusal.message}: {DELETION_REMEDY}"
+    return BlockedPod(refusal.pod, DISABLE_EVICTION_REASON, message)
 
 
-def _budget_named(message: str) -> str:
+def _parse_budget_name(message: str) -> str:
     """Return the budget that the API server's message names, "" if it names none.
 
     The message reads "The disruption budget NAME needs 3 healthy pods and has 3 currently".

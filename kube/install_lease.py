@@ -12,17 +12,17 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from kube import kubernetes_events
-from kube.paths import LEASE_NAMESPACE, LEASES, Object, segment
-from kube.times import microtime
+from kube.paths import LEASE_NAMESPACE, LEASES_PATH, Object, encode_path_segment
+from kube.times import format_micro_time
 
-CLAIM = "nodemaintenance-install"
-CLAIM_PATH = f"{LEASES}/{CLAIM}"
-PASSIVE = "InstallIsPassive"
-"""Reason of the Event that a second install records because it does not act."""
-PREFIX = "system:serviceaccount:"
+LEASE_NAME = "nodemaintenance-install"
+LEASE_PATH = f"{LEASES_PATH}/{LEASE_NAME}"
+PASSIVE_REASON = "InstallIsPassive"
+"""Reason of the Event that a second install records because it is passive."""
+SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
 
 
-class Account(NamedTuple):
+class ServiceAccount(NamedTuple):
     """A ServiceAccount."""
 
     namespace: str
@@ -31,49 +31,58 @@ class Account(NamedTuple):
     @property
     def path(self) -> str:
         """Return the path of the ServiceAccount object."""
-        return f"/api/v1/namespaces/{segment(self.namespace)}/serviceaccounts/{segment(self.name)}"
+        return (
+            f"/api/v1/namespaces/{encode_path_segment(self.namespace)}/serviceaccounts/{encode_path_segment(self.name)}"
+        )
 
 
-def account_of(user: str) -> Account | None:
+def parse_service_account(user: str) -> ServiceAccount | None:
     """Return the ServiceAccount with this user name, None for any other user, who belongs to no install."""
-    namespace, _, name = user.removeprefix(PREFIX).partition(":")
-    return Account(namespace, name) if user.startswith(PREFIX) and name else None
+    namespace, _, name = user.removeprefix(SERVICE_ACCOUNT_PREFIX).partition(":")
+    return ServiceAccount(namespace, name) if user.startswith(SERVICE_ACCOUNT_PREFIX) and name else None
 
 
-def holder(claim: Mapping[str, Any]) -> Account | None:
+def parse_holder(lease: Mapping[str, Any]) -> ServiceAccount | None:
     """Return the account that holds the install lease, None if it has no holder."""
-    namespace, _, name = str((claim.get("spec") or {}).get("holderIdentity") or "").partition("/")
-    return Account(namespace, name) if name else None
+    namespace, _, name = str((lease.get("spec") or {}).get("holderIdentity") or "").partition("/")
+    return ServiceAccount(namespace, name) if name else None
 
 
-def claim_of(account: Account, now: datetime) -> Object:
+def build_lease(account: ServiceAccount, now: datetime) -> Object:
     """Build the install lease with `account` as its holder."""
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
-        "metadata": {"name": CLAIM, "namespace": LEASE_NAMESPACE},
-        "spec": {"holderIdentity": f"{account.namespace}/{account.name}", "acquireTime": microtime(now)},
+        "metadata": {"name": LEASE_NAME, "namespace": LEASE_NAMESPACE},
+        "spec": {"holderIdentity": f"{account.namespace}/{account.name}", "acquireTime": format_micro_time(now)},
     }
 
 
-def takeover_patch(claim: Mapping[str, Any], account: Account, now: datetime) -> Object:
+def build_takeover_patch(lease: Mapping[str, Any], account: ServiceAccount, now: datetime) -> Object:
     """Build a merge patch that makes `account` the holder; it fails if another client changed the Lease."""
-    version = claim["metadata"]["resourceVersion"]
-    return {"metadata": {"resourceVersion": version}, "spec": claim_of(account, now)["spec"]}
+    version = lease["metadata"]["resourceVersion"]
+    return {"metadata": {"resourceVersion": version}, "spec": build_lease(account, now)["spec"]}
 
 
-def passive_message(own: Account, other: Account) -> str:
+def build_passive_message(account: ServiceAccount, holder: ServiceAccount) -> str:
     """Return the message that a passive install logs and records, including what would make it active."""
     return (
-        f"the install in namespace {own.namespace} does not act, since the one in namespace {other.namespace} does: "
-        f"remove either; this one takes over when the ServiceAccount {other.namespace}/{other.name} is gone, or the "
-        f"Lease {LEASE_NAMESPACE}/{CLAIM} is deleted"
+        f"the install in namespace {account.namespace} is passive, because the install in namespace "
+        f"{holder.namespace} is active: remove one of them; the passive install becomes active after the "
+        f"ServiceAccount {holder.namespace}/{holder.name} or the Lease {LEASE_NAMESPACE}/{LEASE_NAME} is deleted"
     )
 
 
-def passive_event(own: Account, other: Account, now: datetime) -> Object:
+def build_passive_event(account: ServiceAccount, holder: ServiceAccount, now: datetime) -> Object:
     """Build the Event with that message about the Lease; repeated calls give the same name."""
-    involved = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": CLAIM, "namespace": LEASE_NAMESPACE}
-    name = kubernetes_events.event_name(CLAIM, own.namespace, other.namespace)
-    message = passive_message(own, other)
-    return kubernetes_events.event(name, LEASE_NAMESPACE, involved, kubernetes_events.WARNING, PASSIVE, message, now)
+    involved = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "name": LEASE_NAME,
+        "namespace": LEASE_NAMESPACE,
+    }
+    name = kubernetes_events.build_event_name(LEASE_NAME, account.namespace, holder.namespace)
+    message = build_passive_message(account, holder)
+    return kubernetes_events.build_event(
+        name, LEASE_NAMESPACE, involved, kubernetes_events.WARNING_TYPE, PASSIVE_REASON, message, now
+    )

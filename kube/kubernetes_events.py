@@ -7,38 +7,44 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from kube.paths import Object
-from kube.times import timestamp
-from kube.text_limits import shortened
+from kube.text_limits import truncate
+from kube.times import format_time
 
-LONGEST_NAME, LONGEST_MESSAGE = 236, 900
+MAX_NAME_CHARACTERS, MAX_MESSAGE_CHARACTERS = 236, 900
 """Maximum characters of the object's name in its Event's name, and of the message.
 
 An Event's name has at most 253 characters; the usual limit of a message is 1024.
 """
-NORMAL, WARNING = "Normal", "Warning"
+NORMAL_TYPE, WARNING_TYPE = "Normal", "Warning"
 
 
-def event_name(name: str, *identity: str) -> str:
-    """Return the name of an Event about the object `name`; the same `identity` always gives the same name."""
-    digest = hashlib.sha256("|".join(identity).encode(errors="backslashreplace")).hexdigest()[:16]
-    return f"{name[:LONGEST_NAME].rstrip('-.')}.{digest}"
+def build_event_name(name: str, *key_parts: str) -> str:
+    """Return the name of an Event about the object `name`; the same `key_parts` always gives the same name."""
+    digest = hashlib.sha256("|".join(key_parts).encode(errors="backslashreplace")).hexdigest()[:16]
+    return f"{name[:MAX_NAME_CHARACTERS].rstrip('-.')}.{digest}"
 
 
-def event(
-    name: str, namespace: str, involved: Mapping[str, str], kind: str, reason: str, message: str, now: datetime
+def build_event(
+    name: str,
+    namespace: str,
+    involved_object: Mapping[str, str],
+    event_type: str,
+    reason: str,
+    message: str,
+    now: datetime,
 ) -> Object:
-    """Build the Event `name` about the object `involved`; `kind` is `NORMAL` or `WARNING`."""
-    moment = timestamp(now)
+    """Build the Event `name` about the object `involved_object`; `event_type` is `NORMAL_TYPE` or `WARNING_TYPE`."""
+    timestamp = format_time(now)
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": name, "namespace": namespace},
-        "involvedObject": dict(involved),
-        "type": kind,
+        "involvedObject": dict(involved_object),
+        "type": event_type,
         "reason": reason,
-        "message": shortened(message, LONGEST_MESSAGE),
+        "message": truncate(message, MAX_MESSAGE_CHARACTERS),
         "source": {"component": "node-maintenance"},
-        "firstTimestamp": moment,
-        "lastTimestamp": moment,
+        "firstTimestamp": timestamp,
+        "lastTimestamp": timestamp,
         "count": 1,
     }

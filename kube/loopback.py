@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 
-def is_loopback(url: str) -> bool:
+def is_loopback_url(url: str) -> bool:
     """Return whether a URL points to `localhost`, 127.0.0.0/8 or ::1; kubectl uses no proxy for these."""
     try:
         return is_loopback_host(urlsplit(url).hostname or "")

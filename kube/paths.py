@@ -8,21 +8,21 @@ from urllib.parse import quote
 
 Object = dict[str, Any]
 """An API object, decoded from JSON."""
-MALFORMED = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
+MALFORMED_OBJECT_ERRORS = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """Exceptions that the rules raise for an object that violates its schema."""
-NAMESPACE = "node-maintenance"
+DEFAULT_NAMESPACE = "node-maintenance"
 """Default namespace of the product; an overlay may use another one."""
 LEASE_NAMESPACE = os.environ.get("LEASE_NAMESPACE") or "medik8s-leases"
 """Namespace of the node leases.
 
 The medik8s remediators read the same variable, so that one setting moves their leases and ours.
 """
-LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
-PODS = "/api/v1/pods"
+LEASES_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
+PODS_PATH = "/api/v1/pods"
 """Path of the pods of all namespaces."""
 
 
-def segment(name: str) -> str:
+def encode_path_segment(name: str) -> str:
     """Return a name as one path segment.
 
     The name may be arbitrary text and must not lead to another resource. Characters that could do so are replaced,
@@ -32,21 +32,21 @@ def segment(name: str) -> str:
     return quote(harmless, safe="")
 
 
-def events_path(namespace: str) -> str:
+def build_events_path(namespace: str) -> str:
     """Return the path of the Events in a namespace."""
-    return f"/api/v1/namespaces/{segment(namespace)}/events"
+    return f"/api/v1/namespaces/{encode_path_segment(namespace)}/events"
 
 
-def _selector_value(value: str) -> str:
+def _escape_selector_value(value: str) -> str:
     """Escape a field selector's value: a comma in a free-text `nodeName` must not break the request."""
     return value.replace("\\", "\\\\").replace(",", "\\,").replace("=", "\\=")
 
 
-def on_node(node: str) -> str:
-    """Return the field selector for pods or NodeMaintenances whose `spec.nodeName` is `node`."""
-    return f"spec.nodeName={_selector_value(node)}"
+def build_node_name_selector(node_name: str) -> str:
+    """Return the field selector for pods or NodeMaintenances whose `spec.nodeName` is `node_name`."""
+    return f"spec.nodeName={_escape_selector_value(node_name)}"
 
 
-def pods_on(node: str) -> tuple[str, str]:
+def build_pods_on_node_query(node_name: str) -> tuple[str, str]:
     """Return the path and the field selector of the pods on a node."""
-    return PODS, on_node(node)
+    return PODS_PATH, build_node_name_selector(node_name)

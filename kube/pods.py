@@ -8,7 +8,7 @@ from typing import Any
 
 Pod = Mapping[str, Any]
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
-FINISHED = ("Succeeded", "Failed")
+FINISHED_PHASES = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class DrainOptions:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class DrainRefusal:
     """The pods for which a drain is refused, and kubectl's reason."""
 
     reason: str
@@ -43,84 +43,84 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Sorted:
+class PodClassification:
     """The pods of a node, grouped by what a drain does with them.
 
     Attributes:
         leaving: Pods to evict, and terminating ones. DaemonSet pods are included unless the options ignore them.
-        daemons: DaemonSet pods that stay.
+        daemonset_pods: DaemonSet pods that stay.
         bare: Pods of `leaving` that no controller will recreate.
-        local: Pods of `leaving` whose emptyDir data will be lost.
+        with_local_storage: Pods of `leaving` whose emptyDir data will be lost.
         refusals: Reasons why a drain with these options must not start, empty if it may.
     """
 
     leaving: list[Pod] = field(default_factory=list)
-    daemons: list[Pod] = field(default_factory=list)
+    daemonset_pods: list[Pod] = field(default_factory=list)
     bare: list[Pod] = field(default_factory=list)
-    local: list[Pod] = field(default_factory=list)
-    refusals: list[Refusal] = field(default_factory=list)
+    with_local_storage: list[Pod] = field(default_factory=list)
+    refusals: list[DrainRefusal] = field(default_factory=list)
 
 
-NODE_MAINTENANCE = DrainOptions()
-UNMANAGED = "deleting Pods not managed by ReplicationController, ReplicaSet, Job, DaemonSet or StatefulSet"
+DEFAULT_DRAIN_OPTIONS = DrainOptions()
+UNMANAGED_MESSAGE = "deleting Pods not managed by ReplicationController, ReplicaSet, Job, DaemonSet or StatefulSet"
 """The wording of kubectl at the time when the replaced operators were written."""
 
 
-def key(pod: Pod) -> str:
+def format_key(pod: Pod) -> str:
     """Return `namespace/name` of the pod."""
     return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
 
 
-def name_of(pod: Pod) -> dict[str, str]:
+def build_name_reference(pod: Pod) -> dict[str, str]:
     """Return the pod's `{namespace, name}`, as used in status and events."""
     return {"namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"]}
 
 
-def uid(pod: Pod) -> str:
+def get_uid(pod: Pod) -> str:
     """Return the pod's `metadata.uid`."""
     return str(pod["metadata"]["uid"])
 
 
-def node_of(pod: Pod) -> str:
+def get_node_name(pod: Pod) -> str:
     """Return the name of the node that the pod is bound to, "" if it is not bound."""
     return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
-def controller(pod: Pod) -> Mapping[str, Any] | None:
+def get_controller(pod: Pod) -> Mapping[str, Any] | None:
     """Return the owner reference of the controller that would recreate this pod, None if it has none."""
     owners = pod["metadata"].get("ownerReferences") or []
     return next((owner for owner in owners if owner.get("controller")), None)
 
 
-def is_mirror(pod: Pod) -> bool:
+def is_mirror_pod(pod: Pod) -> bool:
     """Return whether the pod is a static pod's mirror on the API server, which only the kubelet can end (NMO-9)."""
     return MIRROR_ANNOTATION in (pod["metadata"].get("annotations") or {})
 
 
-def is_daemon(pod: Pod) -> bool:
+def is_daemonset_pod(pod: Pod) -> bool:
     """Return whether a DaemonSet owns the pod."""
-    return (controller(pod) or {}).get("kind") == "DaemonSet"
+    return (get_controller(pod) or {}).get("kind") == "DaemonSet"
 
 
 def is_finished(pod: Pod) -> bool:
     """Return whether the pod succeeded or failed, so that its removal loses no work."""
-    return (pod.get("status") or {}).get("phase") in FINISHED
+    return (pod.get("status") or {}).get("phase") in FINISHED_PHASES
 
 
-def tolerates(pod: Pod, key: str, effect: str) -> bool:
+def tolerates(pod: Pod, taint_key: str, effect: str) -> bool:
     """Return whether the pod tolerates a taint with this key and effect and without a value."""
     return any(
-        tolerance.get("key", key) == key
-        and tolerance.get("effect", effect) == effect
-        and (tolerance.get("operator") == "Exists" or ("key" in tolerance and not tolerance.get("value")))
-        for tolerance in pod["spec"].get("tolerations") or []
+        toleration.get("key", taint_key) == taint_key
+        and toleration.get("effect", effect) == effect
+        and (toleration.get("operator") == "Exists" or ("key" in toleration and not toleration.get("value")))
+        for toleration in pod["spec"].get("tolerations") or []
     )
 
 
 def tolerates_everything(pod: Pod) -> bool:
     """Return whether the pod tolerates taints of every key."""
-    everything = (tolerance for tolerance in pod["spec"].get("tolerations") or [] if not tolerance.get("key"))
-    return any(tolerance.get("operator") == "Exists" for tolerance in everything)
+    keyless = (toleration for toleration in pod["spec"].get("tolerations") or [] if not toleration.get("key"))
+    return any(toleration.get("operator") == "Exists" for toleration in keyless)
 
 
 def is_terminating(pod: Pod) -> bool:
@@ -139,71 +139,79 @@ def has_local_storage(pod: Pod) -> bool:
     return any("emptyDir" in volume for volume in pod["spec"].get("volumes") or [])
 
 
-def stays(pod: Pod, orphans: Collection[str] = ()) -> bool:
+def is_never_evicted(pod: Pod, orphan_uids: Collection[str] = ()) -> bool:
     """Return whether the pod stays on the node whatever the options.
 
     Mirror pods stay, and so do DaemonSet pods unless they are finished or orphaned.
     """
-    return is_mirror(pod) or (is_daemon(pod) and not is_finished(pod) and uid(pod) not in orphans)
+    return is_mirror_pod(pod) or (is_daemonset_pod(pod) and not is_finished(pod) and get_uid(pod) not in orphan_uids)
 
 
-def sort(pods: Iterable[Pod], options: DrainOptions = NODE_MAINTENANCE, orphans: Collection[str] = ()) -> Sorted:
+def classify_pods(
+    pods: Iterable[Pod], options: DrainOptions = DEFAULT_DRAIN_OPTIONS, orphan_uids: Collection[str] = ()
+) -> PodClassification:
     """Classify the pods of one node.
 
-    `orphans` are the uids of DaemonSet pods whose DaemonSet was deleted (NMO-7).
+    `orphan_uids` are the uids of DaemonSet pods whose DaemonSet was deleted (NMO-7).
     """
-    result = Sorted()
+    result = PodClassification()
     for pod in pods:
-        if is_mirror(pod):
+        if is_mirror_pod(pod):
             continue
-        if stays(pod, orphans):
-            result.daemons.append(pod)
+        if is_never_evicted(pod, orphan_uids):
+            result.daemonset_pods.append(pod)
             if not options.ignore_daemonsets:
                 result.leaving.append(pod)
             continue
         result.leaving.append(pod)
         if is_finished(pod):
             continue
-        if controller(pod) is None or uid(pod) in orphans:
+        if get_controller(pod) is None or get_uid(pod) in orphan_uids:
             result.bare.append(pod)
         if has_local_storage(pod):
-            result.local.append(pod)
-    result.refusals.extend(_refusals(result, options))
+            result.with_local_storage.append(pod)
+    result.refusals.extend(_find_refusals(result, options))
     return result
 
 
-def _refusals(found: Sorted, options: DrainOptions) -> Iterable[Refusal]:
-    if found.daemons and not options.ignore_daemonsets:
-        yield Refusal(
-            "cannot delete DaemonSet-managed Pods (use --ignore-daemonsets to ignore)", [key(p) for p in found.daemons]
+def _find_refusals(classification: PodClassification, options: DrainOptions) -> Iterable[DrainRefusal]:
+    if classification.daemonset_pods and not options.ignore_daemonsets:
+        yield DrainRefusal(
+            "cannot delete DaemonSet-managed Pods (use --ignore-daemonsets to ignore)",
+            [format_key(p) for p in classification.daemonset_pods],
         )
-    if found.local and not options.delete_emptydir_data:
-        yield Refusal(
+    if classification.with_local_storage and not options.delete_emptydir_data:
+        yield DrainRefusal(
             "cannot delete Pods with local storage (use --delete-emptydir-data to override)",
-            [key(p) for p in found.local],
+            [format_key(p) for p in classification.with_local_storage],
         )
-    if found.bare and not options.force:
-        yield Refusal(
-            "cannot delete Pods that declare no controller (use --force to override)", [key(p) for p in found.bare]
+    if classification.bare and not options.force:
+        yield DrainRefusal(
+            "cannot delete Pods that declare no controller (use --force to override)",
+            [format_key(p) for p in classification.bare],
         )
 
 
-def warnings(found: Sorted, bare: str = "deleting Pods that declare no controller") -> list[str]:
+def build_warnings(
+    classification: PodClassification, unmanaged_message: str = "deleting Pods that declare no controller"
+) -> list[str]:
     """Return the warnings to log once, before the first eviction (NMO-7, NMO-8).
 
-    `bare` is the text for pods without a controller, by default kubectl's.
+    `unmanaged_message` is the text for pods without a controller, by default kubectl's.
     """
     lines = []
-    if found.daemons:
-        lines.append("ignoring DaemonSet-managed Pods: " + ", ".join(key(pod) for pod in found.daemons))
-    if found.bare:
-        lines.append(f"{bare}: " + ", ".join(key(pod) for pod in found.bare))
+    if classification.daemonset_pods:
+        lines.append(
+            "ignoring DaemonSet-managed Pods: " + ", ".join(format_key(pod) for pod in classification.daemonset_pods)
+        )
+    if classification.bare:
+        lines.append(f"{unmanaged_message}: " + ", ".join(format_key(pod) for pod in classification.bare))
     return lines
 
 
-def warning(found: Sorted) -> str:
+def build_warning_line(classification: PodClassification) -> str:
     """Return the warnings in one line, worded as by the operators that this project replaces (NMO-8a).
 
     The line is "" if there is nothing to warn about.
     """
-    return "; ".join(warnings(found, UNMANAGED))
+    return "; ".join(build_warnings(classification, UNMANAGED_MESSAGE))

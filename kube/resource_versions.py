@@ -5,26 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-VERSION = re.compile("[1-9][0-9]{0,18}")
+VERSION_PATTERN = re.compile("[1-9][0-9]{0,18}")
 
 
-def newest(versions: Iterable[str]) -> str:
+def find_newest(versions: Iterable[str]) -> str:
     """Return the highest valid version, "" if none is valid."""
-    return max(filter(is_version, versions), key=lambda version: (len(version), version), default="")
+    return max(filter(is_resource_version, versions), key=lambda version: (len(version), version), default="")
 
 
-def oldest(versions: Iterable[str]) -> str:
+def find_oldest(versions: Iterable[str]) -> str:
     """Return the lowest version, "" if `versions` is empty or contains an invalid one."""
-    known = list(versions)
-    whole = all(map(is_version, known))
-    return min(known, key=lambda version: (len(version), version), default="") if whole else ""
+    version_list = list(versions)
+    are_all_valid = all(map(is_resource_version, version_list))
+    return min(version_list, key=lambda version: (len(version), version), default="") if are_all_valid else ""
 
 
-def is_version(text: object) -> bool:
+def is_resource_version(text: object) -> bool:
     """Return whether `text` is a resource version: at most 19 decimal digits, not starting with zero."""
-    return isinstance(text, str) and bool(VERSION.fullmatch(text))
+    return isinstance(text, str) and bool(VERSION_PATTERN.fullmatch(text))
 
 
-def is_as_new(version: str, other: str) -> bool:
+def is_at_least_as_new(version: str, other: str) -> bool:
     """Return whether `version` is at least as new as `other`; False if either is invalid."""
-    return is_version(version) and is_version(other) and newest((version, other)) == version
+    return is_resource_version(version) and is_resource_version(other) and find_newest((version, other)) == version

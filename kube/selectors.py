@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-_VALUE = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
-_KEY = rf"(?:{_LABEL}(?:\.{_LABEL})*/)?{_VALUE}"
-_LIST = rf"\(\s*(?:{_VALUE}\s*)?(?:,\s*(?:{_VALUE}\s*)?)*\)"
-_TERM = re.compile(
-    rf"\s*(?:!\s*(?P<absent>{_KEY})|(?P<key>{_KEY})"
-    rf"(?:\s*(?P<sign>==?|!=)\s*(?P<value>(?:{_VALUE})?)|\s+(?P<word>in|notin)\s*(?P<values>{_LIST}))?)\s*(?P<end>,|\Z)",
+_LABEL_VALUE = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_DNS_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_LABEL_KEY = rf"(?:{_DNS_LABEL}(?:\.{_DNS_LABEL})*/)?{_LABEL_VALUE}"
+_VALUE_LIST = rf"\(\s*(?:{_LABEL_VALUE}\s*)?(?:,\s*(?:{_LABEL_VALUE}\s*)?)*\)"
+_TERM_PATTERN = re.compile(
+    rf"\s*(?:!\s*(?P<absent>{_LABEL_KEY})|(?P<key>{_LABEL_KEY})"
+    rf"(?:\s*(?P<sign>==?|!=)\s*(?P<value>(?:{_LABEL_VALUE})?)|\s+(?P<word>in|notin)\s*(?P<values>{_VALUE_LIST}))?)"
+    r"\s*(?P<end>,|\Z)",
     re.ASCII,
 )
 _OPERATORS = {"=": "In", "==": "In", "!=": "NotIn", "in": "In", "notin": "NotIn"}
@@ -26,13 +27,13 @@ def matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bo
     """
     if selector is None:
         return False
-    wanted = selector.get("matchLabels") or {}
-    return all(labels.get(key) == value for key, value in wanted.items()) and all(
-        _satisfies(expression, labels) for expression in selector.get("matchExpressions") or []
+    match_labels = selector.get("matchLabels") or {}
+    return all(labels.get(key) == value for key, value in match_labels.items()) and all(
+        _matches_expression(expression, labels) for expression in selector.get("matchExpressions") or []
     )
 
 
-def _satisfies(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+def _matches_expression(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     key, values = expression["key"], expression.get("values") or []
     match expression["operator"]:
         case "In":
@@ -46,7 +47,7 @@ def _satisfies(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool
     raise ValueError(f"unknown selector operator {expression['operator']!r}")
 
 
-def text(selector: Mapping[str, Any]) -> str:
+def format_selector(selector: Mapping[str, Any]) -> str:
     """Return the selector in the form of the `labelSelector` query parameter, "" for an empty selector.
 
     Raises `ValueError` for an unknown field or operator, and `KeyError`, `TypeError` or `AttributeError` for other
@@ -54,12 +55,17 @@ def text(selector: Mapping[str, Any]) -> str:
     """
     if unknown := selector.keys() - {"matchLabels", "matchExpressions"}:
         raise ValueError(f"unknown field {', '.join(sorted(unknown))}")
-    wanted = (selector.get("matchLabels") or {}).items()
+    match_labels = (selector.get("matchLabels") or {}).items()
     expressions = selector.get("matchExpressions") or []
-    return ",".join([*(f"{key}={value}" for key, value in wanted), *(_text(expression) for expression in expressions)])
+    return ",".join(
+        [
+            *(f"{key}={value}" for key, value in match_labels),
+            *(_format_expression(expression) for expression in expressions),
+        ]
+    )
 
 
-def _text(expression: Mapping[str, Any]) -> str:
+def _format_expression(expression: Mapping[str, Any]) -> str:
     key, values = expression["key"], ",".join(expression.get("values") or [])
     match expression["operator"]:
         case "In":
@@ -74,25 +80,25 @@ def _text(expression: Mapping[str, Any]) -> str:
 
 
 @lru_cache(maxsize=256)
-def parsed(query: str) -> Mapping[str, Any]:
+def parse_selector(query: str) -> Mapping[str, Any]:
     """Parse a label query in kubectl's syntax, such as `app=web,tier in (a, b),!old`; "" gives an empty selector.
 
     Raises `ValueError` with the text that cannot be parsed. The operators `>` and `<` are not supported.
     """
-    return {"matchExpressions": list(_expressions(query))} if query.strip() else {}
+    return {"matchExpressions": list(_parse_expressions(query))} if query.strip() else {}
 
 
-def _expressions(query: str) -> Iterator[Mapping[str, Any]]:
-    place, goes_on = 0, True
-    while goes_on:
-        term = _TERM.match(query, place)
+def _parse_expressions(query: str) -> Iterator[Mapping[str, Any]]:
+    position, has_more = 0, True
+    while has_more:
+        term = _TERM_PATTERN.match(query, position)
         if term is None:
-            raise ValueError(f"{query[place : place + 40]!r} is no condition on a label, such as app=web")
-        yield _expression(term.groupdict(""))
-        place, goes_on = term.end(), bool(term["end"])
+            raise ValueError(f"{query[position : position + 40]!r} is not a condition on a label, such as app=web")
+        yield _parse_expression(term.groupdict(""))
+        position, has_more = term.end(), bool(term["end"])
 
 
-def _expression(term: Mapping[str, str]) -> Mapping[str, Any]:
+def _parse_expression(term: Mapping[str, str]) -> Mapping[str, Any]:
     if term["absent"]:
         return {"key": term["absent"], "operator": "DoesNotExist"}
     operator = _OPERATORS.get(term["sign"] or term["word"])

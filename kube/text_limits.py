@@ -7,33 +7,33 @@ from collections.abc import Iterable
 
 from kube.paths import Object
 
-WORDS = len("… (123456789 more characters)")
+SUFFIX_CHARACTERS = len("… (123456789 more characters)")
 
 
-def counted(number: int, thing: str) -> str:
-    """Return the number with its noun, such as `1 pod` or `2 pods`; `thing` has a regular plural."""
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+def format_count(count: int, noun: str) -> str:
+    """Return the number with its noun, such as `1 pod` or `2 pods`; `noun` has a regular plural."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def shortened(text: str, most: int) -> str:
-    """Return the text, or its first `most` characters and the number of characters left out.
+def truncate(text: str, max_characters: int) -> str:
+    """Return the text, or its first `max_characters` characters and the number of characters left out.
 
-    A text that exceeds `most` by no more than the length of that note is returned unchanged. So is a text that was
-    already cut to `most`.
+    A text that exceeds `max_characters` by no more than the length of that note is returned unchanged. So is a text
+    that was already cut to `max_characters`.
     """
-    over = len(text) - most
-    return text if over <= WORDS else f"{text[:most]}… ({over} more characters)"
+    excess = len(text) - max_characters
+    return text if excess <= SUFFIX_CHARACTERS else f"{text[:max_characters]}… ({excess} more characters)"
 
 
-def fitting(items: Iterable[Object], limit: int, *, escaped: bool = False) -> list[Object]:
-    """Return the leading items whose JSON takes at most `limit` bytes in total.
+def take_within_bytes(items: Iterable[Object], max_bytes: int, *, ascii_only: bool = False) -> list[Object]:
+    """Return the leading items whose JSON takes at most `max_bytes` bytes in total.
 
-    The size is that of UTF-8, or with `escaped` that of ASCII, as used in event data.
+    The size is that of UTF-8, or with `ascii_only` that of ASCII, as used in event data.
     """
     kept: list[Object] = []
     for item in items:
-        limit -= len(json.dumps(item, ensure_ascii=escaped).encode(errors="surrogatepass"))
-        if limit < 0:
+        max_bytes -= len(json.dumps(item, ensure_ascii=ascii_only).encode(errors="surrogatepass"))
+        if max_bytes < 0:
             break
         kept.append(item)
     return kept

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from kube.paths import Object
-from kube.pods import MIRROR_ANNOTATION, controller, has_local_storage, is_mirror, is_ready, node_of
+from kube.pods import MIRROR_ANNOTATION, get_controller, get_node_name, has_local_storage, is_mirror_pod, is_ready
 
 
 class _Owner(TypedDict, total=False):
@@ -65,67 +65,70 @@ class _ListMetadata(TypedDict):
     resourceVersion: str
 
 
-class _Pods(TypedDict):
+class _PodList(TypedDict):
     metadata: _ListMetadata
     items: list[_Pod]
 
 
-PODS = msgspec.json.Decoder(_Pods)
-"""Decoder for pod lists that builds only the fields read by `drained_pod`, a tenth of each pod."""
+POD_LIST_DECODER = msgspec.json.Decoder(_PodList)
+"""Decoder for pod lists that builds only the fields read by `trim_pod_for_drain`, a tenth of each pod."""
 
 
-def whole(item: Object) -> Object:
+def keep_whole(item: Object) -> Object:
     """Return the object unchanged."""
     return item
 
 
-def trimmed_pod(pod: Mapping[str, Any]) -> Object:
+def trim_pod(pod: Mapping[str, Any]) -> Object:
     """Return the fields that decide whether and how the pod is evicted, and which budget covers it.
 
     They take less than a tenth of the memory of a typical pod.
     """
     metadata: Object = pod["metadata"]
     spec: Object = {"volumes": [{"emptyDir": {}}]} if has_local_storage(pod) else {}
-    return {"metadata": {**_identity(metadata), **_owned(pod)}, "spec": spec, "status": _status(pod)}
+    return {"metadata": {**_trim_metadata(metadata), **_trim_ownership(pod)}, "spec": spec, "status": _trim_status(pod)}
 
 
-def drained_pod(pod: Mapping[str, Any]) -> Object:
-    """Return `trimmed_pod` plus the other fields that a drain needs.
+def trim_pod_for_drain(pod: Mapping[str, Any]) -> Object:
+    """Return `trim_pod` plus the other fields that a drain needs.
 
     These are the node name, the finalizers, the creation time and the tolerations, which may allow the pod to return.
     """
-    trimmed = trimmed_pod(pod)
-    metadata = {**trimmed["metadata"], **_only(pod["metadata"], ("creationTimestamp", "finalizers"))}
-    place = {"nodeName": sys.intern(node_of(pod))}
+    trimmed = trim_pod(pod)
+    metadata = {**trimmed["metadata"], **_pick_fields(pod["metadata"], ("creationTimestamp", "finalizers"))}
+    node_field = {"nodeName": sys.intern(get_node_name(pod))}
     return {
         **trimmed,
         "metadata": metadata,
-        "spec": {**trimmed["spec"], **place, **_only(pod["spec"], ("tolerations",))},
+        "spec": {**trimmed["spec"], **node_field, **_pick_fields(pod["spec"], ("tolerations",))},
     }
 
 
-def trimmed_node(node: Object) -> Object:
+def trim_node(node: Object) -> Object:
     """Return the node without its status, annotations and managed fields.
 
     The image list in the status alone takes kilobytes.
     """
-    return {"metadata": _only(node["metadata"], ("name", "uid", "resourceVersion", "labels")), "spec": node["spec"]}
+    return {
+        "metadata": _pick_fields(node["metadata"], ("name", "uid", "resourceVersion", "labels")),
+        "spec": node["spec"],
+    }
 
 
-def trimmed_budget(budget: Mapping[str, Any]) -> Object:
+def trim_budget(budget: Mapping[str, Any]) -> Object:
     """Return the budget without managed fields, annotations and the conditions, which repeat the counts."""
     metadata: Object = budget["metadata"]
-    status = _only(budget.get("status") or {}, ("observedGeneration", "disruptionsAllowed", *COUNTS))
-    known = {**_identity(metadata), **_only(metadata, ("generation",))}
-    return {"metadata": known, "spec": budget["spec"], "status": status}
+    status = _pick_fields(budget.get("status") or {}, ("observedGeneration", "disruptionsAllowed", *COUNT_FIELDS))
+    trimmed_metadata = {**_trim_metadata(metadata), **_pick_fields(metadata, ("generation",))}
+    return {"metadata": trimmed_metadata, "spec": budget["spec"], "status": status}
 
 
-COUNTS = ("currentHealthy", "desiredHealthy", "expectedPods")
+COUNT_FIELDS = ("currentHealthy", "desiredHealthy", "expectedPods")
 
 
-def _identity(metadata: Mapping[str, Any]) -> Object:
+def _trim_metadata(metadata: Mapping[str, Any]) -> Object:
     """Return the identifying metadata, with repeated strings such as labels interned to save memory."""
-    kept = _only(metadata, ("name", "uid", "resourceVersion", "deletionTimestamp"))
+    kept = _pick_fields(metadata, ("name", "uid", "resourceVersion", "deletionTimestamp"))
     labels = metadata.get("labels") or {}
     return {
         **kept,
@@ -134,17 +137,17 @@ def _identity(metadata: Mapping[str, Any]) -> Object:
     }
 
 
-def _owned(pod: Mapping[str, Any]) -> Object:
-    owner = controller(pod)
-    owners = [{**_only(owner, ("kind", "name", "uid")), "controller": True}] if owner else []
-    mirror = {"annotations": {MIRROR_ANNOTATION: ""}} if is_mirror(pod) else {}
+def _trim_ownership(pod: Mapping[str, Any]) -> Object:
+    owner = get_controller(pod)
+    owners = [{**_pick_fields(owner, ("kind", "name", "uid")), "controller": True}] if owner else []
+    mirror = {"annotations": {MIRROR_ANNOTATION: ""}} if is_mirror_pod(pod) else {}
     return {**({"ownerReferences": owners} if owners else {}), **mirror}
 
 
-def _status(pod: Mapping[str, Any]) -> Object:
+def _trim_status(pod: Mapping[str, Any]) -> Object:
     ready = {"conditions": [{"type": "Ready", "status": "True"}]} if is_ready(pod) else {}
-    return {**_only(pod.get("status") or {}, ("phase",)), **ready}
+    return {**_pick_fields(pod.get("status") or {}, ("phase",)), **ready}
 
 
-def _only(fields: Mapping[str, Any], names: Iterable[str]) -> Object:
+def _pick_fields(fields: Mapping[str, Any], names: Iterable[str]) -> Object:
     return {name: fields[name] for name in names if name in fields}

@@ -11,27 +11,33 @@ from pathlib import Path
 import click
 
 from kube.client.api_errors import ApiError
-from localcluster.errors import LocalClusterError
-from localcluster.up import state_directory, cluster_spec
 from localcluster.components import selection
+from localcluster.errors import LocalClusterError
+from localcluster.up import cluster_spec, state_directory
 
 directory_option = click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".cluster"),
     show_default=True,
-    help="Where the cluster keeps its files.",
+    help="Directory of the cluster's files.",
 )
-delivery_option = click.option(
+engine_option = click.option(
     "--delivery",
+    "engine",
     default="local",
     show_default=True,
     metavar="NAME",
-    help="What carries the events: local, knative or rabbitmq.",
+    help="Engine that delivers the events: local, knative or rabbitmq.",
 )
 
-real_option = click.option(
-    "--real", type=click.IntRange(0, 16), default=0, show_default=True, help="How many nodes with containers beside."
+real_nodes_option = click.option(
+    "--real",
+    "real_nodes",
+    type=click.IntRange(0, 16),
+    default=0,
+    show_default=True,
+    help="Number of additional real nodes, which run containers; requires root.",
 )
 
 
@@ -42,61 +48,67 @@ def main() -> None:
 
 @main.command()
 @directory_option
-@click.option("--nodes", type=click.IntRange(1, 2000), default=3, show_default=True, help="How many fake nodes.")
+@click.option("--nodes", type=click.IntRange(1, 2000), default=3, show_default=True, help="Number of fake nodes.")
 @click.option(
     "--control-planes",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="How many of them are control-plane nodes: labelled and tainted so.",
+    help="Number of fake nodes with the label and the taint of control-plane nodes.",
 )
-@delivery_option
+@engine_option
 @click.option(
-    "--wings",
-    default=",".join(selection.DEFAULT),
+    "--components",
+    default=",".join(selection.DEFAULT_COMPONENTS),
     show_default=True,
     metavar="NAMES",
-    help=f"What is installed, of {', '.join(selection.KNOWN)}.",
+    help=f"Components to install, separated by commas: {', '.join(selection.ALL_COMPONENTS)}.",
 )
 @click.option(
-    "--actors",
-    type=click.Choice(selection.ACTORS),
-    default=selection.OFF,
+    "--simulators",
+    "fakes",
+    type=click.Choice(selection.FAKE_MODES),
+    default=selection.FAKES_OFF,
     show_default=True,
-    help="Whether what a wing stands on is played, as OpenShift for the mutex; or KubeVirt itself runs.",
+    help="on simulates OpenShift's operators (for mutex) and KubeVirt (for virtualization); kubevirt runs KubeVirt's "
+    "own control plane and simulates only its nodes.",
 )
-@real_option
-def up(directory: Path, nodes: int, control_planes: int, delivery: str, wings: str, actors: str, real: int) -> None:
+@real_nodes_option
+def up(
+    directory: Path, nodes: int, control_planes: int, engine: str, components: str, fakes: str, real_nodes: int
+) -> None:
     """Start a cluster and the product; return when both are ready."""
-    wanted = cluster_spec.Wish(nodes, control_planes, delivery, selection.chosen(wings), actors, real)
-    wanted.check()
-    if not state_directory.running(directory):
-        print(f"starting a cluster: {wanted.title()}", flush=True)
+    spec = cluster_spec.ClusterSpec(
+        nodes, control_planes, engine, selection.parse_components(components), fakes, real_nodes
+    )
+    spec.validate()
+    if not state_directory.is_running(directory):
+        print(f"starting a cluster: {spec.format_title()}", flush=True)
     from localcluster.up import start
 
-    start.up(directory, wanted)
+    start.start_cluster(directory, spec)
 
 
 @main.command("build")
-@delivery_option
-@real_option
-def build_command(delivery: str, real: int) -> None:
+@engine_option
+@real_nodes_option
+def build_command(engine: str, real_nodes: int) -> None:
     """Build the servers and print the directory of the Kubernetes binaries."""
     from localcluster import delivery_engines
     from localcluster.programs import build
 
-    delivery_engines.named(delivery).build(real=bool(real))
-    print(build.target())
+    delivery_engines.get_engine(engine).build(with_real_nodes=bool(real_nodes))
+    print(build.get_target_dir())
 
 
 @main.command(hidden=True)
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.argument("wanted")
-def supervise(directory: Path, wanted: str) -> None:
+@click.argument("spec")
+def supervise(directory: Path, spec: str) -> None:
     """Own the servers until SIGTERM; `up` starts this process."""
     from localcluster.up import supervisor
 
-    supervisor.supervise(directory, cluster_spec.read(wanted))
+    supervisor.supervise(directory, cluster_spec.parse_spec(spec))
 
 
 if __name__ == "__main__":

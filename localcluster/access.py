@@ -28,11 +28,11 @@ CONTROLLER_MANAGER = "system:kube-controller-manager"
 SCHEDULER = "system:kube-scheduler"
 
 AUTHENTICATED = "system:authenticated"
-MASTERS = "system:masters"
+SYSTEM_MASTERS = "system:masters"
 P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # FIPS 186-4, D.1.2.3
 
 
-def signing_key(directory: Path) -> str:
+def ensure_event_signing_key(directory: Path) -> str:
     """Return the secret with which the product's programs on this cluster sign events; create it on first use."""
     file = directory / "signing.key"
     if not file.exists():
@@ -40,25 +40,25 @@ def signing_key(directory: Path) -> str:
     return file.read_text()
 
 
-def service_account(name: str) -> str:
+def make_username(account: str) -> str:
     """Return the user name of one of the product's ServiceAccounts."""
-    return f"system:serviceaccount:{NAMESPACE}:{name}"
+    return f"system:serviceaccount:{NAMESPACE}:{account}"
 
 
-def users() -> dict[str, tuple[str, ...]]:
+def list_users() -> dict[str, tuple[str, ...]]:
     """Return every user that gets a token, with its groups."""
-    ours = ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", AUTHENTICATED)
+    account_groups = ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", AUTHENTICATED)
     return {
-        ADMIN: (MASTERS, AUTHENTICATED),
-        KWOK: (MASTERS, AUTHENTICATED),  # a separate user, so that the audit log shows which writes are kwok's
+        ADMIN: (SYSTEM_MASTERS, AUTHENTICATED),
+        KWOK: (SYSTEM_MASTERS, AUTHENTICATED),  # a separate user, so that the audit log shows which writes are kwok's
         CONTROLLER_MANAGER: (AUTHENTICATED,),
         SCHEDULER: (AUTHENTICATED,),
         UNPRIVILEGED: (AUTHENTICATED,),
-        **{service_account(name): ours for name in SERVICE_ACCOUNTS},
+        **{make_username(name): account_groups for name in SERVICE_ACCOUNTS},
     }
 
 
-class Tokens:
+class TokenFile:
     """The static token file of kube-apiserver, with one random token per user."""
 
     def __init__(self, file: Path, groups: Mapping[str, tuple[str, ...]]) -> None:
@@ -67,21 +67,21 @@ class Tokens:
         lines = (f'{self._tokens[user]},{user},{user},"{",".join(groups[user])}"\n' for user in groups)
         write_secret(file, "".join(lines))
 
-    def of(self, user: str) -> str:
+    def get(self, user: str) -> str:
         """Return a user's token."""
         if user not in self._tokens:
-            raise LocalClusterError(f"no token for user {user!r}; there are: {', '.join(sorted(self._tokens))}")
+            raise LocalClusterError(f'user "{user}" has no token: use one of {", ".join(sorted(self._tokens))}')
         return self._tokens[user]
 
 
-def write_kubeconfig(file: Path, url: str, certificate: str, user: str, token: str, named: str = "") -> None:
+def write_kubeconfig(file: Path, url: str, certificate: str, user: str, token: str, tls_server_name: str = "") -> None:
     """Write a self-contained kubeconfig that verifies the server's certificate.
 
-    `named`, if given, replaces the host in `url` as the name that the certificate must match.
+    `tls_server_name`, if given, replaces the host in `url` as the name that the certificate must match.
     """
     cluster = {"server": url, "certificate-authority-data": base64.b64encode(certificate.encode()).decode()}
-    if named:
-        cluster["tls-server-name"] = named
+    if tls_server_name:
+        cluster["tls-server-name"] = tls_server_name
     content = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -93,13 +93,13 @@ def write_kubeconfig(file: Path, url: str, certificate: str, user: str, token: s
     write_secret(file, yaml.safe_dump(content, sort_keys=False))
 
 
-def through(proxy: str, kubeconfig: Path, url: str, file: Path) -> Path:
-    """Write a copy of a kubeconfig to `file` in which `proxy` replaces the API server's URL; return `file`."""
-    write_secret(file, kubeconfig.read_text().replace(url, proxy))
+def write_proxied_kubeconfig(proxy_url: str, kubeconfig: Path, url: str, file: Path) -> Path:
+    """Write a copy of a kubeconfig to `file` in which `proxy_url` replaces the API server's URL; return `file`."""
+    write_secret(file, kubeconfig.read_text().replace(url, proxy_url))
     return file
 
 
-def write_signing_key(file: Path) -> None:
+def write_service_account_key(file: Path) -> None:
     """Write a new P-256 private key as PEM.
 
     The DER structure (RFC 5915) holds version 1, the 32 octets of the scalar and the curve's name. The public key is
@@ -113,7 +113,7 @@ def write_signing_key(file: Path) -> None:
 
 def write_secret(file: Path, text: str) -> None:
     """Write a file that only its owner may read, and replace an existing one atomically."""
-    fresh = file.with_name(file.name + ".new")
-    fresh.touch(mode=0o600)
-    fresh.write_text(text)
-    fresh.replace(file)
+    temporary = file.with_name(file.name + ".new")
+    temporary.touch(mode=0o600)
+    temporary.write_text(text)
+    temporary.replace(file)

@@ -12,26 +12,26 @@ from pathlib import Path
 
 from localcluster import access
 
-DAYS = 365
-SERVED_AT = ("kubernetes.default.svc", "kubernetes.default", "kubernetes", "localhost", "127.0.0.1", "10.0.0.1")
+VALIDITY_DAYS = 365
+SERVING_NAMES = ("kubernetes.default.svc", "kubernetes.default", "kubernetes", "localhost", "127.0.0.1", "10.0.0.1")
 """The API server's names and addresses; the last is its Service's cluster IP, the first address of `SERVICE_CIDR`."""
 
 
-def write(name: str, names: Sequence[str], certificate: Path, key: Path) -> str:
+def write_certificate(name: str, names: Sequence[str], certificate: Path, key: Path) -> str:
     """Issue a certificate for these names, write it and its key, and return the CA certificate, all as PEM."""
     from kube.certificates import key_pairs  # slow to import, and most commands start no cluster
     from kube.certificates.components import Component
 
-    now, whose = datetime.now(timezone.utc), Component(name, timedelta(days=DAYS))
-    authority = key_pairs.new_authority(whose, now)
-    pair = key_pairs.new_serving(authority, names, whose, now)
+    now, component = datetime.now(timezone.utc), Component(name, timedelta(days=VALIDITY_DAYS))
+    ca = key_pairs.create_ca(component, now)
+    pair = key_pairs.issue_serving_certificate(ca, names, component, now)
     access.write_secret(key, pair.key)
     certificate.write_text(pair.certificate)
-    return authority.certificate
+    return ca.certificate
 
 
-def write_serving(certificate: Path, key: Path) -> None:
+def write_serving_certificate(certificate: Path, key: Path) -> None:
     """Write the API server's certificate file: the serving certificate, followed by its CA."""
-    authority = write("kubernetes", SERVED_AT, certificate, key)
+    ca_certificate = write_certificate("kubernetes", SERVING_NAMES, certificate, key)
     with certificate.open("a") as file:
-        file.write(authority)
+        file.write(ca_certificate)

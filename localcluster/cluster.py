@@ -16,21 +16,21 @@ import yaml
 
 from kube.client.api_errors import ApiError
 from kube.client.list_watch import Change, follow
-from kube.client.sync_client import Cluster
-from kube.maintenance.quorum import CONTROL_PLANE
+from kube.client.sync_client import SyncClient
+from kube.maintenance.quorum import CONTROL_PLANE_LABELS
 from kube.paths import Object
 from localcluster import access, certificates
-from localcluster.nodes import identities
-from localcluster.processes import THRIFT, Server, Startable, await_ready, free_port, kill_all
-from localcluster.programs import build
-from localcluster.readiness import answers, is_ready_node, unestablished
-from localcluster.servers import LOOPBACK, CommandLines
 from localcluster.errors import LocalClusterError
+from localcluster.nodes import identities
+from localcluster.processes import GO_ENV, Server, Startable, await_ready, kill_all, reserve_port
+from localcluster.programs import build
+from localcluster.readiness import is_node_ready, is_responding, list_unestablished
+from localcluster.servers import LOOPBACK, ServerFactory
 
-PORTS = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-AT_ONCE = 100
+PORT_NAMES = ("etcd", "etcd-peer", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+CREATE_BATCH_SIZE = 100
 """Nodes created concurrently: the API client times out after ten seconds, and a busy server answers slowly."""
-FAKE = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
+FAKE_NODE_TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}
 """The taint on kwok's nodes that leaves ordinary pods to the real nodes."""
 
 
@@ -45,7 +45,7 @@ class LocalCluster(Startable):
         nodes: The number of fake nodes to start with.
         audit: Whether the API server writes an audit log.
         flags: Additional flags of the API server.
-        real: The number of real nodes that the cluster must support; if there are any, the fake nodes are tainted.
+        real_nodes: The number of real nodes that the cluster must support; if it is not 0, the fake nodes are tainted.
 
     Attributes:
         kubeconfig: The administrator's kubeconfig.
@@ -55,37 +55,39 @@ class LocalCluster(Startable):
     """
 
     def __init__(
-        self, directory: Path, nodes: int = 3, audit: bool = True, flags: Sequence[str] = (), real: int = 0
+        self, directory: Path, nodes: int = 3, audit: bool = True, flags: Sequence[str] = (), real_nodes: int = 0
     ) -> None:
         self.directory = directory.resolve()
-        self.nodes = 0
-        self._first_nodes = nodes
-        self._ports = {name: free_port() for name in PORTS}
+        self.node_count = 0
+        self._initial_nodes = nodes
+        self._ports = {name: reserve_port() for name in PORT_NAMES}
         self.url = f"https://{LOOPBACK}:{self._ports['kube-apiserver']}"
-        self._programs = build.servers()
-        self._real = real
-        self._lines = CommandLines(self._programs, self.directory, self._ports, audit, flags, bool(real))
-        self.audit_log = self._lines.audit_log
+        self._programs = build.ensure_programs()
+        self._real_nodes = real_nodes
+        self._server_factory = ServerFactory(
+            self._programs, self.directory, self._ports, audit, flags, bool(real_nodes)
+        )
+        self.audit_log = self._server_factory.audit_log
         self.servers: list[Server] = []
-        self._doors: dict[str, Cluster] = {}
+        self._clients: dict[str, SyncClient] = {}
 
     def start(self) -> None:
         """Start all servers and the nodes; return when pods can be scheduled and run."""
         if (self.directory / "etcd").exists():  # fails before there are processes that `start` would have to stop
-            raise LocalClusterError(f"{self.directory} holds an earlier cluster; give an empty folder")
+            raise LocalClusterError(f"directory {self.directory} contains an earlier cluster: use an empty directory")
         super().start()
 
     def _bring_up(self) -> None:
         self._start_control_plane()
-        self._start_clients()
-        self.add_nodes(self._first_nodes)
-        self._await_clients()
+        self._start_controllers()
+        self.add_nodes(self._initial_nodes)
+        self._await_controllers()
 
     def stop(self) -> None:
         """Stop all servers; the directory and its logs stay."""
-        for door in self._doors.values():
-            door.close()
-        self._doors.clear()
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
         # The servers have no data worth flushing, and a graceful shutdown takes seconds.
         kill_all(self.servers)
         self.servers.clear()
@@ -98,60 +100,60 @@ class LocalCluster(Startable):
     @property
     def pki(self) -> Path:
         """Return the directory of keys and certificates."""
-        return self._lines.certificate.parent
+        return self._server_factory.certificate_file.parent
 
     @property
     def kubeconfig(self) -> Path:
         """Return the administrator's kubeconfig file."""
-        return self.kubeconfig_for(access.ADMIN)
+        return self.ensure_kubeconfig(access.ADMIN)
 
     @property
     def certificate(self) -> str:
         """Return the API server's certificate chain, which is also the bundle to trust."""
-        return self._lines.certificate.read_text()
+        return self._server_factory.certificate_file.read_text()
 
-    def token(self, user: str = access.ADMIN) -> str:
-        """Return a user's token; `access.users()` lists the users."""
-        return self._tokens.of(user)
+    def get_token(self, user: str = access.ADMIN) -> str:
+        """Return a user's token; `access.list_users()` lists the users."""
+        return self._tokens.get(user)
 
-    def kubeconfig_for(self, user: str) -> Path:
+    def ensure_kubeconfig(self, user: str) -> Path:
         """Return the path of a user's kubeconfig file; write the file on first use."""
-        file = self._lines.kubeconfig(user)
+        file = self._server_factory.get_kubeconfig_path(user)
         if not file.exists():
-            access.write_kubeconfig(file, self.url, self.certificate, user, self.token(user))
+            access.write_kubeconfig(file, self.url, self.certificate, user, self.get_token(user))
         return file
 
-    def door(self, user: str = access.ADMIN) -> Cluster:
+    def get_client(self, user: str = access.ADMIN) -> SyncClient:
         """Return a user's API client, which is closed when the cluster stops."""
-        if user not in self._doors:
-            self._doors[user] = Cluster(str(self.kubeconfig_for(user)))
-        return self._doors[user]
+        if user not in self._clients:
+            self._clients[user] = SyncClient(str(self.ensure_kubeconfig(user)))
+        return self._clients[user]
 
-    def serves(self, path: str) -> bool:
+    def is_served(self, path: str) -> bool:
         """Return whether a GET by the administrator succeeds."""
         try:
-            self.door().get(path)
+            self.get_client().get(path)
         except ApiError:
             return False
         return True
 
-    def watch(self, path: str, *, fields: str = "", seconds: float = 60.0) -> Iterator[Change]:
-        """Follow a collection synchronously: yield the existing objects, then each change (see `kube.client.list_watch`).
+    def watch(self, path: str, *, fields: str = "", timeout: float = 60.0) -> Iterator[Change]:
+        """Follow a collection synchronously: yield existing objects, then each change (see `kube.client.list_watch`).
 
-        Raises `LocalClusterError` if nothing changes for `seconds`.
+        Raises `LocalClusterError` if nothing changes for `timeout`.
         """
-        door = self.door()
-        changes = follow(door.api, path, fields=fields)
+        client = self.get_client()
+        changes = follow(client.api, path, field_selector=fields)
         try:
             while True:
                 try:
-                    change = door.run(asyncio.wait_for(changes.__anext__(), seconds))
+                    change = client.run(asyncio.wait_for(changes.__anext__(), timeout))
                 except asyncio.TimeoutError:
-                    raise LocalClusterError(f"{path} has not changed for {seconds:.0f} s") from None
-                if change.kind != "SYNCED":
+                    raise LocalClusterError(f"watch of {path}: no change within {timeout:.0f} s") from None
+                if change.change_type != "SYNCED":
                     yield change
         finally:
-            door.run(changes.aclose())
+            client.run(changes.aclose())
 
     def kubectl(
         self, *arguments: str | Path, input: str | None = None, check: bool = True, user: str = access.ADMIN
@@ -160,12 +162,12 @@ class LocalCluster(Startable):
 
         With `check`, a failure raises `LocalClusterError`, which quotes kubectl's output.
         """
-        command = [self._programs / "kubectl", f"--kubeconfig={self.kubeconfig_for(user)}", *arguments]
-        environment = {**os.environ, **THRIFT, "KUBERC": "off"}
+        command = [self._programs / "kubectl", f"--kubeconfig={self.ensure_kubeconfig(user)}", *arguments]
+        environment = {**os.environ, **GO_ENV, "KUBERC": "off"}
         done = subprocess.run(command, input=input, env=environment, capture_output=True, text=True, check=False)
         if check and done.returncode:
-            said = done.stderr.strip() or done.stdout.strip()
-            raise LocalClusterError(f"kubectl {' '.join(map(str, arguments))}: {said}")
+            output = done.stderr.strip() or done.stdout.strip()
+            raise LocalClusterError(f"kubectl {' '.join(map(str, arguments))}: {output}")
         return done
 
     def apply(self, items: Sequence[Object], *options: str) -> None:
@@ -173,92 +175,104 @@ class LocalCluster(Startable):
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
         self.kubectl("apply", "--server-side", *options, "-f", "-", input=text)
 
-    def await_kinds(self, *crds: str) -> None:
+    def await_crds(self, *crds: str) -> None:
         """Return when these CustomResourceDefinitions are Established; without arguments, when all of them are.
 
         `kubectl wait` does the same, but fails on a CustomResourceDefinition so new that it has no conditions.
         """
-        left = partial(unestablished, self.door(), crds)
+        list_pending = partial(list_unestablished, self.get_client(), crds)
         try:
-            await_ready("CustomResourceDefinitions", lambda: not left(), self.servers)
+            await_ready("CustomResourceDefinitions", lambda: not list_pending(), self.servers)
         except LocalClusterError as error:
-            raise LocalClusterError(f"{error}: {'; '.join(left())}") from None
+            raise LocalClusterError(f"{error}: {'; '.join(list_pending())}") from None
 
     def add_nodes(self, count: int) -> list[str]:
         """Create `count` more nodes, named node-N with consecutive numbers; return their names when they are Ready."""
-        names = [f"node-{number}" for number in range(self.nodes + 1, self.nodes + count + 1)]
-        self.add_named(*names)
-        self.nodes += count
+        names = [f"node-{number}" for number in range(self.node_count + 1, self.node_count + count + 1)]
+        self.create_nodes(*names)
+        self.node_count += count
         return names
 
-    def add_named(self, *names: str) -> None:
+    def create_nodes(self, *names: str) -> None:
         """Create nodes with these names; return when they are Ready."""
-        door = self.door()
-        for first in range(0, len(names), AT_ONCE):
-            some = names[first : first + AT_ONCE]
-            door.together(*(door.api.create("/api/v1/nodes", _node(name, bool(self._real))) for name in some))
-        await_ready(f"the nodes {', '.join(names)}", lambda: set(names) <= self.ready_nodes(), self.servers)
+        client = self.get_client()
+        for first in range(0, len(names), CREATE_BATCH_SIZE):
+            batch = names[first : first + CREATE_BATCH_SIZE]
+            client.gather_all(
+                *(client.api.create("/api/v1/nodes", _build_node(name, bool(self._real_nodes))) for name in batch)
+            )
+        await_ready(f"nodes {', '.join(names)}", lambda: set(names) <= self.list_ready_nodes(), self.servers)
 
-    def make_control_plane(self, count: int) -> None:
+    def mark_control_plane(self, count: int) -> None:
         """Turn the first nodes into control-plane nodes, with the label and the taint that kubeadm sets."""
-        role = CONTROL_PLANE[0]
-        taints = [{"key": role, "effect": "NoSchedule"}, *([FAKE] if self._real else [])]
+        role = CONTROL_PLANE_LABELS[0]
+        taints = [{"key": role, "effect": "NoSchedule"}, *([FAKE_NODE_TAINT] if self._real_nodes else [])]
         change = {"metadata": {"labels": {role: ""}}, "spec": {"taints": taints}}
         for number in range(1, count + 1):
-            self.door().patch(f"/api/v1/nodes/node-{number}", change)
+            self.get_client().patch(f"/api/v1/nodes/node-{number}", change)
 
     def _start_control_plane(self) -> None:
         """Start etcd and the API server together; return when the API server is ready."""
-        for folder in (self.directory, self._lines.certificate.parent, self.directory / "users"):
+        for folder in (self.directory, self._server_factory.certificate_file.parent, self.directory / "users"):
             folder.mkdir(parents=True, exist_ok=True)
-        access.write_signing_key(self._lines.signing_key)
-        self._tokens = access.Tokens(self._lines.tokens, {**access.users(), **identities.users(self._real)})
-        certificates.write_serving(self._lines.certificate, self._lines.certificate_key)
-        if self._real:
-            identities.Caller(self.pki).write()
-            identities.Etcd(self.pki).write(LOOPBACK)
-        self._start(self._lines.etcd(), self._lines.apiserver())
-        await_ready("the API server", partial(answers, f"{self.url}/readyz", self._lines.certificate), self.servers)
+        access.write_service_account_key(self._server_factory.service_account_key_file)
+        self._tokens = access.TokenFile(
+            self._server_factory.tokens_file, {**access.list_users(), **identities.list_users(self._real_nodes)}
+        )
+        certificates.write_serving_certificate(self._server_factory.certificate_file, self._server_factory.key_file)
+        if self._real_nodes:
+            identities.KubeletClientCertificate(self.pki).write_certificate()
+            identities.EtcdCertificate(self.pki).write_certificate(LOOPBACK)
+        self._start_servers(self._server_factory.build_etcd(), self._server_factory.build_apiserver())
+        await_ready(
+            "kube-apiserver",
+            partial(is_responding, f"{self.url}/readyz", self._server_factory.certificate_file),
+            self.servers,
+        )
 
-    def _start_clients(self) -> None:
+    def _start_controllers(self) -> None:
         """Start the servers that are clients of the API server."""
         for user in (access.CONTROLLER_MANAGER, access.SCHEDULER, access.KWOK):
-            self.kubeconfig_for(user)
-        self._start(self._lines.controller_manager(), self._lines.scheduler(), self._lines.kwok())
+            self.ensure_kubeconfig(user)
+        self._start_servers(
+            self._server_factory.build_controller_manager(),
+            self._server_factory.build_scheduler(),
+            self._server_factory.build_kwok(),
+        )
 
-    def _await_clients(self) -> None:
+    def _await_controllers(self) -> None:
         """Wait for the two servers with a health endpoint, and for the ServiceAccount that pods in `default` need."""
         for name in ("kube-controller-manager", "kube-scheduler"):
-            page = f"https://{LOOPBACK}:{self._ports[name]}/healthz"
-            await_ready(name, partial(answers, page, self._lines.certificate), self.servers)
+            url = f"https://{LOOPBACK}:{self._ports[name]}/healthz"
+            await_ready(name, partial(is_responding, url, self._server_factory.certificate_file), self.servers)
         account = "/api/v1/namespaces/default/serviceaccounts/default"
-        await_ready("the default ServiceAccount", lambda: self.serves(account), self.servers)
+        await_ready('ServiceAccount "default/default"', lambda: self.is_served(account), self.servers)
 
-    def _start(self, *servers: Server) -> None:
+    def _start_servers(self, *servers: Server) -> None:
         for server in servers:
             self.servers.append(server)
             server.start()
 
-    def ready_nodes(self) -> set[str]:
+    def list_ready_nodes(self) -> set[str]:
         """Return the names of the nodes that are Ready."""
-        nodes = self.door().list("/api/v1/nodes", version="0")["items"]
-        return {node["metadata"]["name"] for node in nodes if is_ready_node(node)}
+        nodes = self.get_client().list("/api/v1/nodes", resource_version="0")["items"]
+        return {node["metadata"]["name"] for node in nodes if is_node_ready(node)}
 
 
 @cache
-def _template() -> str:
+def _load_node_template() -> str:
     """Return node.yaml as JSON: it is parsed a thousand times, and parsing YAML is slow."""
     return json.dumps(yaml.safe_load(Path(__file__).with_name("node.yaml").read_text()))
 
 
-def _node(name: str, tainted: bool) -> dict[str, Any]:
-    """Build a Node as a kubelet would register it; if `tainted`, with the taint of fake nodes."""
-    node: dict[str, Any] = json.loads(_template())
+def _build_node(name: str, is_tainted: bool) -> dict[str, Any]:
+    """Build a Node as a kubelet would register it; if `is_tainted`, with the taint of fake nodes."""
+    node: dict[str, Any] = json.loads(_load_node_template())
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     node["metadata"]["name"] = node["metadata"]["labels"]["kubernetes.io/hostname"] = name
     node["status"]["addresses"] = [{"type": "Hostname", "address": name}]
-    if tainted:
-        node["spec"] = {"taints": [FAKE]}
+    if is_tainted:
+        node["spec"] = {"taints": [FAKE_NODE_TAINT]}
     for condition in node["status"]["conditions"]:
         condition |= {"lastHeartbeatTime": now, "lastTransitionTime": now}
     return node

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from localcluster.components.selection import DEFAULT_COMPONENTS, Components
+from localcluster.errors import LocalClusterError
 from localcluster.processes import Server
 from localcluster.programs import build
 from localcluster.programs.build import Toolset
-from localcluster.errors import LocalClusterError
-from localcluster.components.selection import DEFAULT, Wings
 
 if TYPE_CHECKING:
     from localcluster.cluster import LocalCluster
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from localcluster.rabbitmq.product import RabbitProduct
 
 
-class Running(Protocol):
+class RunningProduct(Protocol):
     """The installed product.
 
     Attributes:
@@ -37,7 +37,7 @@ class Running(Protocol):
     functions_url: str
     journal: Path
 
-    def function_url(self, name: str) -> str:
+    def get_function_url(self, name: str) -> str:
         """Return the address of one function."""
 
     @property
@@ -46,78 +46,80 @@ class Running(Protocol):
 
 
 @dataclass(frozen=True)
-class Delivery:
+class Engine:
     """An engine that delivers the events.
 
     Attributes:
-        install: Installs the given components on a cluster; returns a context manager that starts the product and waits
-            until it is ready.
-        tools: The toolsets to build in addition to the Kubernetes servers.
-        flags: Additional flags of the API server.
+        create_product: Installs the given components on a cluster; returns a context manager that starts the product
+            and waits until it is ready.
+        toolsets: The toolsets to build in addition to the Kubernetes servers.
+        apiserver_flags: Additional flags of the API server.
         check: Raises an error, before anything is started, for a problem that the user must fix.
     """
 
-    install: Callable[[LocalCluster, Path, Wings], AbstractContextManager[Running]]
-    tools: tuple[Toolset, ...] = ()
-    flags: tuple[str, ...] = ()
+    create_product: Callable[[LocalCluster, Path, Components], AbstractContextManager[RunningProduct]]
+    toolsets: tuple[Toolset, ...] = ()
+    apiserver_flags: tuple[str, ...] = ()
     check: Callable[[], None] = lambda: None
 
-    def build(self, wings: Wings = DEFAULT, real: bool = False) -> None:
-        """Build the missing programs, also those of real nodes if `real`, and fetch the CRDs of these components."""
-        build.build_all([build.KUBERNETES, *self.tools, *([build.NODES] if real else [])])
+    def build(self, components: Components = DEFAULT_COMPONENTS, with_real_nodes: bool = False) -> None:
+        """Build missing programs, also those of real nodes if `with_real_nodes`, and fetch the components' CRDs."""
+        build.build_all([build.KUBERNETES, *self.toolsets, *([build.NODES] if with_real_nodes else [])])
         from localcluster.components import crds
 
-        crds.fetch(wings)
+        crds.fetch_crds(components)
 
-    def cluster(self, directory: Path, nodes: int, real: int = 0) -> LocalCluster:
+    def create_cluster(self, directory: Path, nodes: int, real_nodes: int = 0) -> LocalCluster:
         """Return a cluster for this engine, with support for this number of real nodes."""
         from localcluster.cluster import LocalCluster
 
-        return LocalCluster(directory, nodes, flags=self.flags, real=real)
+        return LocalCluster(directory, nodes, flags=self.apiserver_flags, real_nodes=real_nodes)
 
-    def open(self, cluster: LocalCluster, directory: Path, wings: Wings = DEFAULT) -> AbstractContextManager[Running]:
+    def install_product(
+        self, cluster: LocalCluster, directory: Path, components: Components = DEFAULT_COMPONENTS
+    ) -> AbstractContextManager[RunningProduct]:
         """Install the CRDs that these components need, then the product; return the product, not yet started."""
         from localcluster.components import crds
 
-        crds.install(cluster, wings)
-        return self.install(cluster, directory, wings)
+        crds.install_crds(cluster, components)
+        return self.create_product(cluster, directory, components)
 
 
-def _local() -> Delivery:
-    def installed(cluster: LocalCluster, directory: Path, wings: Wings) -> Product:
+def _build_local_engine() -> Engine:
+    def create_product(cluster: LocalCluster, directory: Path, components: Components) -> Product:
         from localcluster import product
 
-        product.install(cluster, opted=wings)
-        return product.Product(cluster, directory, flow=product.flow(wings))
+        product.install_manifests(cluster, components=components)
+        return product.Product(cluster, directory, flow_manifests=product.list_flow_manifests(components))
 
-    return Delivery(installed)
+    return Engine(create_product)
 
 
-def _knative() -> Delivery:
+def _build_knative_engine() -> Engine:
     from localcluster.knative import install, proxy
     from localcluster.knative.product import KnativeProduct
 
-    return Delivery(KnativeProduct, (build.KNATIVE,), install.APISERVER_FLAGS, proxy.check)
+    return Engine(KnativeProduct, (build.KNATIVE,), install.APISERVER_FLAGS, proxy.check_nginx)
 
 
-def _rabbitmq() -> Delivery:
+def _build_rabbitmq_engine() -> Engine:
     from localcluster.rabbitmq import server
 
-    def installed(cluster: LocalCluster, directory: Path, wings: Wings) -> RabbitProduct:
+    def create_product(cluster: LocalCluster, directory: Path, components: Components) -> RabbitProduct:
         from localcluster import product
         from localcluster.rabbitmq.product import RabbitProduct
 
-        product.install(cluster, v1alpha1=True, opted=wings)
-        return RabbitProduct(cluster, directory, wings)
+        product.install_manifests(cluster, with_v1alpha1=True, components=components)
+        return RabbitProduct(cluster, directory, components)
 
-    return Delivery(installed, (build.RABBITMQ,), check=server.check)
-
-
-DELIVERIES = {"local": _local, "knative": _knative, "rabbitmq": _rabbitmq}
+    return Engine(create_product, (build.RABBITMQ,), check=server.check_programs)
 
 
-def named(name: str) -> Delivery:
+ENGINES = {"local": _build_local_engine, "knative": _build_knative_engine, "rabbitmq": _build_rabbitmq_engine}
+
+
+def get_engine(name: str) -> Engine:
     """Return the engine with this name."""
-    if name not in DELIVERIES:
-        raise LocalClusterError(f"DELIVERY={name} is not known; allowed: {', '.join(DELIVERIES)}")
-    return DELIVERIES[name]()
+    if name not in ENGINES:
+        raise LocalClusterError(f"DELIVERY={name}: unsupported value: use one of {', '.join(ENGINES)}")
+    return ENGINES[name]()

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 import yaml
 
-from eventing.local.manifests import LOADER
+from eventing.local.manifests import YAML_LOADER
 from localcluster.cluster import LocalCluster
-from localcluster.functions import FunctionProcesses, served
-from localcluster.processes import Server, Startable, kill_all, start_saying
-from localcluster.components.selection import Wings
+from localcluster.components.selection import Components
+from localcluster.functions import FunctionProcesses, list_functions
+from localcluster.processes import Server, Startable, kill_all, start_and_await_log
 
-WATCHING = "Starting in resilient mode"
+WATCHING_LOG_LINE = "Starting in resilient mode"
 """What the adapter of an ApiServerSource logs once it watches."""
 
 
@@ -41,23 +41,23 @@ class DataPlane(Protocol):
 class EngineProduct(Startable):
     """The product on an engine with a real broker; each part can be killed and restarted by its name.
 
-    A subclass provides `planes`, fills `adapters`, and implements `_bring_up` and `route`.
+    A subclass provides `planes`, fills `adapters`, and implements `_bring_up` and `route_triggers`.
 
     Args:
         directory: The directory for logs and the journal.
         broker_url: The URL at which the broker accepts events.
-        wings: The installed components.
+        components: The installed components.
     """
 
     planes: DataPlane
 
-    def __init__(self, cluster: LocalCluster, directory: Path, broker_url: str, wings: Wings) -> None:
+    def __init__(self, cluster: LocalCluster, directory: Path, broker_url: str, components: Components) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._cluster, self._directory = cluster, directory
         self.broker_url = broker_url
         self.functions_url = ""
         self.journal = directory / "journal.db"
-        self._functions = FunctionProcesses(cluster, directory, broker_url, self.journal, served(wings))
+        self._functions = FunctionProcesses(cluster, directory, broker_url, self.journal, list_functions(components))
         self.adapters: dict[str, Server] = {}
 
     @property
@@ -70,17 +70,17 @@ class EngineProduct(Startable):
         """Return all processes."""
         return [*self.planes.servers, *self.functions.values(), *self.adapters.values()]
 
-    def function_url(self, name: str) -> str:
+    def get_function_url(self, name: str) -> str:
         """Return the address of a function's process."""
-        return self._functions.url(name)
+        return self._functions.get_url(name)
 
     def stop(self) -> None:
         """Kill all processes in reverse order: sources, functions, broker. Undelivered events are discarded."""
         kill_all(self.servers)
 
-    def ask_at(self, url: str) -> None:
+    def set_api_url(self, url: str) -> None:
         """Make the functions send their API requests to this URL; call it before the first of them starts."""
-        self._functions.asking = url
+        self._functions.api_url = url
 
     def start_functions(self, *names: str) -> None:
         """Start these functions' processes, or all without arguments; return when they are ready."""
@@ -90,47 +90,49 @@ class EngineProduct(Startable):
         """Kill these functions' processes to simulate a crash; without arguments, kill all of them."""
         self._functions.kill(*names)
 
-    def start_data(self, *names: str) -> None:
+    def start_data_plane(self, *names: str) -> None:
         """Start these parts of the broker's data plane, or all without arguments; return when they are ready."""
         for name in names or self.planes.parts:
             self.planes.start_part(name)
 
-    def kill_data(self, *names: str) -> None:
+    def kill_data_plane(self, *names: str) -> None:
         """Kill these parts of the broker's data plane to simulate a crash; without arguments, kill all of them."""
         for name in names or self.planes.parts:
             self.planes.kill_part(name)
 
     def start_delivery(self) -> None:
         """Start the stopped parts of the broker's data plane and of the sources; return when they are ready."""
-        self.start_data()
+        self.start_data_plane()
         watchers = [server for server in self.adapters.values() if "K_SOURCE_CONFIG" in server.env]
         for server in self.adapters.values():
             if server not in watchers:
                 server.start()
-        start_saying(WATCHING, watchers)
+        start_and_await_log(WATCHING_LOG_LINE, watchers)
 
     def kill_delivery(self) -> None:
         """Kill the sources and the broker's data plane to simulate a crash."""
         kill_all(list(self.adapters.values()))
-        self.kill_data()
+        self.kill_data_plane()
 
-    def route(self, url_of: Callable[[str], str]) -> None:
+    def route_triggers(self, get_url: Callable[[str], str]) -> None:
         """Make every Trigger call its function at another address; dead letters keep their address."""
         raise NotImplementedError
 
-    def _shipped(self, *folders: Path, url_of: Callable[[str], str] | None = None) -> list[dict[str, Any]]:
+    def _render_manifests(
+        self, *directories: Path, get_url: Callable[[str], str] | None = None
+    ) -> list[dict[str, Any]]:
         """Return the manifests rendered by kustomize, with addresses for the Triggers' subscribers.
 
         Args:
-            folders: The directories to render.
-            url_of: Returns the address of a function; by default that of its process.
+            directories: The directories to render.
+            get_url: Returns the address of a function; by default that of its process.
         """
-        found = [self._cluster.kubectl("kustomize", folder).stdout for folder in folders]
-        bodies = [body for text in found for body in yaml.load_all(text, Loader=LOADER)]
+        texts = [self._cluster.kubectl("kustomize", folder).stdout for folder in directories]
+        bodies = [body for text in texts for body in yaml.load_all(text, Loader=YAML_LOADER)]
         # The admission webhook is a local process, which `localcluster.admission` starts on every engine if it is
         # enabled.
         bodies = [body for body in bodies if not _is_admission(body)]
-        return [self._functions.addressed(body, url_of or self.function_url) for body in bodies]
+        return [self._functions.resolve_subscriber(body, get_url or self.get_function_url) for body in bodies]
 
 
 def _is_admission(body: dict[str, Any]) -> bool:

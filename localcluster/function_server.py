@@ -8,52 +8,57 @@ from pathlib import Path
 
 from eventing import sinks
 from localcluster.processes import Server
-from localcluster.servers import DIRECT, LOOPBACK, ROOT
+from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV, ROOT
 
-SERVE = ("gunicorn", "-c", "functions/gunicorn.conf.py", "functions.app:create_app()")
+GUNICORN_COMMAND = ("gunicorn", "-c", "functions/gunicorn.conf.py", "functions.app:create_app()")
 """The image's command (see the Dockerfile), which runs in the directory of the sources."""
-THRIFT = {"MALLOC_ARENA_MAX": "2"}
+MALLOC_ENV = {"MALLOC_ARENA_MAX": "2"}
 """The image's setting for the C library, which saves some MiB if many threads allocate."""
-FOREIGN = {"DATABASE_URL": "", "GUNICORN_CMD_ARGS": ""}
+CLEARED_ENV = {"DATABASE_URL": "", "GUNICORN_CMD_ARGS": ""}
 """Clears variables of the user's shell that would change the journal's database or the server's address."""
 
 
-def command() -> list[str | Path]:
+def build_command() -> list[str | Path]:
     """Return the image's command as it runs on this host."""
-    return [sys.executable, "-m", *SERVE]
+    return [sys.executable, "-m", *GUNICORN_COMMAND]
 
 
-def listening(port: int) -> dict[str, str]:
+def build_bind_env(port: int) -> dict[str, str]:
     """Return the variable that makes the server listen on a loopback port."""
     return {"BIND": f"{LOOPBACK}:{port}"}
 
 
 @dataclass(frozen=True)
-class Wiring:
+class FunctionConfig:
     """The configuration that all functions share.
 
     Attributes:
-        sink: The URL to which events are posted.
+        sink_url: The URL to which events are posted.
         journal: The file or URL of the journal.
-        record: The address of the function `record`.
-        key: The secret that signs events; "" disables signing.
-        token: The file with the token for the sink, which may be absent; "" if a SinkBinding mounts it.
+        record_url: The address of the function `record`.
+        signing_key: The secret that signs events; "" disables signing.
+        token_file: The file with the token for the sink, which may be absent; "" if a SinkBinding mounts it.
     """
 
-    sink: str
+    sink_url: str
     journal: str
-    record: str
-    key: str = ""
-    token: str = ""
+    record_url: str
+    signing_key: str = ""
+    token_file: str = ""
 
-    def environment(self) -> dict[str, str]:
+    def build_environment(self) -> dict[str, str]:
         """Return the environment variables that the functions read."""
-        known = {"K_SINK": self.sink, "JOURNAL": self.journal, "RECORD": self.record, "SIGNING_KEY": self.key}
-        return {**known, sinks.FILE: self.token}
+        variables = {
+            "K_SINK": self.sink_url,
+            "JOURNAL": self.journal,
+            "RECORD": self.record_url,
+            "SIGNING_KEY": self.signing_key,
+        }
+        return {**variables, sinks.TOKEN_FILE_VARIABLE: self.token_file}
 
 
-def function_server(
-    name: str, port: int, log: Path, kubeconfig: Path, wiring: Wiring, function: str = "", sources: Path = ROOT
+def build_function_server(
+    name: str, port: int, log: Path, kubeconfig: Path, config: FunctionConfig, function: str = "", sources: Path = ROOT
 ) -> Server:
     """Return the process that serves one function, or all functions if `function` is "".
 
@@ -62,9 +67,15 @@ def function_server(
         port: The loopback port.
         log: The log file.
         kubeconfig: The credentials of the function.
-        wiring: The shared configuration.
+        config: The shared configuration.
         function: The name of the function.
         sources: The directory of the sources to run.
     """
-    own = {"KUBECONFIG": str(kubeconfig), "FUNCTION": function, **listening(port)}
-    return Server(name, command(), log, {**DIRECT, **FOREIGN, **THRIFT, **wiring.environment(), **own}, sources)
+    variables = {"KUBECONFIG": str(kubeconfig), "FUNCTION": function, **build_bind_env(port)}
+    return Server(
+        name,
+        build_command(),
+        log,
+        {**NO_PROXY_LOCAL_ENV, **CLEARED_ENV, **MALLOC_ENV, **config.build_environment(), **variables},
+        sources,
+    )

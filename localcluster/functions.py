@@ -10,25 +10,26 @@ from typing import Any
 from functions.app import FUNCTIONS
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from localcluster.function_server import Wiring, function_server
-from localcluster.knative.fake_kubelet import kubeconfig
-from localcluster.processes import Server, await_ready, free_port
+from localcluster.components.selection import ALL_COMPONENTS, DEFAULT_COMPONENTS, Components
+from localcluster.function_server import FunctionConfig, build_function_server
+from localcluster.knative.fake_kubelet import write_account_kubeconfig
+from localcluster.processes import Server, await_ready, reserve_port
 from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK
-from localcluster.components.selection import DEFAULT, KNOWN, Wings
 
-SECONDS = 60
+TIMEOUT_SECONDS = 60
 
 
-def served(wings: Wings) -> tuple[str, ...]:
+def list_functions(components: Components) -> tuple[str, ...]:
     """Return the names of the functions that belong to these components or to no component."""
-    out = [f"functions.{wing.replace('-', '_')}." for wing in KNOWN if wing not in wings]
-    return tuple(name for name, each in FUNCTIONS.items() if not each.step.__module__.startswith(tuple(out)))
+    excluded = [component for component in ALL_COMPONENTS if component not in components]
+    prefixes = tuple(f"functions.{component.replace('-', '_')}." for component in excluded)
+    return tuple(name for name, each in FUNCTIONS.items() if not each.step.__module__.startswith(prefixes))
 
 
-SERVED = served(DEFAULT)
+DEFAULT_FUNCTIONS = list_functions(DEFAULT_COMPONENTS)
 """The functions that the project's overlays install."""
-IDENTITY = "functions.token"
+TOKEN_FILE = "functions.token"  # noqa: S105 - a file name, not a token
 """The token file of the SinkBinding `functions`, which exists if Knative authenticates senders."""
 
 
@@ -39,26 +40,31 @@ class FunctionProcesses:
 
     Args:
         directory: The directory for logs.
-        sink: The URL to which the functions send events.
+        sink_url: The URL to which the functions send events.
         journal: The journal's file.
         names: The functions' names.
 
     Attributes:
         servers: The processes by function name.
-        asking: The URL that replaces the API server's; set it before the first start.
+        api_url: The URL that replaces the API server's; set it before the first start.
     """
 
     def __init__(
-        self, cluster: LocalCluster, directory: Path, sink: str, journal: Path, names: Sequence[str] = SERVED
+        self,
+        cluster: LocalCluster,
+        directory: Path,
+        sink_url: str,
+        journal: Path,
+        names: Sequence[str] = DEFAULT_FUNCTIONS,
     ) -> None:
         self._cluster, self._directory = cluster, directory
-        self._ports = {name: free_port() for name in names}
-        key = access.signing_key(cluster.directory)
-        self._wiring = Wiring(sink, str(journal), self.url("record"), key, str(directory / IDENTITY))
+        self._ports = {name: reserve_port() for name in names}
+        key = access.ensure_event_signing_key(cluster.directory)
+        self._config = FunctionConfig(sink_url, str(journal), self.get_url("record"), key, str(directory / TOKEN_FILE))
         self.servers: dict[str, Server] = {}
-        self.asking = ""
+        self.api_url = ""
 
-    def url(self, name: str) -> str:
+    def get_url(self, name: str) -> str:
         """Return the address of a function."""
         return f"http://{LOOPBACK}:{self._ports[name]}/"
 
@@ -66,38 +72,38 @@ class FunctionProcesses:
         """Start these functions, or all without arguments, without waiting for them."""
         for name in names or self._ports:
             if name not in self.servers:
-                self.servers[name] = self._server(name)
+                self.servers[name] = self._build_server(name)
             self.servers[name].start()
 
     def start(self, *names: str) -> None:
         """Start these functions, or all without arguments; return when they respond and reach the API server."""
         self.launch(*names)
         for name in names or self._ports:
-            await_ready(name, partial(is_ready, self.url(name)), [self.servers[name]], SECONDS)
+            await_ready(name, partial(is_ready, self.get_url(name)), [self.servers[name]], TIMEOUT_SECONDS)
 
     def kill(self, *names: str) -> None:
         """Kill these functions to simulate a crash; without arguments, kill all of them."""
         for name in names or self.servers:
             self.servers[name].kill()
 
-    def addressed(self, item: dict[str, Any], url_of: Callable[[str], str]) -> dict[str, Any]:
+    def resolve_subscriber(self, item: dict[str, Any], get_url: Callable[[str], str]) -> dict[str, Any]:
         """Replace the Service references of a Trigger with addresses; return any other object unchanged.
 
         Args:
-            url_of: Returns the address at which a function is called; dead letters always go to the function's process.
+            get_url: Returns the address at which a function is called; dead letters always go to its process.
         """
         if item["kind"] == "Trigger":
             spec = item["spec"]
-            spec["subscriber"] = {"uri": url_of(spec["subscriber"]["ref"]["name"])}
-            dead = (spec.get("delivery") or {}).get("deadLetterSink")
-            if dead:
-                spec["delivery"]["deadLetterSink"] = {"uri": self.url(dead["ref"]["name"])}
+            spec["subscriber"] = {"uri": get_url(spec["subscriber"]["ref"]["name"])}
+            dead_letter_sink = (spec.get("delivery") or {}).get("deadLetterSink")
+            if dead_letter_sink:
+                spec["delivery"]["deadLetterSink"] = {"uri": self.get_url(dead_letter_sink["ref"]["name"])}
         return item
 
-    def _server(self, name: str) -> Server:
-        identity = kubeconfig(self._cluster, access.NAMESPACE, name)
-        if self.asking:
+    def _build_server(self, name: str) -> Server:
+        identity = write_account_kubeconfig(self._cluster, access.NAMESPACE, name)
+        if self.api_url:
             copy = self._directory / f"{name}.kubeconfig"
-            identity = access.through(self.asking, identity, self._cluster.url, copy)
+            identity = access.write_proxied_kubeconfig(self.api_url, identity, self._cluster.url, copy)
         log = self._directory / f"{name}.log"
-        return function_server(name, self._ports[name], log, identity, self._wiring, function=name)
+        return build_function_server(name, self._ports[name], log, identity, self._config, function=name)

@@ -19,13 +19,13 @@ from typing import TypeVar
 
 from localcluster.errors import LocalClusterError
 
-LEASH = Path(__file__).with_name("leash.py")
+PDEATHSIG_PROGRAM = Path(__file__).with_name("pdeathsig.py")
 POLL_SECONDS = 0.02
-REST, LONGEST_REST = 4, 0.5
+POLL_BACKOFF_FACTOR, MAX_POLL_SECONDS = 4, 0.5
 """The poll interval as a multiple of the last probe's duration, and its maximum in seconds."""
-STOP_SECONDS = 5.0
+STOP_TIMEOUT_SECONDS = 5.0
 # Below the kernel's ephemeral port range, so that no outgoing connection takes a port before its server does.
-PORTS = range(20_000, 32_000)
+PORT_RANGE = range(20_000, 32_000)
 
 # The kernel sends the parent-death signal when the forking thread ends, not the process, so one lasting thread forks.
 _forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="forker")
@@ -33,33 +33,35 @@ _forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="forker")
 _forker.submit(os.getpid).result()
 # The ports that this process has handed out, each reserved by an abstract socket, which the kernel frees with the
 # process. Until a server listens, nothing else shows other processes that its port is taken.
-_claims: list[socket.socket] = []
+_port_reservations: list[socket.socket] = []
 # File descriptors that every child inherits besides its log. While a lock on one is held, a child is alive (see
-# `up.folder`).
-inherited: list[int] = []
+# `up.state_directory`).
+inherited_fds: list[int] = []
 
 
-def free_port() -> int:
+def reserve_port() -> int:
     """Return a free port on 127.0.0.1 that no running process has reserved with this function."""
-    for port in random.sample(PORTS, k=200):
-        claim = socket.socket(socket.AF_UNIX)
+    for port in random.sample(PORT_RANGE, k=200):
+        reservation = socket.socket(socket.AF_UNIX)
         with contextlib.suppress(OSError), socket.socket() as probe:
-            claim.bind(f"\0nodemaintenance-port-{port}")
+            reservation.bind(f"\0nodemaintenance-port-{port}")
             probe.bind(("127.0.0.1", port))
-            _claims.append(claim)
+            _port_reservations.append(reservation)
             return port
-        claim.close()
-    raise LocalClusterError(f"no free port between {PORTS.start} and {PORTS.stop} on 127.0.0.1")
+        reservation.close()
+    raise LocalClusterError(
+        f"no free port found from {PORT_RANGE.start} to {PORT_RANGE.stop} on 127.0.0.1: stop other local clusters"
+    )
 
 
-def listens(port: int) -> bool:
+def is_listening(port: int) -> bool:
     """Return whether a server accepts connections on a port of 127.0.0.1."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False
 
 
-S = TypeVar("S", bound="Startable")
+StartableType = TypeVar("StartableType", bound="Startable")
 
 
 class Startable:
@@ -83,7 +85,7 @@ class Startable:
         """Stop everything that was started."""
         raise NotImplementedError
 
-    def __enter__(self: S) -> S:
+    def __enter__(self: StartableType) -> StartableType:
         self.start()
         return self
 
@@ -95,7 +97,7 @@ class Startable:
 
 # The Go programs here are many and small and share few cores. With the default, they spent a sixth of their time in
 # garbage collection.
-THRIFT = {"GOGC": "400"}
+GO_ENV = {"GOGC": "400"}
 
 
 class Server:
@@ -103,7 +105,7 @@ class Server:
 
     Attributes:
         process: The latest process.
-        wanted: Set from `start` until `kill` or `stop`, even if the process exits in between.
+        should_run: Set from `start` until `kill` or `stop`, even if the process exits in between.
         may_restart: Returns whether a restart after an unexpected exit may happen now; false if a server that must
             start first is not ready.
     """
@@ -119,10 +121,10 @@ class Server:
         self.name = name
         self.command = [str(word) for word in command]
         self.log = log
-        self.env = {**os.environ, **THRIFT, **(env or {})}
+        self.env = {**os.environ, **GO_ENV, **(env or {})}
         self.cwd = cwd
         self.process: subprocess.Popen[bytes] | None = None
-        self.wanted = threading.Event()
+        self.should_run = threading.Event()
         self.may_restart: Callable[[], bool] = lambda: True
         self._lock = threading.RLock()
 
@@ -130,11 +132,11 @@ class Server:
     def pid(self) -> int:
         """Return the process id, which is also the id of its session and process group."""
         if self.process is None:
-            raise LocalClusterError(f"{self.name} was not started")
+            raise LocalClusterError(f'server "{self.name}" was not started')
         return self.process.pid
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Return whether the process is running."""
         return self.process is not None and self.process.poll() is None
 
@@ -142,90 +144,90 @@ class Server:
         """Start the process unless it is running; its output is appended to the log."""
         with self._lock:
             self._launch()
-            self.wanted.set()
+            self.should_run.set()
 
     def restart(self) -> bool:
         """Start the process if it exited unexpectedly; return whether it now runs. Raises `OSError`."""
         with self._lock:
-            if self.wanted.is_set():
+            if self.should_run.is_set():
                 self._launch()
-            return self.wanted.is_set()
+            return self.should_run.is_set()
 
     def await_start(self) -> subprocess.Popen[bytes]:
         """Wait until the process is wanted; return it, even if it has exited already."""
-        self.wanted.wait()
+        self.should_run.wait()
         if self.process is None:
-            raise LocalClusterError(f"{self.name} was not started")
+            raise LocalClusterError(f'server "{self.name}" was not started')
         return self.process
 
     def _launch(self) -> None:
-        if not self.alive:
-            self.signal(signal.SIGKILL)  # a worker may outlive its parent and hold the port
+        if not self.is_alive:
+            self.send_signal(signal.SIGKILL)  # a worker may outlive its parent and hold the port
             self.process = _forker.submit(self._fork).result()
 
     def _fork(self) -> subprocess.Popen[bytes]:
-        leashed = [sys.executable, "-I", "-S", str(LEASH), str(os.getpid()), *self.command]
+        command = [sys.executable, "-I", "-S", str(PDEATHSIG_PROGRAM), str(os.getpid()), *self.command]
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                leashed,
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=self.env,
                 cwd=self.cwd,
                 start_new_session=True,
-                pass_fds=inherited,
+                pass_fds=inherited_fds,
             )
 
-    def signal(self, number: signal.Signals) -> None:
+    def send_signal(self, signal_number: signal.Signals) -> None:
         """Send a signal to the process and its children."""
         # The process group may still have workers after the process itself has exited.
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, number)
+                os.killpg(self.process.pid, signal_number)
 
     def kill(self) -> None:
         """Kill the process to simulate a crash."""
         with self._lock:
-            self.wanted.clear()
-            self.signal(signal.SIGKILL)
+            self.should_run.clear()
+            self.send_signal(signal.SIGKILL)
             if self.process is not None:
                 self.process.wait()
 
-    def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """Send SIGTERM to the process, and kill what remains after `seconds`."""
+    def stop(self, timeout: float = STOP_TIMEOUT_SECONDS) -> None:
+        """Send SIGTERM to the process, and kill what remains after `timeout`."""
         with self._lock:
-            self.wanted.clear()
+            self.should_run.clear()
             if self.process is None:
                 return
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(seconds)
+                self.process.wait(timeout)
             self.kill()
 
-    def tail(self, lines: int = 8) -> str:
+    def describe_log_tail(self, lines: int = 8) -> str:
         """Return the path of the log and its last lines, for an error message."""
         text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return "\n  ".join([f"{self.log} ends:", *text.splitlines()[-lines:]])
+        return "\n  ".join([f"last lines of {self.log}:", *text.splitlines()[-lines:]])
 
 
-def await_ready(what: str, ready: Callable[[], bool], servers: Sequence[Server], seconds: float = 180.0) -> None:
-    """Return as soon as `ready()` holds. Raises `LocalClusterError` at once if a server exits, and at the timeout."""
-    deadline = time.monotonic() + seconds
+def await_ready(name: str, is_ready: Callable[[], bool], servers: Sequence[Server], timeout: float = 180.0) -> None:
+    """Return as soon as `is_ready()` holds. Raises `LocalClusterError` if a server exits, and at the timeout."""
+    deadline = time.monotonic() + timeout
     while True:
-        asked = time.monotonic()
-        if ready():
+        probed_at = time.monotonic()
+        if is_ready():
             return
         for server in servers:
-            if not server.alive:
-                raise LocalClusterError(f"{server.name} ended while starting; {server.tail()}")
+            if not server.is_alive:
+                raise LocalClusterError(f"{server.name} exited while starting; {server.describe_log_tail()}")
         if time.monotonic() > deadline:
-            tails = [server.tail() for server in servers]
-            raise LocalClusterError("; ".join([f"{what} was not ready after {seconds:.0f} s", *tails]))
+            tails = [server.describe_log_tail() for server in servers]
+            raise LocalClusterError("; ".join([f"{name}: not ready after {timeout:.0f} s", *tails]))
         # A probe may cost both sides a TLS handshake; on few cores, constant polling would slow down the server's
         # start.
-        time.sleep(max(POLL_SECONDS, min(REST * (time.monotonic() - asked), LONGEST_REST)))
+        time.sleep(max(POLL_SECONDS, min(POLL_BACKOFF_FACTOR * (time.monotonic() - probed_at), MAX_POLL_SECONDS)))
 
 
 def kill_all(servers: Sequence[Server]) -> None:
@@ -234,16 +236,16 @@ def kill_all(servers: Sequence[Server]) -> None:
         server.kill()
 
 
-def start_saying(text: str, servers: Iterable[Server]) -> None:
-    """Start the stopped servers; return when each has logged `text`. Raises `LocalClusterError` if one exits."""
-    down = [(server, _size(server.log)) for server in servers if not server.alive]
+def start_and_await_log(log_line: str, servers: Iterable[Server]) -> None:
+    """Start the stopped servers; return when each has logged `log_line`. Raises `LocalClusterError` if one exits."""
+    down = [(server, _get_file_size(server.log)) for server in servers if not server.is_alive]
     for server, _ in down:
         server.start()
     for server, size in down:
-        await_ready(server.name, _Said(text, server.log, size), [server])
+        await_ready(server.name, _LogContains(log_line, server.log, size), [server])
 
 
-class _Said:
+class _LogContains:
     """Checks whether a log contains a text after a given position."""
 
     def __init__(self, text: str, log: Path, position: int) -> None:
@@ -256,5 +258,5 @@ class _Said:
             return self._text in log.read()
 
 
-def _size(file: Path) -> int:
+def _get_file_size(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0

@@ -8,45 +8,47 @@ from pathlib import Path
 
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from localcluster.function_server import Wiring, function_server
-from localcluster.processes import Server, Startable, await_ready, free_port
-from localcluster.readiness import is_ready
-from localcluster.servers import DIRECT, LOOPBACK, ROOT
 from localcluster.components import selection
+from localcluster.function_server import FunctionConfig, build_function_server
+from localcluster.processes import Server, Startable, await_ready, reserve_port
+from localcluster.readiness import is_ready
+from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV, ROOT
 
-INSTALLED = ROOT / "manifests" / "local"
-V1ALPHA1 = ROOT / "manifests" / "v1alpha1" / "crd.yaml"
-FLOW = (ROOT / "manifests" / "base", ROOT / "manifests" / "v1alpha1")
-COMPONENTS = ROOT / "manifests" / "components"
-MUTEX_KINDS = ("mutexrules", "mutextargets", "mutexrunconfigs")
+INSTALL_DIR = ROOT / "manifests" / "local"
+V1ALPHA1_CRD = ROOT / "manifests" / "v1alpha1" / "crd.yaml"
+FLOW_MANIFESTS = (ROOT / "manifests" / "base", ROOT / "manifests" / "v1alpha1")
+COMPONENTS_DIR = ROOT / "manifests" / "components"
+MUTEX_RESOURCES = ("mutexrules", "mutextargets", "mutexrunconfigs")
 
 
-def flow(wings: selection.Wings) -> tuple[Path, ...]:
+def list_flow_manifests(components: selection.Components) -> tuple[Path, ...]:
     """Return the manifests of the Triggers and sources for these components."""
-    beside = [wing for wing in (selection.CERTIFICATES, *selection.FOREIGN) if wing in wings]
-    return (*FLOW, *(COMPONENTS / wing / "eventing.yaml" for wing in beside))
+    names = [name for name in (selection.CERTIFICATES, *selection.CRD_PROJECTS) if name in components]
+    return (*FLOW_MANIFESTS, *(COMPONENTS_DIR / name / "eventing.yaml" for name in names))
 
 
-def install(cluster: LocalCluster, *, v1alpha1: bool = False, opted: selection.Wings = ()) -> None:
+def install_manifests(
+    cluster: LocalCluster, *, with_v1alpha1: bool = False, components: selection.Components = ()
+) -> None:
     """Apply the CRDs, namespaces and RBAC; return when the kinds are served.
 
-    For components in `opted` that are not installed by default, also apply their CRDs, if any, and the RBAC of their
-    sources.
+    For components in `components` that are not installed by default, also apply their CRDs, if any, and the RBAC of
+    their sources.
 
     Args:
-        v1alpha1: Whether to also apply the CRD of the oldest API version.
-        opted: The installed components.
+        with_v1alpha1: Whether to also apply the CRD of the oldest API version.
+        components: The installed components.
     """
-    cluster.kubectl("apply", "--server-side", "-k", INSTALLED)
-    if v1alpha1:
-        cluster.kubectl("apply", "--server-side", "-f", V1ALPHA1)
-    for wing in selection.FOREIGN:
-        if wing in opted:
-            cluster.kubectl("apply", "--server-side", "-k", COMPONENTS / wing / "local")
-    cluster.await_kinds()
+    cluster.kubectl("apply", "--server-side", "-k", INSTALL_DIR)
+    if with_v1alpha1:
+        cluster.kubectl("apply", "--server-side", "-f", V1ALPHA1_CRD)
+    for component in selection.CRD_PROJECTS:
+        if component in components:
+            cluster.kubectl("apply", "--server-side", "-k", COMPONENTS_DIR / component / "local")
+    cluster.await_crds()
     for group in ("medik8s", "kubevirt"):  # an Established kind is served a little later; kubectl retries
         cluster.kubectl("get", f"nodemaintenances.nodemaintenance.{group}.io")
-    for kind in MUTEX_KINDS if selection.MUTEX in opted else ():
+    for kind in MUTEX_RESOURCES if selection.MUTEX in components else ():
         cluster.kubectl("get", kind, "-A")
 
 
@@ -58,9 +60,9 @@ class Product(Startable):
     Args:
         cluster: A cluster with the manifests installed.
         directory: The directory for logs and databases.
-        called_at: The URL at which the delivery calls the functions; by default their own.
-        asking: The URL that replaces the API server's for the functions, for example a proxy's.
-        flow: The manifests of the Triggers and sources.
+        subscriber_url: The URL at which the delivery calls the functions; by default their own.
+        api_url: The URL that replaces the API server's for the functions, for example a proxy's.
+        flow_manifests: The manifests of the Triggers and sources.
     """
 
     def __init__(
@@ -68,43 +70,45 @@ class Product(Startable):
         cluster: LocalCluster,
         directory: Path,
         *,
-        called_at: str = "",
-        asking: str = "",
-        flow: Sequence[Path] = FLOW,
+        subscriber_url: str = "",
+        api_url: str = "",
+        flow_manifests: Sequence[Path] = FLOW_MANIFESTS,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        functions_port, delivery_port = free_port(), free_port()
+        functions_port, delivery_port = reserve_port(), reserve_port()
         self.functions_url = f"http://{LOOPBACK}:{functions_port}"
         self.broker_url = f"http://{LOOPBACK}:{delivery_port}"
         self.journal = directory / "journal.db"
         self.database = directory / "delivery.db"
         self.functions_log = directory / "functions.log"
         self.delivery_log = directory / "delivery.log"
-        self._called_at = called_at or self.functions_url
-        identity = cluster.kubeconfig_for(access.service_account("functions"))
-        if asking:
-            identity = access.through(asking, identity, cluster.url, directory / "functions.kubeconfig")
-        key = access.signing_key(cluster.directory)
-        wiring = Wiring(self.broker_url, str(self.journal), self.function_url("record"), key)
-        self.functions = function_server("functions", functions_port, self.functions_log, identity, wiring)
-        self.delivery = self._delivery(cluster, delivery_port, flow)
+        self._subscriber_url = subscriber_url or self.functions_url
+        identity = cluster.ensure_kubeconfig(access.make_username("functions"))
+        if api_url:
+            identity = access.write_proxied_kubeconfig(
+                api_url, identity, cluster.url, directory / "functions.kubeconfig"
+            )
+        key = access.ensure_event_signing_key(cluster.directory)
+        config = FunctionConfig(self.broker_url, str(self.journal), self.get_function_url("record"), key)
+        self.functions = build_function_server("functions", functions_port, self.functions_log, identity, config)
+        self.delivery = self._build_delivery(cluster, delivery_port, flow_manifests)
 
-    def _delivery(self, cluster: LocalCluster, port: int, flow: Sequence[Path]) -> Server:
-        manifests = [word for path in flow for word in ("--manifests", path)]
-        where = ("--functions", self._called_at, "--database", self.database, "--listen", f"{LOOPBACK}:{port}")
+    def _build_delivery(self, cluster: LocalCluster, port: int, flow_manifests: Sequence[Path]) -> Server:
+        manifests = [word for path in flow_manifests for word in ("--manifests", path)]
+        options = ("--functions", self._subscriber_url, "--database", self.database, "--listen", f"{LOOPBACK}:{port}")
         environment = {
-            **DIRECT,
-            "KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("sources"))),
-            "SIGNING_KEY": access.signing_key(cluster.directory),
-            "PODSOURCE_KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("podsource"))),
+            **NO_PROXY_LOCAL_ENV,
+            "KUBECONFIG": str(cluster.ensure_kubeconfig(access.make_username("sources"))),
+            "SIGNING_KEY": access.ensure_event_signing_key(cluster.directory),
+            "PODSOURCE_KUBECONFIG": str(cluster.ensure_kubeconfig(access.make_username("podsource"))),
             "CERTIFICATE_SOURCES_KUBECONFIG": str(
-                cluster.kubeconfig_for(access.service_account("certificate-sources"))
+                cluster.ensure_kubeconfig(access.make_username("certificate-sources"))
             ),
         }
-        command = [sys.executable, "-m", "eventing.local.broker", *manifests, *where]
+        command = [sys.executable, "-m", "eventing.local.broker", *manifests, *options]
         return Server("delivery", command, self.delivery_log, environment, ROOT)
 
-    def function_url(self, name: str) -> str:
+    def get_function_url(self, name: str) -> str:
         """Return the address of one function."""
         return f"{self.functions_url}/{name}"
 
@@ -117,8 +121,8 @@ class Product(Startable):
         """Start both processes concurrently; return when both are ready."""
         self.functions.start()
         self.delivery.start()
-        self._await(self.functions, self.functions_url)
-        self._await(self.delivery, self.broker_url)
+        self._await_ready(self.functions, self.functions_url)
+        self._await_ready(self.delivery, self.broker_url)
 
     def stop(self) -> None:
         """Stop both processes gracefully, the delivery first."""
@@ -128,12 +132,12 @@ class Product(Startable):
     def start_functions(self) -> None:
         """Start the functions' server; return when it is ready."""
         self.functions.start()
-        self._await(self.functions, self.functions_url)
+        self._await_ready(self.functions, self.functions_url)
 
     def start_delivery(self) -> None:
         """Start the delivery; return when it is ready."""
         self.delivery.start()
-        self._await(self.delivery, self.broker_url)
+        self._await_ready(self.delivery, self.broker_url)
 
     def kill(self) -> None:
         """Kill both processes at once; a graceful stop takes seconds."""
@@ -148,11 +152,11 @@ class Product(Startable):
         """Kill the delivery to simulate a crash."""
         self.delivery.kill()
 
-    def _await(self, server: Server, url: str) -> None:
-        await_ready(server.name, lambda: is_ready(url), [server], seconds=30)
+    def _await_ready(self, server: Server, url: str) -> None:
+        await_ready(server.name, lambda: is_ready(url), [server], timeout=30)
 
 
-def start(cluster: LocalCluster, directory: Path) -> Product:
+def start_product(cluster: LocalCluster, directory: Path) -> Product:
     """Start the functions and the delivery for a cluster; return when both are ready."""
     product = Product(cluster, directory)
     product.start()

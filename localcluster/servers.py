@@ -6,38 +6,38 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from localcluster import access
-from localcluster.nodes.identities import Caller, Etcd
+from localcluster.nodes.identities import EtcdCertificate, KubeletClientCertificate
 from localcluster.processes import Server
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 LOOPBACK = "127.0.0.1"
 # A proxy in the environment is for external hosts, not for this host.
-DIRECT = {"NO_PROXY": f"{LOOPBACK},localhost", "no_proxy": f"{LOOPBACK},localhost"}
+NO_PROXY_LOCAL_ENV = {"NO_PROXY": f"{LOOPBACK},localhost", "no_proxy": f"{LOOPBACK},localhost"}
 # The API server must not use a proxy at all: the names and addresses of Services, pods and nodes are local, too.
-UNPROXIED = {"NO_PROXY": "*", "no_proxy": "*"}
+NO_PROXY_ALL_ENV = {"NO_PROXY": "*", "no_proxy": "*"}
 SERVICE_CIDR = "10.0.0.0/24"
 POD_CIDR = "10.64.0.0/12"
 # Fake nodes are never lost, so they need no lease. A lease would also delay the next kwok after a killed one, which
 # would not manage the node until the lease expires.
-NO_LEASE = 0
-NODE_GRACE = "24h"
+FAKE_NODE_LEASE_SECONDS = 0
+NODE_MONITOR_GRACE = "24h"
 # Next to real nodes, which can be lost, the fake nodes have leases like theirs.
-LEASE, REAL_GRACE = 40, "40s"
+LEASE_SECONDS, REAL_NODE_MONITOR_GRACE = 40, "40s"
 # Tests create and delete objects in bursts; the default limits (20 to 50 requests per second) would slow the servers.
-CLIENT_RATE = ("--kube-api-qps=500", "--kube-api-burst=1000")
+CLIENT_RATE_FLAGS = ("--kube-api-qps=500", "--kube-api-burst=1000")
 
 
-class CommandLines:
+class ServerFactory:
     """Builds the server processes of one cluster.
 
     Args:
         programs: The directory of the built programs.
         directory: The cluster's directory.
         ports: The port of each server.
-        audit: Whether the API server writes an audit log.
-        extra: Additional flags of the API server.
-        real: Whether the cluster has real nodes.
+        audit_enabled: Whether the API server writes an audit log.
+        apiserver_flags: Additional flags of the API server.
+        has_real_nodes: Whether the cluster has real nodes.
     """
 
     def __init__(
@@ -45,30 +45,30 @@ class CommandLines:
         programs: Path,
         directory: Path,
         ports: Mapping[str, int],
-        audit: bool,
-        extra: Sequence[str] = (),
-        real: bool = False,
+        audit_enabled: bool,
+        apiserver_flags: Sequence[str] = (),
+        has_real_nodes: bool = False,
     ) -> None:
         self.programs = programs
         self.directory = directory
         self.ports = ports
-        self.audit = audit
-        self.extra = tuple(extra)
-        self.real = real
+        self.audit_enabled = audit_enabled
+        self.apiserver_flags = tuple(apiserver_flags)
+        self.has_real_nodes = has_real_nodes
         """Whether the cluster has real nodes besides those of kwok."""
-        self.certificate = directory / "pki" / "apiserver.crt"
-        self.certificate_key = directory / "pki" / "apiserver.key"
-        self.signing_key = directory / "pki" / "service-account.key"
-        self.tokens = directory / "pki" / "tokens.csv"
+        self.certificate_file = directory / "pki" / "apiserver.crt"
+        self.key_file = directory / "pki" / "apiserver.key"
+        self.service_account_key_file = directory / "pki" / "service-account.key"
+        self.tokens_file = directory / "pki" / "tokens.csv"
         self.audit_log = directory / "audit.log"
 
-    def _server(self, program: str, *arguments: str, env: Mapping[str, str] | None = None) -> Server:
+    def _build_server(self, program: str, *arguments: str, env: Mapping[str, str] | None = None) -> Server:
         return Server(program, [self.programs / program, *arguments], self.directory / f"{program}.log", env)
 
-    def etcd(self) -> Server:
+    def build_etcd(self) -> Server:
         """Return the etcd server: one member, without fsync, since the data is not needed after a crash."""
-        client, peer = (self._etcd_url(name) for name in ("etcd", "etcd-peer"))
-        return self._server(
+        client, peer = (self._build_etcd_url(name) for name in ("etcd", "etcd-peer"))
+        return self._build_server(
             "etcd",
             "--name=local",
             f"--data-dir={self.directory / 'etcd'}",
@@ -83,41 +83,45 @@ class CommandLines:
             "--heartbeat-interval=100",
             "--election-timeout=500",
             "--log-level=warn",
-            *(Etcd(self.certificate.parent).server_flags() if self.real else ()),
+            *(EtcdCertificate(self.certificate_file.parent).build_server_flags() if self.has_real_nodes else ()),
         )
 
-    def _etcd_url(self, port: str) -> str:
-        return f"{'https' if self.real else 'http'}://{LOOPBACK}:{self.ports[port]}"
+    def _build_etcd_url(self, port_name: str) -> str:
+        return f"{'https' if self.has_real_nodes else 'http'}://{LOOPBACK}:{self.ports[port_name]}"
 
-    def apiserver(self) -> Server:
+    def build_apiserver(self) -> Server:
         """Return the kube-apiserver: with RBAC, static tokens and, if enabled, an audit log."""
-        return self._server(
+        return self._build_server(
             "kube-apiserver",
-            f"--etcd-servers={self._etcd_url('etcd')}",
-            *(Etcd(self.certificate.parent).client_flags() if self.real else ()),
+            f"--etcd-servers={self._build_etcd_url('etcd')}",
+            *(EtcdCertificate(self.certificate_file.parent).build_client_flags() if self.has_real_nodes else ()),
             f"--bind-address={LOOPBACK}",
             f"--advertise-address={LOOPBACK}",
             "--endpoint-reconciler-type=none",  # the reconciler rejects a loopback address as an endpoint
             f"--secure-port={self.ports['kube-apiserver']}",
-            f"--tls-cert-file={self.certificate}",
-            f"--tls-private-key-file={self.certificate_key}",
-            f"--service-account-key-file={self.signing_key}",
-            f"--service-account-signing-key-file={self.signing_key}",
+            f"--tls-cert-file={self.certificate_file}",
+            f"--tls-private-key-file={self.key_file}",
+            f"--service-account-key-file={self.service_account_key_file}",
+            f"--service-account-signing-key-file={self.service_account_key_file}",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-cluster-ip-range={SERVICE_CIDR}",
-            f"--token-auth-file={self.tokens}",
-            *(Caller(self.certificate.parent).flags() if self.real else ("--authorization-mode=RBAC",)),
+            f"--token-auth-file={self.tokens_file}",
+            *(
+                KubeletClientCertificate(self.certificate_file.parent).build_apiserver_flags()
+                if self.has_real_nodes
+                else ("--authorization-mode=RBAC",)
+            ),
             # OpenShift enables it by default: setting a blocking owner reference requires permission to delete the
             # owner.
             "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
             "--allow-privileged=true",
             "--profiling=false",
-            *(self._audit_flags() if self.audit else ()),
-            *self.extra,
-            env=UNPROXIED,
+            *(self._build_audit_flags() if self.audit_enabled else ()),
+            *self.apiserver_flags,
+            env=NO_PROXY_ALL_ENV,
         )
 
-    def _audit_flags(self) -> tuple[str, ...]:
+    def _build_audit_flags(self) -> tuple[str, ...]:
         return (
             f"--audit-policy-file={HERE / 'audit-policy.yaml'}",
             f"--audit-log-path={self.audit_log}",
@@ -125,51 +129,51 @@ class CommandLines:
             "--audit-log-maxsize=2000",  # MB; one file for the whole life of a cluster
         )
 
-    def controller_manager(self) -> Server:
+    def build_controller_manager(self) -> Server:
         """Return the kube-controller-manager, with two of its controllers disabled.
 
         The taint eviction controller would evict pods itself. The TTL controller writes an annotation to each node for
         its kubelet, which fake nodes do not have.
         """
-        return self._server(
+        return self._build_server(
             "kube-controller-manager",
-            *self._client_of_apiserver("kube-controller-manager", access.CONTROLLER_MANAGER),
+            *self._build_client_flags("kube-controller-manager", access.CONTROLLER_MANAGER),
             "--use-service-account-credentials=true",
-            f"--service-account-private-key-file={self.signing_key}",
-            f"--root-ca-file={self.certificate}",
+            f"--service-account-private-key-file={self.service_account_key_file}",
+            f"--root-ca-file={self.certificate_file}",
             "--controllers=*,-taint-eviction-controller,-ttl-controller",
-            f"--node-monitor-grace-period={REAL_GRACE if self.real else NODE_GRACE}",
+            f"--node-monitor-grace-period={REAL_NODE_MONITOR_GRACE if self.has_real_nodes else NODE_MONITOR_GRACE}",
             f"--flex-volume-plugin-dir={self.directory / 'flexvolume'}",  # created at startup, by default in /usr
         )
 
-    def scheduler(self) -> Server:
+    def build_scheduler(self) -> Server:
         """Return the kube-scheduler."""
-        return self._server("kube-scheduler", *self._client_of_apiserver("kube-scheduler", access.SCHEDULER))
+        return self._build_server("kube-scheduler", *self._build_client_flags("kube-scheduler", access.SCHEDULER))
 
-    def _client_of_apiserver(self, program: str, user: str) -> tuple[str, ...]:
+    def _build_client_flags(self, program: str, user: str) -> tuple[str, ...]:
         return (
-            f"--kubeconfig={self.kubeconfig(user)}",
+            f"--kubeconfig={self.get_kubeconfig_path(user)}",
             "--leader-elect=false",
             f"--bind-address={LOOPBACK}",
             f"--secure-port={self.ports[program]}",
-            f"--tls-cert-file={self.certificate}",
-            f"--tls-private-key-file={self.certificate_key}",
+            f"--tls-cert-file={self.certificate_file}",
+            f"--tls-private-key-file={self.key_file}",
             "--profiling=false",
-            *CLIENT_RATE,
+            *CLIENT_RATE_FLAGS,
         )
 
-    def kwok(self) -> Server:
+    def build_kwok(self) -> Server:
         """Return kwok, the fake kubelet of all fake nodes; it listens on no port."""
         stages = sorted((HERE / "stages").glob("*.yaml"))
-        return self._server(
+        return self._build_server(
             "kwok",
-            f"--kubeconfig={self.kubeconfig(access.KWOK)}",
+            f"--kubeconfig={self.get_kubeconfig_path(access.KWOK)}",
             *(f"--config={file}" for file in (HERE / "kwok.yaml", *stages)),
             "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
-            f"--node-lease-duration-seconds={LEASE if self.real else NO_LEASE}",
+            f"--node-lease-duration-seconds={LEASE_SECONDS if self.has_real_nodes else FAKE_NODE_LEASE_SECONDS}",
             f"--cidr={POD_CIDR}",
         )
 
-    def kubeconfig(self, user: str) -> Path:
+    def get_kubeconfig_path(self, user: str) -> Path:
         """Return the path of a user's kubeconfig file."""
         return self.directory / "users" / f"{user.replace(':', '_')}.kubeconfig"

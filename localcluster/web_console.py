@@ -7,22 +7,22 @@ from pathlib import Path
 
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from localcluster.processes import Server, Startable, await_ready, free_port
+from localcluster.processes import Server, Startable, await_ready, reserve_port
 from localcluster.readiness import is_ready
-from localcluster.servers import DIRECT, LOOPBACK, ROOT
+from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV, ROOT
 
-SECONDS = 30
+TIMEOUT_SECONDS = 30
 
 
-class Console(Startable):
+class WebConsole(Startable):
     """`kubectl maintenance console` on its own port; by default every user of this host acts as the administrator.
 
     Args:
         cluster: A cluster with the product on it.
         directory: The directory for the log.
         options: Further options of the command.
-        functions: The base URL of the functions, each below its name; "" if their Triggers have the addresses.
-        broker: The broker's URL.
+        functions_url: The base URL of the functions, each below its name; "" if their Triggers have the addresses.
+        broker_url: The broker's URL.
         user: The Kubernetes user as which the console acts.
         address: The address to listen on.
     """
@@ -32,21 +32,27 @@ class Console(Startable):
         cluster: LocalCluster,
         directory: Path,
         *options: str | Path,
-        functions: str = "",
-        broker: str = "",
+        functions_url: str = "",
+        broker_url: str = "",
         user: str = access.ADMIN,
         address: str = LOOPBACK,
     ) -> None:
-        port = free_port()
+        port = reserve_port()
         self.url = f"http://{LOOPBACK}:{port}"
         words: list[str | Path] = [sys.executable, "-m", "console.cli", "console", "--listen", f"{address}:{port}"]
-        variables = {"KUBECONFIG": str(cluster.kubeconfig_for(user)), "FUNCTIONS": functions, "BROKER": broker}
-        self.server = Server("console", [*words, *options], directory / "console.log", {**DIRECT, **variables}, ROOT)
+        variables = {
+            "KUBECONFIG": str(cluster.ensure_kubeconfig(user)),
+            "FUNCTIONS": functions_url,
+            "BROKER": broker_url,
+        }
+        self.server = Server(
+            "console", [*words, *options], directory / "console.log", {**NO_PROXY_LOCAL_ENV, **variables}, ROOT
+        )
 
     def _bring_up(self) -> None:
         """Start the console; return when it has read the cluster's state."""
         self.server.start()
-        await_ready("the console", lambda: is_ready(self.url), [self.server], SECONDS)
+        await_ready("the console", lambda: is_ready(self.url), [self.server], TIMEOUT_SECONDS)
 
     def stop(self) -> None:
         """Kill the console; it holds no state."""

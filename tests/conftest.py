@@ -15,19 +15,19 @@ from xdist.remote import Producer
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
-from localcluster.readiness import CRDS
+from localcluster.readiness import CRDS_PATH
 from tests.concurrent_tests import pytest_pyfunc_call as pytest_pyfunc_call
 from tests.failure_report import pytest_configure as pytest_configure
 from tests.postgresql import PostgreSQL
-from tests.proofs import COLLECTED, collection, collects_all
+from tests.proofs import COLLECTION_KEY, build_collection, collects_all
 from tests.receiver import Receiver
-from tests.scheduling import GroupScheduling, Machine, group_of
+from tests.scheduling import GroupScheduling, MachineLock, find_group
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")  # real servers use the same cores, so a slow draw is not an error
 os.environ.pop("DATABASE_URL", None)  # a journal of the user's environment must not be used
 ROOT = Path(__file__).parents[1]
-LEFTOVER = "nodemaintenances.kubevirt.io"
+LEGACY_CRD_NAME = "nodemaintenances.kubevirt.io"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A shell starts background processes with SIGINT ignored. Child processes that tests interrupt would inherit that.
 
@@ -46,49 +46,49 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     collected before tests are deselected.
     """
     if collects_all(config):
-        config.stash[COLLECTED] = collection(items)
+        config.stash[COLLECTION_KEY] = build_collection(items)
     if hasattr(config, "workerinput"):
         files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
-        items.sort(key=lambda item: (group_of(item.nodeid), files[item.path], is_alone(item)))
+        items.sort(key=lambda item: (find_group(item.nodeid), files[item.path], requires_exclusive_machine(item)))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Hold the machine's shared lock during the whole test; waiting for it does not count towards a timeout."""
-    with nullcontext() if is_alone(item) else machine(item).shared():
+    with nullcontext() if requires_exclusive_machine(item) else get_machine_lock(item).hold_shared():
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     """Hold the shared lock during the setup of a test that runs alone."""
-    with machine(item).shared() if is_alone(item) else nullcontext():
+    with get_machine_lock(item).hold_shared() if requires_exclusive_machine(item) else nullcontext():
         yield
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Hold the machine's exclusive lock while a test marked `alone` runs."""
-    with machine(item).alone() if is_alone(item) else nullcontext():
+    with get_machine_lock(item).hold_exclusive() if requires_exclusive_machine(item) else nullcontext():
         yield
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
     """Hold the shared lock during the teardown of a test that runs alone."""
-    with machine(item).shared() if is_alone(item) else nullcontext():
+    with get_machine_lock(item).hold_shared() if requires_exclusive_machine(item) else nullcontext():
         yield
 
 
-def is_alone(item: pytest.Item) -> bool:
+def requires_exclusive_machine(item: pytest.Item) -> bool:
     """Return whether a test measures time."""
     return item.get_closest_marker("alone") is not None
 
 
-def machine(item: pytest.Item) -> Machine:
+def get_machine_lock(item: pytest.Item) -> MachineLock:
     """Return the lock that the workers share."""
     assert item.config.cache
-    return Machine(item.config.cache.mkdir("machine"))
+    return MachineLock(item.config.cache.mkdir("machine"))
 
 
 @pytest.fixture(scope="session")
@@ -99,31 +99,31 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture(scope="session")
-def installed(cluster: LocalCluster) -> LocalCluster:
+def installed_cluster(cluster: LocalCluster) -> LocalCluster:
     """Return that cluster with the CRDs and RBAC rules installed."""
-    localproduct.install(cluster)
+    localproduct.install_manifests(cluster)
     return cluster
 
 
 @pytest.fixture
-def leftover(installed: LocalCluster) -> Iterator[None]:
+def legacy_crd(installed_cluster: LocalCluster) -> Iterator[None]:
     """Install the CRD of the oldest API group without selectable fields, as an earlier operator left it."""
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     version = {"name": "v1alpha1", "served": True, "storage": True, "schema": schema}
     names = {"kind": "NodeMaintenance", "plural": "nodemaintenances", "singular": "nodemaintenance"}
     spec = {"group": "kubevirt.io", "scope": "Cluster", "names": names, "versions": [version]}
     body = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "spec": spec}
-    installed.door().create(CRDS, {**body, "metadata": {"name": LEFTOVER}})
-    installed.await_kinds(LEFTOVER)
-    installed.kubectl("get", LEFTOVER)
+    installed_cluster.get_client().create(CRDS_PATH, {**body, "metadata": {"name": LEGACY_CRD_NAME}})
+    installed_cluster.await_crds(LEGACY_CRD_NAME)
+    installed_cluster.kubectl("get", LEGACY_CRD_NAME)
     yield
-    installed.kubectl("delete", "crd", LEFTOVER, "--timeout=30s")
+    installed_cluster.kubectl("delete", "crd", LEGACY_CRD_NAME, "--timeout=30s")
 
 
 @pytest.fixture(scope="session")
-def product(installed: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
+def product(installed_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     """Yield the running functions and local delivery on that cluster."""
-    with Product(installed, Path(tmp_path_factory.mktemp("product"))) as running:
+    with Product(installed_cluster, Path(tmp_path_factory.mktemp("product"))) as running:
         yield running
         running.kill()
 
@@ -138,8 +138,8 @@ def postgresql() -> Iterator[PostgreSQL]:
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     """Yield an HTTP server that records requests, in the role of a subscriber, a function or a broker."""
-    with closing(Receiver()) as playing:
-        yield playing
+    with closing(Receiver()) as running:
+        yield running
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -148,4 +148,4 @@ def journal_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "journal.db")
     server: PostgreSQL = request.getfixturevalue("postgresql")
-    return server.database()
+    return server.create_database()

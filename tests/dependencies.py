@@ -9,52 +9,58 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from localcluster.errors import LocalClusterError
 from localcluster.knative import install
 from localcluster.kubevirt import crds as kubevirt
 from localcluster.nodes import product_image
 from localcluster.openshift import crds as openshift
 from localcluster.programs import build, toolchain
 from localcluster.programs.build import Toolset
-from localcluster.errors import LocalClusterError
 from tests.manifests import cert_manager, prometheus
-from tests.manifests.rendering import knative_crds
+from tests.manifests.rendering import fetch_knative_crds
 
-_NODES = (build.KUBERNETES, build.NODES, build.KNATIVE)
+_REAL_NODE_TOOLSETS = (build.KUBERNETES, build.NODES, build.KNATIVE)
 TOOLSETS: dict[str, tuple[Toolset, ...]] = {
     "test": (build.KUBERNETES,),
     "test-all": (build.KUBERNETES, build.KUBEVIRT),
     "e2e": (build.KUBERNETES, build.KNATIVE, build.RABBITMQ, build.SERVING),
-    "e2e-real": _NODES,
+    "e2e-real": _REAL_NODE_TOOLSETS,
     "e2e-installs": (
-        *_NODES,
+        *_REAL_NODE_TOOLSETS,
         *(build.RABBITMQ, build.RABBITMQ_CONTROLLER, build.RABBITMQ_WEBHOOK, build.RABBITMQ_OPERATORS),
     ),
 }
 """Make target → the programs that its tests start."""
-FILES: tuple[Callable[[], object], ...] = (
-    *(knative_crds, openshift.files, kubevirt.file, cert_manager.crds, prometheus.crds),
-    *(install.EVENTING.manifests, install.SERVING.manifests),
+DOWNLOADS: tuple[Callable[[], object], ...] = (
+    *(
+        fetch_knative_crds,
+        openshift.fetch_crd_files,
+        kubevirt.fetch_schemas_file,
+        cert_manager.fetch_crds,
+        prometheus.fetch_crds,
+    ),
+    *(install.EVENTING.load_manifests, install.SERVING.load_manifests),
 )
 """Downloads of other projects' CRDs and manifests; each does nothing if its files exist."""
-SHIPPED = ("e2e-real", "e2e-installs")
+IMAGE_TARGETS = ("e2e-real", "e2e-installs")
 """Targets whose tests run the product's image."""
 
 
-def prepare(target: str) -> None:
+def prepare_dependencies(target: str) -> None:
     """Build and download the files that the tests of a make target need. Raises `LocalClusterError`."""
     build.build_all(TOOLSETS[target])
-    with build.alone("Go"):
-        toolchain.go(build.cache())  # before the downloads, each of which would install it
-    with ThreadPoolExecutor(len(FILES)) as threads:
-        for done in [threads.submit(download) for download in FILES]:
+    with build.hold_build_lock("Go"):
+        toolchain.ensure_go(build.get_cache_dir())  # before the downloads, each of which would install it
+    with ThreadPoolExecutor(len(DOWNLOADS)) as threads:
+        for done in [threads.submit(download) for download in DOWNLOADS]:
             done.result()
-    if target in SHIPPED:
-        print("building the product's image, unless it is there: about a minute", flush=True)
-        product_image.archive()
+    if target in IMAGE_TARGETS:
+        print("building the product's image, unless it exists: about a minute", flush=True)
+        product_image.ensure_archive()
 
 
 if __name__ == "__main__":
     try:
-        prepare(sys.argv[1])
+        prepare_dependencies(sys.argv[1])
     except LocalClusterError as error:
         raise SystemExit(f"error: {error}") from None

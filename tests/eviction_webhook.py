@@ -11,66 +11,66 @@ from contextlib import closing, contextmanager
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
 from localcluster.processes import await_ready
-from tests.receiver import Answer, Received, Receiver
+from tests.receiver import ReceivedRequest, Receiver, Response
 
-WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-NOBODY = "none"
+WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+PROBE_POD = "none"
 """Name of a pod that does not exist; its reviewed eviction shows that the webhook is in force."""
 
 
 @contextmanager
-def webhook(
-    cluster: LocalCluster, namespace: str, handle: Callable[[Received], Answer], seconds: int
+def serve_webhook(
+    cluster: LocalCluster, namespace: str, handle: Callable[[ReceivedRequest], Response], timeout_seconds: int
 ) -> Iterator[Receiver]:
     """Serve `handle` as the webhook for evictions in a namespace while the block runs; yield its server.
 
-    The API server waits up to `seconds` for each response.
+    The API server waits up to `timeout_seconds` for each response.
     """
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     pki = cluster.directory / "pki"
     tls.load_cert_chain(pki / "apiserver.crt", pki / "apiserver.key")
-    with closing(Receiver(otherwise=handle, tls=tls)) as reviewer:
-        where = {"url": f"{reviewer.url}/", "caBundle": base64.b64encode(cluster.certificate.encode()).decode()}
+    with closing(Receiver(default_answer=handle, tls=tls)) as reviewer:
+        client_config = {"url": f"{reviewer.url}/", "caBundle": base64.b64encode(cluster.certificate.encode()).decode()}
         hook = {
             "name": "slow.example.com",
-            "clientConfig": where,
+            "clientConfig": client_config,
             "rules": [
                 {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/eviction"]}
             ],
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-            "timeoutSeconds": seconds,
+            "timeoutSeconds": timeout_seconds,
             "sideEffects": "None",
             "admissionReviewVersions": ["v1"],
         }
-        cluster.door().create(WEBHOOKS, {"metadata": {"name": namespace}, "webhooks": [hook]})
+        cluster.get_client().create(WEBHOOKS_PATH, {"metadata": {"name": namespace}, "webhooks": [hook]})
         try:
             _await_in_force(cluster, namespace, reviewer)
             yield reviewer
         finally:
-            cluster.door().run(cluster.door().api.request("DELETE", f"{WEBHOOKS}/{namespace}"))
+            cluster.get_client().run(cluster.get_client().api.request("DELETE", f"{WEBHOOKS_PATH}/{namespace}"))
 
 
 def _await_in_force(cluster: LocalCluster, namespace: str, reviewer: Receiver) -> None:
     """Request the eviction of a pod that does not exist, until the webhook receives such a request."""
-    words = ("create", "--raw", f"/api/v1/namespaces/{namespace}/pods/{NOBODY}/eviction", "-f", "-")
-    metadata = {"name": NOBODY, "namespace": namespace}
+    arguments = ("create", "--raw", f"/api/v1/namespaces/{namespace}/pods/{PROBE_POD}/eviction", "-f", "-")
+    metadata = {"name": PROBE_POD, "namespace": namespace}
     body = json.dumps({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata})
 
-    def reviewed() -> bool:
-        cluster.kubectl(*words, input=body, check=False)
+    def is_reviewed() -> bool:
+        cluster.kubectl(*arguments, input=body, check=False)
         return bool(reviewer.requests)
 
-    await_ready("the webhook", reviewed, cluster.servers)
+    await_ready("the webhook", is_reviewed, cluster.servers)
 
 
-def is_of_nobody(request: Received) -> bool:
+def is_probe(request: ReceivedRequest) -> bool:
     """Return whether the request is only the check that the webhook is in force."""
-    return f'"{NOBODY}"'.encode() in request.body
+    return f'"{PROBE_POD}"'.encode() in request.body
 
 
-def admission(request: Received, refusal: str = "") -> Answer:
-    """Build an AdmissionReview response that allows the request, or denies it with the message `refusal`."""
-    response: Object = {"uid": json.loads(request.body)["request"]["uid"], "allowed": not refusal}
-    response |= {"status": {"message": refusal}} if refusal else {}
+def build_review_response(request: ReceivedRequest, denial: str = "") -> Response:
+    """Build an AdmissionReview response that allows the request, or denies it with the message `denial`."""
+    response: Object = {"uid": json.loads(request.body)["request"]["uid"], "allowed": not denial}
+    response |= {"status": {"message": denial}} if denial else {}
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
-    return Answer(200, {"content-type": "application/json"}, json.dumps(review).encode())
+    return Response(200, {"content-type": "application/json"}, json.dumps(review).encode())

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-VARIABLE = "FAILURE_REPORT"
+REPORT_VARIABLE = "FAILURE_REPORT"
 """The environment variable that contains the file's path."""
-COMPLETE = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+COMPLETE_RUN_STATUSES = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 """Exit statuses of a run in which each selected test ran. A run whose workers all crashed has such a status, too."""
 
 
@@ -32,7 +32,7 @@ class FailureReport:
         The last report is that of the teardown, or xdist's report that the worker crashed.
         """
         if report.failed:
-            self._reasons.setdefault(report.nodeid, _reason(report))
+            self._reasons.setdefault(report.nodeid, _format_reason(report))
         if report.when not in ("setup", "call"):
             self._finished.add(report.nodeid)
 
@@ -40,11 +40,11 @@ class FailureReport:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None, None, None]:
         """Write the file, as test id → reason, after a complete run."""
         yield
-        if exitstatus in COMPLETE and len(self._finished) >= session.testscollected:
+        if exitstatus in COMPLETE_RUN_STATUSES and len(self._finished) >= session.testscollected:
             self._file.write_text(json.dumps(self._reasons))
 
 
-def _reason(report: pytest.TestReport) -> str:
+def _format_reason(report: pytest.TestReport) -> str:
     """Return the first line of the error message."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash else str(report.longrepr)
@@ -53,6 +53,6 @@ def _reason(report: pytest.TestReport) -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the plugin if the environment names a file."""
-    file = os.environ.get(VARIABLE)
+    file = os.environ.get(REPORT_VARIABLE)
     if file and not hasattr(config, "workerinput"):
         config.pluginmanager.register(FailureReport(Path(file)))

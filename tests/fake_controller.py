@@ -13,34 +13,34 @@ from typing import ClassVar, TypeVar
 
 from kube.client.api_errors import ApiError, Conflict, NotFound
 from kube.client.list_watch import follow
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.paths import Object
-from tests.waiting import until_set
+from tests.waiting import run_until_set
 
-REST = 10.0
+MAX_IDLE_SECONDS = 10.0
 """Maximum seconds between two reconciliations if nothing changes; some controllers write a heartbeat every minute."""
-AGAIN = 1.0
+RETRY_SECONDS = 1.0
 """Seconds until a rejected step is retried."""
-P = TypeVar("P", bound="Player")
+P = TypeVar("P", bound="FakeController")
 
 
-class Player:
+class FakeController:
     """A controller that reconciles in a thread while its `with` block runs.
 
     A subclass sets `watched` to the collections that it watches, as path → label selector.
 
     Attributes:
-        trouble: Messages of the requests that the API server rejected.
+        errors: Messages of the requests that the API server rejected.
     """
 
     watched: ClassVar[Mapping[str, str]]
 
-    def __init__(self, admin: Cluster, seconds: float = 0.1) -> None:
-        self._admin = admin
-        self._seconds, self._rest = seconds, 0.0
+    def __init__(self, client: SyncClient, min_interval_seconds: float = 0.1) -> None:
+        self._admin = client
+        self._seconds, self._idle_seconds = min_interval_seconds, 0.0
         self._stopping, self._changed = threading.Event(), threading.Event()
-        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._work, self._watch)]
-        self.trouble: list[str] = []
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._run, self._watch_collections)]
+        self.errors: list[str] = []
 
     def __enter__(self: P) -> P:
         for thread in self._threads:
@@ -53,42 +53,46 @@ class Player:
         for thread in self._threads:
             thread.join(timeout=30)
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Advance every object by one step."""
         raise NotImplementedError
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while not self._stopping.is_set():
             self._changed.clear()
-            self._rest = REST
-            self._tried(self.look)
+            self._idle_seconds = MAX_IDLE_SECONDS
+            self._try_step(self.reconcile)
             if not self._stopping.wait(self._seconds):
-                self._changed.wait(self._rest)
+                self._changed.wait(self._idle_seconds)
 
-    def _tried(self, step: Callable[[], None]) -> None:
+    def _try_step(self, step: Callable[[], None]) -> None:
         """Run one step; after a conflict or a deletion by another client, the next reconciliation retries it."""
         try:
             step()
         except (Conflict, NotFound):
-            self._rest = AGAIN
+            self._idle_seconds = RETRY_SECONDS
         except ApiError as error:
-            self._rest = AGAIN
-            self.trouble.append(error.message)
+            self._idle_seconds = RETRY_SECONDS
+            self.errors.append(error.message)
 
-    def _watch(self) -> None:
-        self._admin.run(until_set(self._stopping, *(self._follow(*each) for each in self.watched.items())))
+    def _watch_collections(self) -> None:
+        self._admin.run(
+            run_until_set(self._stopping, *(self._watch_collection(*each) for each in self.watched.items()))
+        )
 
-    async def _follow(self, path: str, labels: str) -> None:
+    async def _watch_collection(self, path: str, labels: str) -> None:
         """Set `_changed` at each change of the collection; retry while the collection is not served."""
         while True:
             try:
-                async with aclosing(follow(self._admin.api, path, labels=labels, keep=_version)) as changes:
+                async with aclosing(
+                    follow(self._admin.api, path, label_selector=labels, transform=_keep_version)
+                ) as changes:
                     async for _ in changes:
                         self._changed.set()
             except ApiError:
-                await asyncio.sleep(AGAIN)
+                await asyncio.sleep(RETRY_SECONDS)
 
 
-def _version(item: Object) -> Object:
+def _keep_version(item: Object) -> Object:
     """Return the fields that identify a version of an object."""
     return {"metadata": {name: item["metadata"][name] for name in ("uid", "resourceVersion")}}

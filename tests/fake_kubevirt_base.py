@@ -6,94 +6,99 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any, ClassVar
 
-from kube.budgets import CREATED_BY, TARGET
-from kube.nodes import NODES, node_path
-from kube.paths import PODS, Object
-from kube.times import timestamp
-from kube.virtualization.vmis import API_VERSION, INSTANCES, MIGRATIONS
-from tests.fake_controller import Player
+from kube.budgets import CREATED_BY_LABEL, MIGRATION_UID_LABEL
+from kube.nodes import NODES_PATH, build_node_path
+from kube.paths import PODS_PATH, Object
+from kube.times import format_time
+from kube.virtualization.vmis import API_VERSION, MIGRATIONS_PATH, VMIS_PATH
+from tests.fake_controller import FakeController
 
-BOOTED = "fake-virt/booted"
+BOOT_ANNOTATION = "fake-virt/booted"
 """On a VMI: when its guest booted, and in which virt-launcher pod. Unchanged as long as the guest runs."""
-UNABLE = "fake-virt/not-migratable"
+NOT_MIGRATABLE_ANNOTATION = "fake-virt/not-migratable"
 """On a VMI: why it cannot be migrated."""
-FAILING = "fake-virt/failing"
+FAILING_ANNOTATION = "fake-virt/failing"
 """On a node: migrations to it fail."""
-HOLDING = "fake-virt/holding"
+HOLDING_ANNOTATION = "fake-virt/holding"
 """On a node: migrations to it do not finish."""
-MIGRATION = TARGET
+MIGRATION_LABEL = MIGRATION_UID_LABEL
 """KubeVirt's label of a migration's virt-launcher pod: the uid of the migration."""
 Item = Mapping[str, Any]
 """A read-only object."""
 
 
-class Actor(Player):
+class FakeKubeVirtController(FakeController):
     """A fake controller of VMIs, migrations and virt-launcher pods."""
 
-    watched: ClassVar[Mapping[str, str]] = {INSTANCES: "", MIGRATIONS: "", PODS: CREATED_BY, NODES: ""}
+    watched: ClassVar[Mapping[str, str]] = {
+        VMIS_PATH: "",
+        MIGRATIONS_PATH: "",
+        PODS_PATH: CREATED_BY_LABEL,
+        NODES_PATH: "",
+    }
 
-    def _listed(self, path: str) -> list[Object]:
+    def _list_items(self, path: str) -> list[Object]:
         items: list[Object] = self._admin.list(path)["items"]
         return items
 
-    def _launchers(self) -> dict[str, list[Object]]:
+    def _list_launchers(self) -> dict[str, list[Object]]:
         """Return the virt-launcher pods by the uid of their VMI."""
-        found: dict[str, list[Object]] = {}
-        for pod in self._admin.list(PODS, labels=CREATED_BY)["items"]:
-            found.setdefault(pod["metadata"]["labels"][CREATED_BY], []).append(pod)
-        return found
+        launchers: dict[str, list[Object]] = {}
+        for pod in self._admin.list(PODS_PATH, label_selector=CREATED_BY_LABEL)["items"]:
+            launchers.setdefault(pod["metadata"]["labels"][CREATED_BY_LABEL], []).append(pod)
+        return launchers
 
-    def _is_marked(self, node: str, mark: str) -> bool:
+    def _has_annotation(self, node: str, annotation: str) -> bool:
         """Return whether a node has this annotation."""
-        return mark in (self._admin.get(node_path(node))["metadata"].get("annotations") or {})
+        return annotation in (self._admin.get(build_node_path(node))["metadata"].get("annotations") or {})
 
-    def _write(self, instance: Object, status: Object, **metadata: Mapping[str, str]) -> None:
+    def _patch_instance(self, instance: Object, status: Object, **metadata: Mapping[str, str]) -> None:
         """Patch a VMI, provided that it is unchanged since it was read; its status is not a subresource."""
-        seen = {"resourceVersion": instance["metadata"]["resourceVersion"], **metadata}
-        path = path_of(instance, "virtualmachineinstances")
-        instance.update(self._admin.patch(path, {"metadata": seen, "status": status}))
+        metadata_patch = {"resourceVersion": instance["metadata"]["resourceVersion"], **metadata}
+        path = get_object_path(instance, "virtualmachineinstances")
+        instance.update(self._admin.patch(path, {"metadata": metadata_patch, "status": status}))
 
 
-def moment() -> str:
+def format_now() -> str:
     """Return the current time as a Kubernetes timestamp."""
-    return timestamp(datetime.now(timezone.utc))
+    return format_time(datetime.now(timezone.utc))
 
 
-def phase(instance: Item) -> str:
+def get_phase(instance: Item) -> str:
     """Return the phase of a VMI, "" if it has none yet."""
     return str((instance.get("status") or {}).get("phase") or "")
 
 
-def running(instance: Item, home: Item) -> Object:
+def build_running_status(instance: Item, launcher: Item) -> Object:
     """Build the status of a VMI whose virt-launcher pod is ready (DRN-16a)."""
     return {
         "phase": "Running",
-        "nodeName": home["spec"]["nodeName"],
-        "interfaces": interfaces(home),
+        "nodeName": launcher["spec"]["nodeName"],
+        "interfaces": build_interfaces(launcher),
         "migrationMethod": "BlockMigration",
-        "conditions": conditions(instance),
+        "conditions": build_conditions(instance),
     }
 
 
-def interfaces(launcher: Item) -> list[Object]:
+def build_interfaces(launcher: Item) -> list[Object]:
     """Return the network interfaces of a guest, with the address of its virt-launcher pod."""
     return [{"name": "default", "mac": "02:00:00:00:00:01", "ipAddress": launcher["status"].get("podIP", "")}]
 
 
-def conditions(instance: Item, *, ready: bool = True) -> list[Object]:
+def build_conditions(instance: Item, *, ready: bool = True) -> list[Object]:
     """Build the conditions of a VMI."""
-    why = (instance["metadata"].get("annotations") or {}).get(UNABLE)
-    able: Object = {"type": "LiveMigratable", "status": "False" if why else "True"}
-    able |= {"reason": "DisksNotLiveMigratable", "message": why} if why else {}
-    return [{"type": "Ready", "status": str(ready)}, able]
+    reason = (instance["metadata"].get("annotations") or {}).get(NOT_MIGRATABLE_ANNOTATION)
+    migratable: Object = {"type": "LiveMigratable", "status": "False" if reason else "True"}
+    migratable |= {"reason": "DisksNotLiveMigratable", "message": reason} if reason else {}
+    return [{"type": "Ready", "status": str(ready)}, migratable]
 
 
-def pods_of(instance: Item) -> str:
+def get_pods_path(instance: Item) -> str:
     """Return the API path of the pods in the object's namespace."""
     return f"/api/v1/namespaces/{instance['metadata']['namespace']}/pods"
 
 
-def path_of(item: Item, plural: str) -> str:
+def get_object_path(item: Item, plural: str) -> str:
     """Return the API path of a VirtualMachine, a VMI or a migration."""
     metadata = item["metadata"]
     return f"/apis/{API_VERSION}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"

@@ -12,205 +12,229 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from kube.budgets import CREATED_BY
+from kube.budgets import CREATED_BY_LABEL
 from kube.paths import Object
 from kube.pods import is_ready, is_terminating
-from kube.virtualization.vmis import API_VERSION, INSTANCES, MIGRATIONS, is_finished, key, vmi_of
+from kube.virtualization.vmis import API_VERSION, MIGRATIONS_PATH, VMIS_PATH, get_key, get_vmi_key, is_finished
 from tests.fake_kubevirt_base import (
-    BOOTED,
-    FAILING,
-    HOLDING,
-    MIGRATION,
-    Actor,
+    BOOT_ANNOTATION,
+    FAILING_ANNOTATION,
+    HOLDING_ANNOTATION,
+    MIGRATION_LABEL,
+    FakeKubeVirtController,
     Item,
-    conditions,
-    interfaces,
-    moment,
-    path_of,
-    phase,
-    pods_of,
-    running,
+    build_conditions,
+    build_interfaces,
+    build_running_status,
+    format_now,
+    get_object_path,
+    get_phase,
+    get_pods_path,
 )
 
-MACHINES = f"/apis/{API_VERSION}/virtualmachines"
-LAUNCHER = {"kubevirt.io": "virt-launcher"}
-FIRST_NODE = "fake-virt/first-node"
+VIRTUAL_MACHINES_PATH = f"/apis/{API_VERSION}/virtualmachines"
+LAUNCHER_LABELS = {"kubevirt.io": "virt-launcher"}
+FIRST_NODE_ANNOTATION = "fake-virt/first-node"
 """On a VirtualMachine or VMI: the node of its first virt-launcher pod. Without it, the scheduler chooses."""
-RESTARTED = ("Always", "Running", "RerunOnFailure")
+RESTARTING_STRATEGIES = ("Always", "Running", "RerunOnFailure")
 """Run strategies for which a failed VMI is created again. `Running` is a document's spelling (C15)."""
 
-SHOWN = {"Running": "Running", "Stopped": "Stopped", "Failed": "Stopped"}
+PRINTABLE_STATUS = {"Running": "Running", "Stopped": "Stopped", "Failed": "Stopped"}
 """Phase of the VMI → `printableStatus` of the VirtualMachine; any other phase is `Starting`."""
 
 
-class FakeVirt(Actor):
+class FakeVirt(FakeKubeVirtController):
     """A thread that simulates KubeVirt while its `with` block runs."""
 
-    watched: ClassVar[Mapping[str, str]] = {**Actor.watched, MACHINES: ""}
+    watched: ClassVar[Mapping[str, str]] = {**FakeKubeVirtController.watched, VIRTUAL_MACHINES_PATH: ""}
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Advance every VirtualMachine, VMI and migration by one step."""
-        machines, instances, migrations = (self._listed(path) for path in (MACHINES, INSTANCES, MIGRATIONS))
-        launchers = self._launchers()
-        known = {key(each): each for each in instances}
-        for machine in machines:
-            self._tried(partial(self._run, machine, known.get(key(machine))))
-            self._tried(partial(self._report, machine, known.get(key(machine))))
+        vms, instances, migrations = (
+            self._list_items(path) for path in (VIRTUAL_MACHINES_PATH, VMIS_PATH, MIGRATIONS_PATH)
+        )
+        launchers = self._list_launchers()
+        vmis_by_key = {get_key(each): each for each in instances}
+        for vm in vms:
+            self._try_step(partial(self._ensure_instance, vm, vmis_by_key.get(get_key(vm))))
+            self._try_step(partial(self._write_vm_status, vm, vmis_by_key.get(get_key(vm))))
         for instance in instances:
-            self._tried(partial(self._launch, instance, launchers.get(instance["metadata"]["uid"], [])))
-        for pod in self._stranded(migrations, known, launchers):
-            self._tried(partial(self._take_away, pod))
+            self._try_step(partial(self._advance_instance, instance, launchers.get(instance["metadata"]["uid"], [])))
+        for pod in self._find_stranded_launchers(migrations, vmis_by_key, launchers):
+            self._try_step(partial(self._delete_pod, pod))
         for migration in migrations:
-            moved = known.get(vmi_of(migration))
-            if not is_finished(migration) and moved is None:
-                self._tried(partial(self._say, migration, {"phase": "Failed"}))
-            elif not is_finished(migration) and moved is not None:
-                self._tried(partial(self._migrate, migration, moved, launchers.get(moved["metadata"]["uid"], [])))
+            vmi = vmis_by_key.get(get_vmi_key(migration))
+            if not is_finished(migration) and vmi is None:
+                self._try_step(partial(self._write_migration_status, migration, {"phase": "Failed"}))
+            elif not is_finished(migration) and vmi is not None:
+                self._try_step(
+                    partial(self._advance_migration, migration, vmi, launchers.get(vmi["metadata"]["uid"], []))
+                )
 
-    def _stranded(
-        self, migrations: list[Object], known: Mapping[Any, Object], launchers: Mapping[str, list[Object]]
+    def _find_stranded_launchers(
+        self, migrations: list[Object], vmis_by_key: Mapping[Any, Object], launchers: Mapping[str, list[Object]]
     ) -> list[Object]:
         """Return the virt-launcher pods of deleted migrations, except those on the VMI's node."""
-        there = ("", *(migration["metadata"]["uid"] for migration in migrations))
-        homes = {
-            instance["metadata"]["uid"]: (instance.get("status") or {}).get("nodeName") for instance in known.values()
+        known_uids = ("", *(migration["metadata"]["uid"] for migration in migrations))
+        nodes_by_uid = {
+            instance["metadata"]["uid"]: (instance.get("status") or {}).get("nodeName")
+            for instance in vmis_by_key.values()
         }
         return [
             pod
-            for uid, home in homes.items()
+            for uid, node in nodes_by_uid.items()
             for pod in launchers.get(uid, [])
-            if pod["metadata"]["labels"].get(MIGRATION, "") not in there and pod["spec"].get("nodeName") != home
+            if pod["metadata"]["labels"].get(MIGRATION_LABEL, "") not in known_uids
+            and pod["spec"].get("nodeName") != node
         ]
 
-    def _take_away(self, pod: Object) -> None:
+    def _delete_pod(self, pod: Object) -> None:
         metadata = pod["metadata"]
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
         self._admin.delete(path, uid=metadata["uid"])
 
-    def _run(self, machine: Object, instance: Object | None) -> None:
+    def _ensure_instance(self, vm: Object, instance: Object | None) -> None:
         """Create the VMI of a VirtualMachine if its run strategy requires one; delete a failed VMI first."""
-        strategy, metadata = strategy_of(machine), machine["metadata"]
-        if instance is not None and phase(instance) == "Failed" and strategy in RESTARTED:
-            self._admin.delete(path_of(instance, "virtualmachineinstances"), uid=instance["metadata"]["uid"])
-        if instance is not None or strategy not in (*RESTARTED, "Manual"):
+        strategy, metadata = get_run_strategy(vm), vm["metadata"]
+        if instance is not None and get_phase(instance) == "Failed" and strategy in RESTARTING_STRATEGIES:
+            self._admin.delete(get_object_path(instance, "virtualmachineinstances"), uid=instance["metadata"]["uid"])
+        if instance is not None or strategy not in (*RESTARTING_STRATEGIES, "Manual"):
             return
-        if strategy == "Manual" and (machine.get("status") or {}).get("created"):
+        if strategy == "Manual" and (vm.get("status") or {}).get("created"):
             return
-        where = f"/apis/{API_VERSION}/namespaces/{metadata['namespace']}/virtualmachineinstances"
-        self._admin.create(where, instance_of(machine))
-        self._admin.patch(f"{path_of(machine, 'virtualmachines')}/status", {"status": {"created": True}})
+        collection = f"/apis/{API_VERSION}/namespaces/{metadata['namespace']}/virtualmachineinstances"
+        self._admin.create(collection, build_instance(vm))
+        self._admin.patch(f"{get_object_path(vm, 'virtualmachines')}/status", {"status": {"created": True}})
 
-    def _report(self, machine: Object, instance: Object | None) -> None:
+    def _write_vm_status(self, vm: Object, instance: Object | None) -> None:
         """Write the VirtualMachine's status, which `kubectl get vm` prints."""
-        said = machine.get("status") or {}
-        at = phase(instance) if instance is not None else "Stopped"
-        ready = {"type": "Ready", "status": "True" if at == "Running" else "False"}
-        shown = {"ready": at == "Running", "printableStatus": SHOWN.get(at, "Starting"), "conditions": [ready]}
-        if {name: said.get(name) for name in shown} != shown:
-            self._admin.patch(f"{path_of(machine, 'virtualmachines')}/status", {"status": shown})
+        status = vm.get("status") or {}
+        phase = get_phase(instance) if instance is not None else "Stopped"
+        ready = {"type": "Ready", "status": "True" if phase == "Running" else "False"}
+        vm_status = {
+            "ready": phase == "Running",
+            "printableStatus": PRINTABLE_STATUS.get(phase, "Starting"),
+            "conditions": [ready],
+        }
+        if {name: status.get(name) for name in vm_status} != vm_status:
+            self._admin.patch(f"{get_object_path(vm, 'virtualmachines')}/status", {"status": vm_status})
 
-    def _launch(self, instance: Object, launchers: list[Object]) -> None:
+    def _advance_instance(self, instance: Object, launchers: list[Object]) -> None:
         """Advance a VMI from creation to Running, and to Failed when its virt-launcher pod is gone."""
-        at, metadata = phase(instance), instance["metadata"]
-        if metadata.get("deletionTimestamp") or at == "Failed":
+        phase, metadata = get_phase(instance), instance["metadata"]
+        if metadata.get("deletionTimestamp") or phase == "Failed":
             return
-        home = next((pod for pod in launchers if MIGRATION not in pod["metadata"]["labels"]), None)
-        if at == "Running":
-            self._watch_over(instance, launchers)
-        elif home is None:
+        launcher = next((pod for pod in launchers if MIGRATION_LABEL not in pod["metadata"]["labels"]), None)
+        if phase == "Running":
+            self._check_running_instance(instance, launchers)
+        elif launcher is None:
             name = f"virt-launcher-{metadata['name']}-{metadata['uid'][:5]}"
-            first = (metadata.get("annotations") or {}).get(FIRST_NODE)
-            self._admin.create(pods_of(instance), launcher(name, instance, {"nodeName": first} if first else {}, {}))
-            self._write(instance, {"phase": "Scheduling"})
-        elif is_ready(home):
-            boot = {BOOTED: f"{moment()} in {home['metadata']['uid']}"}
-            self._write(instance, running(instance, home), annotations=boot)
+            first_node = (metadata.get("annotations") or {}).get(FIRST_NODE_ANNOTATION)
+            self._admin.create(
+                get_pods_path(instance),
+                build_launcher_pod(name, instance, {"nodeName": first_node} if first_node else {}, {}),
+            )
+            self._patch_instance(instance, {"phase": "Scheduling"})
+        elif is_ready(launcher):
+            boot = {BOOT_ANNOTATION: f"{format_now()} in {launcher['metadata']['uid']}"}
+            self._patch_instance(instance, build_running_status(instance, launcher), annotations=boot)
 
-    def _watch_over(self, instance: Object, launchers: list[Object]) -> None:
+    def _check_running_instance(self, instance: Object, launchers: list[Object]) -> None:
         """End a VMI without a virt-launcher pod on its node; update the conditions of a running one."""
         node = instance["status"]["nodeName"]
         if not any(pod["spec"].get("nodeName") == node and not is_terminating(pod) for pod in launchers):
             if instance["metadata"].get("ownerReferences"):
-                off = {"interfaces": None, "conditions": conditions(instance, ready=False)}
-                self._write(instance, {"phase": "Failed", **off})
+                changes = {"interfaces": None, "conditions": build_conditions(instance, ready=False)}
+                self._patch_instance(instance, {"phase": "Failed", **changes})
             else:
-                self._admin.delete(path_of(instance, "virtualmachineinstances"), uid=instance["metadata"]["uid"])
-        elif instance["status"].get("conditions") != conditions(instance):
-            self._write(instance, {"conditions": conditions(instance)})
+                self._admin.delete(
+                    get_object_path(instance, "virtualmachineinstances"), uid=instance["metadata"]["uid"]
+                )
+        elif instance["status"].get("conditions") != build_conditions(instance):
+            self._patch_instance(instance, {"conditions": build_conditions(instance)})
 
-    def _migrate(self, migration: Object, instance: Object, launchers: list[Object]) -> None:
+    def _advance_migration(self, migration: Object, instance: Object, launchers: list[Object]) -> None:
         """Advance a migration by one step: create the target pod, report Running, then finish."""
         uid, source = migration["metadata"]["uid"], (instance.get("status") or {}).get("nodeName")
-        target = next((pod for pod in launchers if pod["metadata"]["labels"].get(MIGRATION) == uid), None)
-        at = (migration.get("status") or {}).get("phase")
+        target = next((pod for pod in launchers if pod["metadata"]["labels"].get(MIGRATION_LABEL) == uid), None)
+        phase = (migration.get("status") or {}).get("phase")
         if target is None:
             name = f"virt-launcher-{instance['metadata']['name']}-{uid[:5]}"
-            body = launcher(name, instance, {"affinity": away_from(str(source))}, {MIGRATION: uid})
-            self._admin.create(pods_of(instance), body)
-            self._say(migration, {"phase": "Scheduling"})
-        elif is_ready(target) and at != "Running":
-            state = {"sourceNode": source, "targetNode": target["spec"]["nodeName"], "startTimestamp": moment()}
-            self._write(instance, {"migrationState": {"migrationUid": uid, **state}})
-            self._say(migration, {"phase": "Running", "migrationState": state})
-        elif is_ready(target) and not self._is_marked(target["spec"]["nodeName"], HOLDING):
-            self._end(migration, instance, target, [pod for pod in launchers if pod is not target])
+            body = build_launcher_pod(
+                name, instance, {"affinity": build_anti_affinity(str(source))}, {MIGRATION_LABEL: uid}
+            )
+            self._admin.create(get_pods_path(instance), body)
+            self._write_migration_status(migration, {"phase": "Scheduling"})
+        elif is_ready(target) and phase != "Running":
+            state = {"sourceNode": source, "targetNode": target["spec"]["nodeName"], "startTimestamp": format_now()}
+            self._patch_instance(instance, {"migrationState": {"migrationUid": uid, **state}})
+            self._write_migration_status(migration, {"phase": "Running", "migrationState": state})
+        elif is_ready(target) and not self._has_annotation(target["spec"]["nodeName"], HOLDING_ANNOTATION):
+            self._finish_migration(migration, instance, target, [pod for pod in launchers if pod is not target])
 
-    def _end(self, migration: Object, instance: Object, target: Object, others: list[Object]) -> None:
+    def _finish_migration(self, migration: Object, instance: Object, target: Object, others: list[Object]) -> None:
         """Finish a migration: move the VMI and delete the source pod, or fail if the target node is marked failing."""
         node = target["spec"]["nodeName"]
-        failed = self._is_marked(node, FAILING)
-        state = {**migration["status"]["migrationState"], "endTimestamp": moment(), "completed": True}
+        failed = self._has_annotation(node, FAILING_ANNOTATION)
+        state = {**migration["status"]["migrationState"], "endTimestamp": format_now(), "completed": True}
         state |= {"failed": True} if failed else {}
-        told = {} if failed else {"nodeName": node, "interfaces": interfaces(target)}
-        self._write(instance, {"migrationState": {**instance["status"]["migrationState"], **state}, **told})
-        self._say(migration, {"phase": "Failed" if failed else "Succeeded", "migrationState": state})
+        location = {} if failed else {"nodeName": node, "interfaces": build_interfaces(target)}
+        self._patch_instance(
+            instance, {"migrationState": {**instance["status"]["migrationState"], **state}, **location}
+        )
+        self._write_migration_status(migration, {"phase": "Failed" if failed else "Succeeded", "migrationState": state})
         for pod in [target] if failed else others:
-            self._admin.delete(f"{pods_of(instance)}/{pod['metadata']['name']}", uid=pod["metadata"]["uid"])
+            self._admin.delete(f"{get_pods_path(instance)}/{pod['metadata']['name']}", uid=pod["metadata"]["uid"])
 
-    def _say(self, migration: Object, status: Object) -> None:
-        path = path_of(migration, "virtualmachineinstancemigrations")
+    def _write_migration_status(self, migration: Object, status: Object) -> None:
+        path = get_object_path(migration, "virtualmachineinstancemigrations")
         self._admin.patch(f"{path}/status", {"status": status})
 
 
-def strategy_of(machine: Item) -> str:
+def get_run_strategy(vm: Item) -> str:
     """Return the run strategy of a VirtualMachine; `running: true` is the same as Always (C15)."""
-    spec = machine["spec"]
+    spec = vm["spec"]
     return str(spec.get("runStrategy") or ("Always" if spec.get("running") else "Halted"))
 
 
-def instance_of(machine: Item) -> Object:
+def build_instance(vm: Item) -> Object:
     """Build the VMI of a VirtualMachine."""
-    metadata, template = machine["metadata"], machine["spec"]["template"]
+    metadata, template = vm["metadata"], vm["spec"]["template"]
     owner = {"apiVersion": API_VERSION, "kind": "VirtualMachine", "name": metadata["name"], "uid": metadata["uid"]}
-    made = {"name": metadata["name"], "ownerReferences": [{**owner, "controller": True}]}
-    noted = {"annotations": template.get("metadata", {}).get("annotations") or {}}
-    first = {} if (machine.get("status") or {}).get("created") else {FIRST_NODE: first_node(machine)}
-    noted["annotations"] = {**noted["annotations"], **{name: value for name, value in first.items() if value}}
+    identity = {"name": metadata["name"], "ownerReferences": [{**owner, "controller": True}]}
+    metadata = {"annotations": template.get("metadata", {}).get("annotations") or {}}
+    first_node_annotation = (
+        {} if (vm.get("status") or {}).get("created") else {FIRST_NODE_ANNOTATION: get_first_node(vm)}
+    )
+    metadata["annotations"] = {
+        **metadata["annotations"],
+        **{name: value for name, value in first_node_annotation.items() if value},
+    }
     kind = "VirtualMachineInstance"
-    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {**made, **noted}, "spec": template["spec"]}
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {**identity, **metadata}, "spec": template["spec"]}
 
 
-def first_node(machine: Item) -> str:
+def get_first_node(vm: Item) -> str:
     """Return the node of a VirtualMachine's first start, "" for any node."""
-    return str((machine["metadata"].get("annotations") or {}).get(FIRST_NODE) or "")
+    return str((vm["metadata"].get("annotations") or {}).get(FIRST_NODE_ANNOTATION) or "")
 
 
-def launcher(name: str, instance: Item, spec: Object, labels: Mapping[str, str]) -> Object:
+def build_launcher_pod(name: str, instance: Item, spec: Object, labels: Mapping[str, str]) -> Object:
     """Build a virt-launcher pod of a VMI."""
     metadata = instance["metadata"]
     owner = {"apiVersion": API_VERSION, "kind": instance["kind"], "name": metadata["name"], "uid": metadata["uid"]}
     return {
         "metadata": {
             "name": name,
-            "labels": {**LAUNCHER, CREATED_BY: metadata["uid"], **labels},
+            "labels": {**LAUNCHER_LABELS, CREATED_BY_LABEL: metadata["uid"], **labels},
             "ownerReferences": [{**owner, "controller": True}],
         },
         "spec": {"containers": [{"name": "compute", "image": "fake"}], **spec},
     }
 
 
-def away_from(node: str) -> Object:
+def build_anti_affinity(node: str) -> Object:
     """Build an affinity that excludes a node."""
-    off = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [node]}
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [off]}]}
+    expression = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [node]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}

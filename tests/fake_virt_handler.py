@@ -11,137 +11,147 @@ import time
 from datetime import datetime, timedelta, timezone
 from functools import partial
 
-from kube.client.sync_client import Cluster
-from kube.nodes import NODES, node_path
+from kube.client.sync_client import SyncClient
+from kube.nodes import NODES_PATH, build_node_path
 from kube.paths import Object
-from kube.pods import is_finished as is_over
-from kube.pods import is_terminating, node_of
-from kube.times import moment_or_none, timestamp
-from kube.virtualization.vmis import INSTANCES, MIGRATIONS, is_finished, key, vmi_of
+from kube.pods import get_node_name, is_terminating
+from kube.pods import is_finished as is_pod_finished
+from kube.times import format_time, parse_time_or_none
+from kube.virtualization.vmis import MIGRATIONS_PATH, VMIS_PATH, get_key, get_vmi_key, is_finished
 from tests.fake_kubevirt_base import (
-    BOOTED,
-    FAILING,
-    HOLDING,
-    MIGRATION,
-    Actor,
+    BOOT_ANNOTATION,
+    FAILING_ANNOTATION,
+    HOLDING_ANNOTATION,
+    MIGRATION_LABEL,
+    FakeKubeVirtController,
     Item,
-    conditions,
-    moment,
-    phase,
-    pods_of,
-    running,
+    build_conditions,
+    build_running_status,
+    format_now,
+    get_phase,
+    get_pods_path,
 )
 
-SCHEDULABLE = "kubevirt.io/schedulable"
-HEARTBEAT = "kubevirt.io/heartbeat"
-BEATS = timedelta(minutes=1)
+SCHEDULABLE_LABEL = "kubevirt.io/schedulable"
+HEARTBEAT_ANNOTATION = "kubevirt.io/heartbeat"
+HEARTBEAT_PERIOD = timedelta(minutes=1)
 """Interval of the heartbeats; after five minutes without one, virt-controller treats the node as failed."""
 DEVICES = {f"devices.kubevirt.io/{name}": "1k" for name in ("kvm", "tun", "vhost-net")}
-ABLE = "LiveMigratable"
-HOST = "kubevirt.io/nodeName"
+LIVE_MIGRATABLE = "LiveMigratable"
+NODE_NAME_LABEL = "kubevirt.io/nodeName"
 """Label of a VMI: the name of its node."""
-PORTS = {"49152": 0}
+MIGRATION_PORTS = {"49152": 0}
 """Port at which a migration's target listens."""
 
 
-class FakeVirtHandler(Actor):
+class FakeVirtHandler(FakeKubeVirtController):
     """A thread that simulates all virt-handlers while its `with` block runs."""
 
-    def __init__(self, admin: Cluster, seconds: float = 0.1) -> None:
-        super().__init__(admin, seconds)
+    def __init__(self, client: SyncClient, seconds: float = 0.1) -> None:
+        super().__init__(client, seconds)
         self.completed: set[str] = set()
         """Names of the virt-launcher pods that completed by themselves."""
         self.completed_at: list[float] = []
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Advance every node, VMI and virt-launcher pod by one step."""
-        for node in self._admin.list(NODES, version="0")["items"]:
-            self._tried(partial(self._register, node))
-        migrations = {vmi_of(item): item for item in self._listed(MIGRATIONS) if not is_finished(item)}
-        launchers = self._launchers()
-        for instance in self._listed(INSTANCES):
-            pods, migration = launchers.get(instance["metadata"]["uid"], []), migrations.get(key(instance))
-            self._tried(partial(self._keep, instance, pods, migration))
+        for node in self._admin.list(NODES_PATH, resource_version="0")["items"]:
+            self._try_step(partial(self._register_node, node))
+        migrations = {get_vmi_key(item): item for item in self._list_items(MIGRATIONS_PATH) if not is_finished(item)}
+        launchers = self._list_launchers()
+        for instance in self._list_items(VMIS_PATH):
+            pods, migration = launchers.get(instance["metadata"]["uid"], []), migrations.get(get_key(instance))
+            self._try_step(partial(self._advance_instance, instance, pods, migration))
 
-    def _register(self, node: Object) -> None:
+    def _register_node(self, node: Object) -> None:
         """Make the node schedulable for VMIs, and write its heartbeat."""
-        path = node_path(node["metadata"]["name"])
+        path = build_node_path(node["metadata"]["name"])
         if not has_devices(node):
             self._admin.patch(f"{path}/status", {"status": {"capacity": DEVICES, "allocatable": DEVICES}})
         now = datetime.now(timezone.utc)
-        beaten = moment_or_none((node["metadata"].get("annotations") or {}).get(HEARTBEAT))
-        if beaten is None or now - beaten > BEATS:
-            noted = {"labels": {SCHEDULABLE: "true"}, "annotations": {HEARTBEAT: timestamp(now)}}
-            self._admin.patch(path, {"metadata": noted})
+        heartbeat = parse_time_or_none((node["metadata"].get("annotations") or {}).get(HEARTBEAT_ANNOTATION))
+        if heartbeat is None or now - heartbeat > HEARTBEAT_PERIOD:
+            metadata = {"labels": {SCHEDULABLE_LABEL: "true"}, "annotations": {HEARTBEAT_ANNOTATION: format_time(now)}}
+            self._admin.patch(path, {"metadata": metadata})
 
-    def _keep(self, instance: Object, pods: list[Object], migration: Item | None) -> None:
+    def _advance_instance(self, instance: Object, pods: list[Object], migration: Item | None) -> None:
         """Advance a VMI by one step, and complete the virt-launcher pods that it has left."""
-        alive = [pod for pod in pods if not is_terminating(pod) and not is_over(pod)]
-        home = next((pod for pod in alive if node_of(pod) == instance.get("status", {}).get("nodeName")), None)
+        alive = [pod for pod in pods if not is_terminating(pod) and not is_pod_finished(pod)]
+        current_pod = next(
+            (pod for pod in alive if get_node_name(pod) == instance.get("status", {}).get("nodeName")), None
+        )
         if instance["metadata"].get("deletionTimestamp"):
-            if phase(instance) in ("Scheduled", "Running"):
-                self._write(instance, {"phase": "Succeeded"})
+            if get_phase(instance) in ("Scheduled", "Running"):
+                self._patch_instance(instance, {"phase": "Succeeded"})
             return
-        if home is not None and phase(instance) == "Scheduled":
-            self._boot(instance, home)
-        elif home is not None and phase(instance) == "Running":
-            self._migrate(instance, migration)
-            self._say_whether_able(instance)
-            self._end_launchers(instance, alive, migration)
+        if current_pod is not None and get_phase(instance) == "Scheduled":
+            self._boot_guest(instance, current_pod)
+        elif current_pod is not None and get_phase(instance) == "Running":
+            self._advance_migration(instance, migration)
+            self._write_migratable_condition(instance)
+            self._complete_left_launchers(instance, alive, migration)
 
-    def _end_launchers(self, instance: Item, alive: list[Object], migration: Item | None) -> None:
+    def _complete_left_launchers(self, instance: Item, alive: list[Object], migration: Item | None) -> None:
         """Complete the virt-launcher pods that are neither on the VMI's node nor the target of its migration."""
         uid = migration["metadata"]["uid"] if migration else ""
         for pod in alive:
-            elsewhere = node_of(pod) not in ("", instance["status"]["nodeName"])
-            if elsewhere and pod["metadata"]["labels"].get(MIGRATION) != uid:
-                self._complete(instance, pod)
+            is_on_other_node = get_node_name(pod) not in ("", instance["status"]["nodeName"])
+            if is_on_other_node and pod["metadata"]["labels"].get(MIGRATION_LABEL) != uid:
+                self._complete_pod(instance, pod)
 
-    def _boot(self, instance: Object, home: Object) -> None:
-        now = moment()
-        passed = [*instance["status"].get("phaseTransitionTimestamps", [])]
-        passed.append({"phase": "Running", "phaseTransitionTimestamp": now})
-        status = running(instance, home)
-        status |= {"selinuxContext": "none", "phaseTransitionTimestamps": passed, "conditions": told(instance)}
-        self._write(instance, status, annotations={BOOTED: f"{now} in {home['metadata']['uid']}"})
+    def _boot_guest(self, instance: Object, launcher_pod: Object) -> None:
+        now = format_now()
+        transitions = [*instance["status"].get("phaseTransitionTimestamps", [])]
+        transitions.append({"phase": "Running", "phaseTransitionTimestamp": now})
+        status = build_running_status(instance, launcher_pod)
+        status |= {
+            "selinuxContext": "none",
+            "phaseTransitionTimestamps": transitions,
+            "conditions": build_handler_conditions(instance),
+        }
+        self._patch_instance(
+            instance, status, annotations={BOOT_ANNOTATION: f"{now} in {launcher_pod['metadata']['uid']}"}
+        )
 
-    def _say_whether_able(self, instance: Object) -> None:
-        if told(instance) != instance["status"].get("conditions"):
-            self._write(instance, {"conditions": told(instance)})
+    def _write_migratable_condition(self, instance: Object) -> None:
+        if build_handler_conditions(instance) != instance["status"].get("conditions"):
+            self._patch_instance(instance, {"conditions": build_handler_conditions(instance)})
 
-    def _migrate(self, instance: Object, migration: Item | None) -> None:
+    def _advance_migration(self, instance: Object, migration: Item | None) -> None:
         """Do the next step of the target's virt-handler, then of the source's, in a migration that was handed over."""
         state = instance["status"].get("migrationState") or {}
         if state.get("abortRequested") and "endTimestamp" not in state:
-            self._write(instance, {"migrationState": {**ended(), "failed": True, "abortStatus": "Succeeded"}})
+            self._patch_instance(
+                instance, {"migrationState": {**build_end_state(), "failed": True, "abortStatus": "Succeeded"}}
+            )
         if migration is None or state.get("migrationUid") != migration["metadata"]["uid"] or "endTimestamp" in state:
             return
         if "targetNodeAddress" not in state:
-            at = {"targetNodeAddress": "10.0.0.1", "targetDirectMigrationNodePorts": PORTS}
-            self._write(instance, {"migrationState": at})
+            target_address = {"targetNodeAddress": "10.0.0.1", "targetDirectMigrationNodePorts": MIGRATION_PORTS}
+            self._patch_instance(instance, {"migrationState": target_address})
         elif "startTimestamp" not in state:
-            self._write(instance, {"migrationState": {"startTimestamp": moment()}})
+            self._patch_instance(instance, {"migrationState": {"startTimestamp": format_now()}})
         elif (migration.get("status") or {}).get("phase") == "Running":
-            self._end(instance, state["targetNode"])
+            self._finish_migration(instance, state["targetNode"])
 
-    def _end(self, instance: Object, node: str) -> None:
+    def _finish_migration(self, instance: Object, node: str) -> None:
         """Move the guest to the target, or fail the migration if the target node is marked as failing."""
-        if self._is_marked(node, HOLDING):
+        if self._has_annotation(node, HOLDING_ANNOTATION):
             return
-        if self._is_marked(node, FAILING):
-            failed = {**ended(), "failed": True, "failureReason": "the target is to fail"}
-            self._write(instance, {"migrationState": failed})
+        if self._has_annotation(node, FAILING_ANNOTATION):
+            failed = {**build_end_state(), "failed": True, "failureReason": "the target is to fail"}
+            self._patch_instance(instance, {"migrationState": failed})
             return
-        seen = {"targetNodeDomainDetected": True, "targetNodeDomainReadyTimestamp": moment()}
-        state = {**seen, **ended()}
-        moved = {"nodeName": node, "evacuationNodeName": None}  # else virt-api takes the next drain for this one
-        self._write(instance, {"migrationState": state, **moved}, labels={HOST: node})
+        target_state = {"targetNodeDomainDetected": True, "targetNodeDomainReadyTimestamp": format_now()}
+        state = {**target_state, **build_end_state()}
+        location = {"nodeName": node, "evacuationNodeName": None}  # else virt-api takes the next drain for this one
+        self._patch_instance(instance, {"migrationState": state, **location}, labels={NODE_NAME_LABEL: node})
 
-    def _complete(self, instance: Item, pod: Object) -> None:
+    def _complete_pod(self, instance: Item, pod: Object) -> None:
         """Set the virt-launcher pod to Succeeded, because its guest has left."""
-        ended = {"exitCode": 0, "reason": "Completed", "startedAt": moment(), "finishedAt": moment()}
+        terminated = {"exitCode": 0, "reason": "Completed", "startedAt": format_now(), "finishedAt": format_now()}
         containers = [
-            {**each, "ready": False, "started": False, "state": {"running": None, "terminated": ended}}
+            {**each, "ready": False, "started": False, "state": {"running": None, "terminated": terminated}}
             for each in pod["status"].get("containerStatuses", [])
         ]
         unready = {"status": "False", "reason": "PodCompleted"}
@@ -151,25 +161,25 @@ class FakeVirtHandler(Actor):
         ]
         status = {"phase": "Succeeded", "containerStatuses": containers, "conditions": conditions}
         name = pod["metadata"]["name"]
-        self._admin.patch(f"{pods_of(instance)}/{name}/status", {"status": status})
+        self._admin.patch(f"{get_pods_path(instance)}/{name}/status", {"status": status})
         self.completed.add(name)
         self.completed_at.append(time.monotonic())
 
 
-def ended() -> Object:
+def build_end_state() -> Object:
     """Return the migration state fields of a finished migration."""
-    return {"endTimestamp": moment(), "completed": True}
+    return {"endTimestamp": format_now(), "completed": True}
 
 
-def told(instance: Item) -> list[Object]:
+def build_handler_conditions(instance: Item) -> list[Object]:
     """Return the VMI's conditions with this handler's `LiveMigratable`; the others are virt-controller's."""
-    known: list[Object] = instance["status"].get("conditions") or []
-    (able,) = (each for each in conditions(instance) if each["type"] == ABLE)
-    if any(able.items() <= each.items() for each in known):
-        return known
+    conditions: list[Object] = instance["status"].get("conditions") or []
+    (migratable,) = (each for each in build_conditions(instance) if each["type"] == LIVE_MIGRATABLE)
+    if any(migratable.items() <= each.items() for each in conditions):
+        return conditions
     # Without timestamps the API server would reject virt-controller's patches, which test for the whole condition.
-    times = {"lastProbeTime": moment(), "lastTransitionTime": moment()}
-    return [*(each for each in known if each["type"] != ABLE), {**able, **times}]
+    times = {"lastProbeTime": format_now(), "lastTransitionTime": format_now()}
+    return [*(each for each in conditions if each["type"] != LIVE_MIGRATABLE), {**migratable, **times}]
 
 
 def has_devices(node: Item) -> bool:
@@ -177,6 +187,6 @@ def has_devices(node: Item) -> bool:
     return set(DEVICES) <= set(node["status"].get("allocatable", {}))
 
 
-def is_offered(node: Item) -> bool:
+def is_schedulable(node: Item) -> bool:
     """Return whether virt-launcher pods can be scheduled to the node."""
-    return has_devices(node) and SCHEDULABLE in node["metadata"]["labels"]
+    return has_devices(node) and SCHEDULABLE_LABEL in node["metadata"]["labels"]

@@ -15,101 +15,109 @@ from collections.abc import Iterator
 
 from kube.client.api_errors import Conflict, NotFound
 from kube.client.list_watch import follow
-from kube.client.sync_client import Cluster
-from kube.mutex.pools import CLUSTER_VERSIONS, POOLS
-from kube.mutex.versions import VERSION_LABEL, WORKER
-from kube.nodes import NODES, node_path
+from kube.client.sync_client import SyncClient
+from kube.mutex.pools import CLUSTER_VERSIONS_PATH, POOLS_PATH
+from kube.mutex.versions import VERSION_LABEL, WORKER_LABEL
+from kube.nodes import NODES_PATH, build_node_path
 from kube.paths import Object
-from localcluster.components.fakes import UNTOLD
+from localcluster.components.fakes import UNVERSIONED_SELECTOR
+from tests.fake_kubevirt_base import FakeKubeVirtController
 from tests.fake_virt import FakeVirt
 from tests.fake_virt_handler import FakeVirtHandler
-from tests.openshift import MASTER, FakeCvo, FakeMco, pool
-from tests.fake_kubevirt_base import Actor
+from tests.openshift import MASTER, FakeCvo, FakeMco, build_pool
 
-FIRST = "4.15.9"
+FIRST_VERSION = "4.15.9"
 """The version with which the cluster is installed."""
 CONTROL_PLANE_SECONDS = 2.0
 """Duration of a control-plane upgrade."""
-LOOK_SECONDS = 0.5
+MIN_INTERVAL_SECONDS = 0.5
 """Minimum interval between two reconciliations of fake-mco, fake-virt and fake-virt-handler."""
 
 
 def main() -> None:
     """Run the part that the command line names until the process is stopped."""
-    parts = {"fake-cvo": play_cvo, "fake-mco": play_mco, "fake-virt": play_virt, "fake-virt-handler": play_handler}
-    if len(sys.argv) != 2 or sys.argv[1] not in parts:
-        raise SystemExit(f"error: name one of {', '.join(parts)}")
-    parts[sys.argv[1]](Cluster())
+    fakes = {
+        "fake-cvo": run_fake_cvo,
+        "fake-mco": run_fake_mco,
+        "fake-virt": run_fake_virt,
+        "fake-virt-handler": run_fake_virt_handler,
+    }
+    if len(sys.argv) != 2 or sys.argv[1] not in fakes:
+        raise SystemExit(f"error: name one of {', '.join(fakes)}")
+    fakes[sys.argv[1]](SyncClient())
 
 
-def play_cvo(admin: Cluster) -> None:
+def run_fake_cvo(client: SyncClient) -> None:
     """Install the first version, then apply each desired version."""
-    cvo = FakeCvo(admin)
+    cvo = FakeCvo(client)
     try:
-        admin.get(f"{CLUSTER_VERSIONS}/version")
+        client.get(f"{CLUSTER_VERSIONS_PATH}/version")
     except NotFound:
-        cvo.install(FIRST)
-    for version in changes(admin, CLUSTER_VERSIONS):
-        if told := next_state(version):
-            if told[1] == "Completed":
+        cvo.install(FIRST_VERSION)
+    for version in iter_changes(client, CLUSTER_VERSIONS_PATH):
+        if next_version := get_next_state(version):
+            if next_version[1] == "Completed":
                 time.sleep(CONTROL_PLANE_SECONDS)
-            cvo.write(*told)
+            cvo.write_status(*next_version)
 
 
-def next_state(version: Object) -> tuple[str, str] | None:
+def get_next_state(version: Object) -> tuple[str, str] | None:
     """Return the next version and state of a ClusterVersion, or None if it is up to date.
 
     A desired version becomes Partial first, then Completed.
     """
     history = version.get("status", {}).get("history")
     if not history:
-        return FIRST, "Completed"
-    wanted = version["spec"].get("desiredUpdate", {}).get("version")
-    if wanted and wanted != history[0]["version"]:
-        return wanted, "Partial"
+        return FIRST_VERSION, "Completed"
+    desired = version["spec"].get("desiredUpdate", {}).get("version")
+    if desired and desired != history[0]["version"]:
+        return desired, "Partial"
     return (history[0]["version"], "Completed") if history[0]["state"] == "Partial" else None
 
 
-def play_mco(admin: Cluster) -> None:
+def run_fake_mco(client: SyncClient) -> None:
     """Create the pools, then label and upgrade nodes."""
-    next(version for version in changes(admin, CLUSTER_VERSIONS) if version.get("status", {}).get("history"))
-    for body in (pool(MASTER, {"node-role.kubernetes.io/control-plane": ""}), pool("worker", {WORKER: ""})):
+    next(version for version in iter_changes(client, CLUSTER_VERSIONS_PATH) if version.get("status", {}).get("history"))
+    for body in (
+        build_pool(MASTER, {"node-role.kubernetes.io/control-plane": ""}),
+        build_pool("worker", {WORKER_LABEL: ""}),
+    ):
         try:
-            admin.create(POOLS, body)
+            client.create(POOLS_PATH, body)
         except Conflict:  # it existed before this start
             continue
-    with FakeMco(admin, LOOK_SECONDS):
-        for node in changes(admin, NODES, UNTOLD):
-            newest = admin.get(f"{CLUSTER_VERSIONS}/version")["status"]["history"][0]["version"]
-            labels = {WORKER: "", VERSION_LABEL: newest}
-            admin.patch(node_path(node["metadata"]["name"]), {"metadata": {"labels": labels}})
+    with FakeMco(client, MIN_INTERVAL_SECONDS):
+        for node in iter_changes(client, NODES_PATH, UNVERSIONED_SELECTOR):
+            newest = client.get(f"{CLUSTER_VERSIONS_PATH}/version")["status"]["history"][0]["version"]
+            labels = {WORKER_LABEL: "", VERSION_LABEL: newest}
+            client.patch(build_node_path(node["metadata"]["name"]), {"metadata": {"labels": labels}})
 
 
-def play_virt(admin: Cluster) -> None:
+def run_fake_virt(client: SyncClient) -> None:
     """Simulate KubeVirt's control plane and nodes."""
-    play(FakeVirt(admin, LOOK_SECONDS))
+    run_fake(FakeVirt(client, MIN_INTERVAL_SECONDS))
 
 
-def play_handler(admin: Cluster) -> None:
+def run_fake_virt_handler(client: SyncClient) -> None:
     """Simulate KubeVirt's virt-handlers."""
-    play(FakeVirtHandler(admin, LOOK_SECONDS))
+    run_fake(FakeVirtHandler(client, MIN_INTERVAL_SECONDS))
 
 
-def play(part: Actor) -> None:
+def run_fake(fake: FakeKubeVirtController) -> None:
     """Run a simulated controller and print its errors."""
-    with part as actor:
+    with fake as controller:
         while True:
-            time.sleep(LOOK_SECONDS)
-            while actor.trouble:
-                print(actor.trouble.pop(0), file=sys.stderr, flush=True)
+            time.sleep(MIN_INTERVAL_SECONDS)
+            while controller.errors:
+                print(controller.errors.pop(0), file=sys.stderr, flush=True)
 
 
-def changes(admin: Cluster, path: str, labels: str = "") -> Iterator[Object]:
+def iter_changes(client: SyncClient, path: str, labels: str = "") -> Iterator[Object]:
     """Yield the objects of a collection, and each of them again when it changes."""
-    found = follow(admin.api, path, labels=labels)
+    changes = follow(client.api, path, label_selector=labels)
     while True:
-        change = admin.run(found.__anext__())
-        if change.kind in ("ADDED", "MODIFIED"):
+        change = client.run(changes.__anext__())
+        if change.change_type in ("ADDED", "MODIFIED"):
             yield change.object
 
 

@@ -17,7 +17,7 @@ from yarl import URL
 
 T = TypeVar("T")
 VERBS = {"POST": "create", "PATCH": "patch", "DELETE": "delete"}
-FORWARDED = ("Authorization", "Content-Type", "Accept", "User-Agent")
+FORWARDED_HEADERS = ("Authorization", "Content-Type", "Accept", "User-Agent")
 
 
 class Fault(NamedTuple):
@@ -32,93 +32,93 @@ class Fault(NamedTuple):
     body: dict[str, Any] | None = None
 
 
-SILENCE, RESET, LATE = Fault(0), Fault(-1), Fault(-2)
+NO_RESPONSE, CONNECTION_RESET, DELAYED = Fault(0), Fault(-1), Fault(-2)
 
 
-class Faults:
+class FaultProxy:
     """An HTTP proxy at `url` for the API server; `rule` selects the requests that get a fault, and the fault."""
 
     def __init__(self, server: str, certificate: str) -> None:
         self._server, self._tls = server, ssl.create_default_context(cadata=certificate)
         self.rule: Callable[[str], Fault | None] = lambda _request: None
-        self.seen: Counter[str] = Counter()
-        self._silent = asyncio.Event()
+        self.request_counts: Counter[str] = Counter()
+        self._released = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._runner, self.url = self._run(self._start())
+        self._runner, self.url = self._run_coroutine(self._start_proxy())
 
     def close(self) -> None:
-        self.speak_again()
-        self._run(self._stop())
+        self.stop_faults()
+        self._run_coroutine(self._stop_proxy())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def spoil(self, rule: Callable[[str], Fault | None]) -> None:
+    def inject(self, rule: Callable[[str], Fault | None]) -> None:
         """Apply `rule` to all later requests.
 
         The rule's argument is `verb resource N`, where N counts the requests with this verb and resource.
         """
-        self.seen.clear()
+        self.request_counts.clear()
         self.rule = rule
 
     @contextmanager
-    def slow(self, spoiled: str, seconds: float) -> Iterator[None]:
+    def delay_request(self, delayed_request: str, seconds: float) -> Iterator[None]:
         """Delay the request that matches by that many seconds before it is forwarded."""
-        speaks = threading.Timer(seconds, self.speak_again)
+        timer = threading.Timer(seconds, self.stop_faults)
 
         def rule(request: str) -> Fault | None:
-            if request != spoiled:
+            if request != delayed_request:
                 return None
-            speaks.start()
-            return LATE
+            timer.start()
+            return DELAYED
 
-        self.spoil(rule)
+        self.inject(rule)
         yield
-        speaks.join()
+        timer.join()
 
-    def speak_again(self) -> None:
+    def stop_faults(self) -> None:
         """Stop injecting faults: reset the connections that got no response, and forward the delayed requests."""
-        self.spoil(lambda _request: None)
-        self._loop.call_soon_threadsafe(self._release)
+        self.inject(lambda _request: None)
+        self._loop.call_soon_threadsafe(self._release_delayed)
 
-    def _release(self) -> None:
-        self._silent.set()
-        self._silent = asyncio.Event()
+    def _release_delayed(self) -> None:
+        self._released.set()
+        self._released = asyncio.Event()
 
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+    def _run_coroutine(self, call: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result(30)
 
-    async def _start(self) -> tuple[web.AppRunner, str]:
+    async def _start_proxy(self) -> tuple[web.AppRunner, str]:
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._tls, limit=0))
         app = web.Application(client_max_size=8 * 1024 * 1024)
-        app.router.add_route("*", "/{path:.*}", self._answer)
+        app.router.add_route("*", "/{path:.*}", self._handle)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         return runner, f"http://127.0.0.1:{runner.addresses[0][1]}"
 
-    async def _stop(self) -> None:
+    async def _stop_proxy(self) -> None:
         await self._runner.cleanup()
         await self._session.close()
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
-        name = asked(request.method, request.path)
-        self.seen[name] += 1
-        fault = self.rule(f"{name} {self.seen[name]}")
-        if fault is LATE:
-            await self._silent.wait()
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        name = describe_request(request.method, request.path)
+        self.request_counts[name] += 1
+        fault = self.rule(f"{name} {self.request_counts[name]}")
+        if fault is DELAYED:
+            await self._released.wait()
             fault = None
         if fault is None:
             try:
-                return await self._forwarded(request)
+                return await self._forward(request)
             except aiohttp.ClientError:  # the server is not running, or stopped while it responded
-                fault = RESET
+                fault = CONNECTION_RESET
         if fault.status <= 0:
-            if fault is SILENCE:
-                await self._silent.wait()
+            if fault is NO_RESPONSE:
+                await self._released.wait()
             if request.transport is not None:  # the client is still connected
                 request.transport.abort()
             return web.Response(status=502)
@@ -134,17 +134,17 @@ class Faults:
             status=fault.status, text=json.dumps(body), content_type="application/json", headers=headers
         )
 
-    async def _forwarded(self, request: web.Request) -> web.Response:
-        headers = {key: request.headers[key] for key in FORWARDED if key in request.headers}
-        where, body = URL(f"{self._server}{request.raw_path}", encoded=True), await request.read()
-        async with self._session.request(request.method, where, data=body, headers=headers) as answer:
-            return web.Response(status=answer.status, body=await answer.read(), content_type="application/json")
+    async def _forward(self, request: web.Request) -> web.Response:
+        headers = {key: request.headers[key] for key in FORWARDED_HEADERS if key in request.headers}
+        url, body = URL(f"{self._server}{request.raw_path}", encoded=True), await request.read()
+        async with self._session.request(request.method, url, data=body, headers=headers) as response:
+            return web.Response(status=response.status, body=await response.read(), content_type="application/json")
 
 
-def asked(method: str, path: str) -> str:
+def describe_request(method: str, path: str) -> str:
     """Return a request's verb and resource: `get nodes`, `patch nodemaintenances/status`, `create pods/eviction`."""
-    words = path.split("/")[3 if path.startswith("/api/") else 4 :] or [path]
-    if words[0] == "namespaces" and len(words) > 2:
-        words = words[2:]
-    verb = VERBS.get(method) or ("get" if len(words) > 1 else "list")
-    return f"{verb} {words[0]}" + (f"/{words[2]}" if len(words) > 2 else "")
+    segments = path.split("/")[3 if path.startswith("/api/") else 4 :] or [path]
+    if segments[0] == "namespaces" and len(segments) > 2:
+        segments = segments[2:]
+    verb = VERBS.get(method) or ("get" if len(segments) > 1 else "list")
+    return f"{verb} {segments[0]}" + (f"/{segments[2]}" if len(segments) > 2 else "")

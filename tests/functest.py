@@ -14,27 +14,27 @@ import uuid
 from collections.abc import Callable
 from contextlib import aclosing, closing
 
-from console.operations.descriptions import held_up
-from kube.backoff import pauses
-from kube.client.api import absent_ok
+from console.operations.descriptions import summarize_blockers
+from kube.backoff import generate_delays
+from kube.client.api import get_or_none
 from kube.client.api_errors import ApiError, NotFound, Unavailable
 from kube.client.list_watch import follow
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, MEDIK8S
-from kube.nodes import NODES, in_maintenance, is_cordoned, node_path
+from kube.nodes import NODES_PATH, build_node_path, is_cordoned, is_in_maintenance
 from kube.paths import Object
 
-SECONDS = 600.0
+DRAIN_TIMEOUT_SECONDS = 600.0
 """Time limit of the drain; the pods of a real node need their grace periods."""
-BEGUN_SECONDS = 60.0
+BEGIN_TIMEOUT_SECONDS = 60.0
 """Seconds after which the test prints what to check if the maintenance has not begun."""
-GIVEN_BACK_SECONDS = 60.0
-NOT_BEGUN = (
-    "no function has begun it: `kubectl get pods -n node-maintenance` shows whether they run, their logs what fails;"
-    " 403 there is a right that is missing"
+RESTORE_TIMEOUT_SECONDS = 60.0
+NOT_BEGUN_HINT = (
+    "no function has begun it: check with `kubectl get pods -n node-maintenance` whether the functions run, and read "
+    "their logs; a 403 there is a missing permission"
 )
-LISTED = 10
+MAX_LISTED_NODES = 10
 """Maximum number of nodes that an error message lists."""
 
 
@@ -42,21 +42,21 @@ class FunctestError(Exception):
     """Raised if the test cannot run, or if the product fails it."""
 
 
-def main(name: str) -> None:
+def run_functest(name: str) -> None:
     """Run the test on the node with that name. Raises `FunctestError`."""
     try:
-        with closing(Cluster()) as cluster:
-            before = _fit(cluster, name)
-            wanted = _maintenance(name)
+        with closing(SyncClient()) as cluster:
+            before = _get_testable_node(cluster, name)
+            maintenance = _build_maintenance(name)
             try:
-                _drain(cluster, cluster.create(MEDIK8S.path, wanted))
+                _run_maintenance(cluster, cluster.create(MEDIK8S.path, maintenance))
             finally:  # also if the response to the creation was lost
-                _give_back(cluster, wanted, before)
+                _restore_node(cluster, maintenance, before)
     except ApiError as error:
         raise FunctestError(error.message) from None
 
 
-def _maintenance(node: str) -> Object:
+def _build_maintenance(node: str) -> Object:
     return {
         "apiVersion": MEDIK8S.api_version,
         "kind": "NodeMaintenance",
@@ -65,85 +65,89 @@ def _maintenance(node: str) -> Object:
     }
 
 
-def _fit(cluster: Cluster, name: str) -> Object:
+def _get_testable_node(cluster: SyncClient, name: str) -> Object:
     """Return the node if the test can run on it. Raises `FunctestError` otherwise."""
-    nodes = {node["metadata"]["name"]: node for node in cluster.list(NODES)["items"]}
+    nodes = {node["metadata"]["name"]: node for node in cluster.list(NODES_PATH)["items"]}
     if name not in nodes:
-        why = f"there is no node {name}" if name else "no node was named, and none is touched unasked"
-        raise FunctestError(f"{why}: make cluster-functest NODE=..., one of {', '.join(sorted(nodes)[:LISTED])}")
-    maintained = {m.node_name(item) for group in GROUPS.values() for item in _items(cluster, group.path)}
+        problem = f'node "{name}" not found' if name else "NODE is not set"
+        names = ", ".join(sorted(nodes)[:MAX_LISTED_NODES])
+        raise FunctestError(f"{problem}: run make cluster-functest NODE=name with one of {names}")
+    maintained = {
+        m.get_node_name(item) for group in GROUPS.values() for item in _list_maintenances(cluster, group.path)
+    }
     if is_cordoned(nodes[name]) or name in maintained:
-        raise FunctestError(f"node {name} is out of service already: give it back first")
+        raise FunctestError(f'node "{name}" is cordoned or has a NodeMaintenance: uncordon it, or delete that, first')
     node: Object = nodes[name]
     return node
 
 
-def _items(cluster: Cluster, path: str) -> list[Object]:
+def _list_maintenances(cluster: SyncClient, path: str) -> list[Object]:
     """Return the NodeMaintenances at `path`; only the tested API group must be served."""
     try:
         items: list[Object] = cluster.list(path)["items"]
     except NotFound:
         if path == MEDIK8S.path:
-            raise FunctestError("the product is not installed on this cluster: `make deploy` does it") from None
+            raise FunctestError("the product is not installed on this cluster: run `make deploy`") from None
         return []
     return items
 
 
-def _drain(cluster: Cluster, maintenance: Object) -> None:
+def _run_maintenance(cluster: SyncClient, maintenance: Object) -> None:
     """Wait until the maintenance has ended; check that it succeeded and that the node is cordoned and tainted."""
-    shown = ""
+    printed = ""
 
-    def begun(item: Object | None) -> bool:
-        nonlocal shown
-        line = state(item or {})
-        if line != shown:
-            shown = line
+    def has_begun(item: Object | None) -> bool:
+        nonlocal printed
+        line = format_state(item or {})
+        if line != printed:
+            printed = line
             print(f"  {line}", flush=True)
-        return item is None or bool(m.phase(item))
+        return item is None or bool(m.get_phase(item))
 
-    def ended(item: Object | None) -> bool:
-        return begun(item) and (item is None or m.phase(item) in (m.SUCCEEDED, m.FAILED))
+    def has_ended(item: Object | None) -> bool:
+        return has_begun(item) and (item is None or m.get_phase(item) in (m.SUCCEEDED, m.FAILED))
 
-    path, name = m.path(maintenance), m.node_name(maintenance)
-    print(f"{maintenance['metadata']['name']}: node {name} goes out of service", flush=True)
-    deadline = time.monotonic() + SECONDS
-    if not _await(cluster, path, begun, BEGUN_SECONDS)[0]:
-        print(f"  still new after {BEGUN_SECONDS:.0f} s: {NOT_BEGUN}", flush=True)
-    in_time, latest = _await(cluster, path, ended, deadline - time.monotonic())
+    path, name = m.build_path(maintenance), m.get_node_name(maintenance)
+    print(f"{maintenance['metadata']['name']}: draining node {name}", flush=True)
+    deadline = time.monotonic() + DRAIN_TIMEOUT_SECONDS
+    if not _await_object(cluster, path, has_begun, BEGIN_TIMEOUT_SECONDS)[0]:
+        print(f"  still new after {BEGIN_TIMEOUT_SECONDS:.0f} s: {NOT_BEGUN_HINT}", flush=True)
+    in_time, latest = _await_object(cluster, path, has_ended, deadline - time.monotonic())
     item = latest or {}
-    _claim(in_time, late(item))
+    _check(in_time, format_timeout(item))
     status = item.get("status") or {}
-    _claim(status.get("phase") == m.SUCCEEDED, f"the phase is {status.get('phase')}: {status.get('lastError')}")
-    _claim(status.get("drainProgress") == 100 and not status.get("pendingPods"), f"Succeeded with pods left: {status}")
-    node = cluster.get(node_path(name))
-    _claim(
-        in_maintenance(node, MEDIK8S.drain_taint),
-        f"Succeeded, and the node is not cordoned and tainted: {node['spec']}",
+    _check(status.get("phase") == m.SUCCEEDED, f"the phase is {status.get('phase')}: {status.get('lastError')}")
+    is_complete = status.get("drainProgress") == 100 and not status.get("pendingPods")
+    _check(is_complete, f"the phase is Succeeded, but pods remain: {status}")
+    node = cluster.get(build_node_path(name))
+    _check(
+        is_in_maintenance(node, MEDIK8S.drain_taint),
+        f"the phase is Succeeded, but the node is not cordoned and tainted: {node['spec']}",
     )
 
 
-def state(item: Object) -> str:
+def format_state(item: Object) -> str:
     """Return the phase, the progress and the last error of a maintenance in one line."""
     status = item.get("status") or {}
     line = f"{status.get('phase') or 'new'}, {status.get('drainProgress') or 0} %, {status.get('lastError') or ''}"
     return line.rstrip(", ")
 
 
-def late(item: Object) -> str:
+def format_timeout(item: Object) -> str:
     """Return an error message for a maintenance that did not end in time, with the reason if it is known."""
-    why = held_up(item.get("status") or {}) or ("" if m.phase(item) else NOT_BEGUN)
-    return f"{m.phase(item) or 'new'} after {SECONDS:.0f} s{': ' if why else ''}{why}"
+    reason = summarize_blockers(item.get("status") or {}) or ("" if m.get_phase(item) else NOT_BEGUN_HINT)
+    return f"{m.get_phase(item) or 'new'} after {DRAIN_TIMEOUT_SECONDS:.0f} s{': ' if reason else ''}{reason}"
 
 
-def _delete(cluster: Cluster, path: str) -> Object | None:
+def _delete_maintenance(cluster: SyncClient, path: str) -> Object | None:
     """Delete the object, and retry until the API server accepts the request.
 
     Return the object as it was before, or None if that is unknown.
     """
-    deadline = time.monotonic() + GIVEN_BACK_SECONDS
-    for pause in pauses(0.5, 5.0):
+    deadline = time.monotonic() + RESTORE_TIMEOUT_SECONDS
+    for delay in generate_delays(0.5, 5.0):
         try:
-            found = cluster.run(absent_ok(cluster.api.get(path)))
+            found = cluster.run(get_or_none(cluster.api.get(path)))
             if found:
                 cluster.delete(path, uid=found["metadata"]["uid"])
             return found
@@ -152,66 +156,69 @@ def _delete(cluster: Cluster, path: str) -> Object | None:
         except Unavailable:
             if time.monotonic() > deadline:
                 return None
-            time.sleep(pause)
+            time.sleep(delay)
     return None
 
 
-def _give_back(cluster: Cluster, maintenance: Object, before: Object) -> None:
+def _restore_node(cluster: SyncClient, maintenance: Object, original_node: Object) -> None:
     """Delete the maintenance, and check that the node is restored to its state before the test."""
-    name = m.node_name(maintenance)
-    found = _delete(cluster, m.path(maintenance))
-    gone, _ = _await(cluster, m.path(maintenance), lambda item: item is None, GIVEN_BACK_SECONDS)
-    whose = maintenance["metadata"]["name"]
-    _claim(
-        gone, f"{whose} is there {GIVEN_BACK_SECONDS:.0f} s after its deletion, and node {name} may be out of service"
+    name = m.get_node_name(maintenance)
+    found = _delete_maintenance(cluster, m.build_path(maintenance))
+    is_deleted, _ = _await_object(
+        cluster, m.build_path(maintenance), lambda item: item is None, RESTORE_TIMEOUT_SECONDS
     )
-    node = cluster.get(node_path(name))
-    same = node["spec"].get("taints") == before["spec"].get("taints") and not is_cordoned(node)
-    _claim(same, f"the node was not given back as it was: {node['spec']}")
-    print(farewell(name, found), flush=True)
-
-
-def farewell(node: str, found: Object | None) -> str:
-    """Return the final line about the node; `found` is its maintenance at the deletion."""
-    return (
-        f"node {node} {'is back in service' if found is None or m.is_cordoned(found) else 'was never out of service'}"
+    maintenance_name = maintenance["metadata"]["name"]
+    _check(
+        is_deleted,
+        f'NodeMaintenance "{maintenance_name}" still exists {RESTORE_TIMEOUT_SECONDS:.0f} s after its deletion, '
+        f'and node "{name}" may still be cordoned',
     )
+    node = cluster.get(build_node_path(name))
+    is_restored = node["spec"].get("taints") == original_node["spec"].get("taints") and not is_cordoned(node)
+    _check(is_restored, f"the node is not in its state before the test: {node['spec']}")
+    print(format_result(name, found), flush=True)
 
 
-def _claim(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise FunctestError(otherwise)
+def format_result(node: str, maintenance: Object | None) -> str:
+    """Return the final line about the node; `maintenance` is its maintenance at the deletion."""
+    was_cordoned = maintenance is None or m.is_reported_cordoned(maintenance)
+    return f"node {node} {'is schedulable again' if was_cordoned else 'was never cordoned'}"
 
 
-def _await(
-    cluster: Cluster, path: str, holds: Callable[[Object | None], bool], seconds: float
+def _check(condition: bool, message: str) -> None:
+    if not condition:
+        raise FunctestError(message)
+
+
+def _await_object(
+    cluster: SyncClient, path: str, predicate: Callable[[Object | None], bool], seconds: float
 ) -> tuple[bool, Object | None]:
-    """Wait for the object at `path` to satisfy `holds`; return whether it did in time, and its last state.
+    """Wait for the object at `path` to satisfy `predicate`; return whether it did in time, and its last state.
 
     The last state is None if the object does not exist.
     """
     collection, _, name = path.rpartition("/")
-    known: Object | None = None
+    current: Object | None = None
 
     async def watch() -> None:
-        nonlocal known
-        async with aclosing(follow(cluster.api, collection, fields=f"metadata.name={name}")) as changes:
+        nonlocal current
+        async with aclosing(follow(cluster.api, collection, field_selector=f"metadata.name={name}")) as changes:
             async for change in changes:
-                if change.kind != "SYNCED":
-                    known = None if change.kind == "DELETED" else change.object
-                if holds(known):
+                if change.change_type != "SYNCED":
+                    current = None if change.change_type == "DELETED" else change.object
+                if predicate(current):
                     return
 
     try:
         cluster.run(asyncio.wait_for(watch(), seconds))
     except asyncio.TimeoutError:
-        return False, known
-    return True, known
+        return False, current
+    return True, current
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # a cancelled job restores the node, too
     try:
-        main("".join(sys.argv[1:2]))
+        run_functest("".join(sys.argv[1:2]))
     except FunctestError as error:
         raise SystemExit(f"error: {error}") from None

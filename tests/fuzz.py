@@ -18,140 +18,165 @@ from urllib.parse import quote
 
 import requests
 
-from eventing.event_types import KNOWN
-from eventing.events import ATTEMPTS_MADE, Reference
+from eventing.event_types import KNOWN_TYPES
+from eventing.events import ATTEMPTS_MADE, ObjectReference
 from functions.app import FUNCTIONS
 from kube.maintenance.groups import GROUPS
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
-from localcluster.web_console import Console
-from tests.chain.environment import Scene
-from tests.invalid_events import TEXTS, Hostile
+from localcluster.web_console import WebConsole
+from tests.chain.environment import ChainEnvironment
+from tests.invalid_events import TEXTS, InvalidEventGenerator
 
-DRAINS = 3
+DRAIN_COUNT = 3
 PAGES = (
     *("/nodes", "/nodes/{}", "/live/nodes/{}", "/start", "/stop", "/events", "/events/{}", "/events/{}/replay"),
     *("/timeline/{}", "/dead-letters", "/dead-letters/redrive", "/dead-letters/redrive/{}", "/health/readiness", "/{}"),
 )
-FIELDS = ("node", "name", "maintenance", "type", "since", "until", "failed", "group", "reason", "letter", "confirm")
-SLOWER = 2.0
+FORM_FIELDS = (
+    "node",
+    "name",
+    "maintenance",
+    "type",
+    "since",
+    "until",
+    "failed",
+    "group",
+    "reason",
+    "letter",
+    "confirm",
+)
+MAX_SLOWDOWN = 2.0
 """Maximum ratio of the drain times; a factor of two allows for a busy machine."""
-Door = Callable[[requests.Session], requests.Response]
+RequestSender = Callable[[requests.Session], requests.Response]
 
 
-class Doors:
+class RandomRequests:
     """An endless iterator over the endpoints of the product, each with a random request."""
 
-    def __init__(self, product: Product, console: Console, chance: Random, maintenance: Reference, node: str) -> None:
-        self._product, self._console, self._chance = product, console, chance
-        self._hostile = Hostile(chance, maintenance, node)
+    def __init__(
+        self, product: Product, console: WebConsole, random: Random, maintenance: ObjectReference, node: str
+    ) -> None:
+        self._product, self._console, self._chance = product, console, random
+        self._hostile = InvalidEventGenerator(random, maintenance, node)
 
-    def __iter__(self) -> Iterator[tuple[str, Door]]:
+    def __iter__(self) -> Iterator[tuple[str, RequestSender]]:
         """Yield an endpoint's name and a function that sends a request to it, without end."""
         while True:
-            yield "broker", self._event(self._product.broker_url, KNOWN)
+            yield "broker", self._build_event_request(self._product.broker_url, KNOWN_TYPES)
             for name, function in FUNCTIONS.items():
-                kinds = function.consumes or (*KNOWN, ATTEMPTS_MADE)
-                yield name, self._event(self._product.function_url(name), kinds)
-            yield "console", self._page()
+                kinds = function.consumes or (*KNOWN_TYPES, ATTEMPTS_MADE)
+                yield name, self._build_event_request(self._product.get_function_url(name), kinds)
+            yield "console", self._build_page_request()
 
-    def _event(self, url: str, kinds: tuple[str, ...]) -> Door:
-        request = self._hostile.request(kinds)
+    def _build_event_request(self, url: str, event_types: tuple[str, ...]) -> RequestSender:
+        request = self._hostile.build_request(event_types)
         return lambda session: session.post(url, request.body, headers=dict(request.headers), timeout=30)
 
-    def _page(self) -> Door:
-        chance = self._chance
-        page = chance.choice(PAGES).replace("{}", quote(_text(chance)) or "1")
-        fields = {chance.choice(FIELDS): _text(chance) for _ in range(chance.randrange(4))}
-        url, post = f"{self._console.url}{page}", chance.random() < 0.3
+    def _build_page_request(self) -> RequestSender:
+        random = self._chance
+        page = random.choice(PAGES).replace("{}", quote(_choose_text(random)) or "1")
+        fields = {random.choice(FORM_FIELDS): _choose_text(random) for _ in range(random.randrange(4))}
+        url, post = f"{self._console.url}{page}", random.random() < 0.3
         if post:
             return lambda session: session.post(url, data=fields, timeout=30)
         return lambda session: session.get(url, params=fields, timeout=30, allow_redirects=False)
 
 
-def _text(chance: Random) -> str:
-    return chance.choice((*TEXTS, "1", "2", "30")).encode(errors="replace").decode()
+def _choose_text(random: Random) -> str:
+    return random.choice((*TEXTS, "1", "2", "30")).encode(errors="replace").decode()
 
 
-def main(tries: int, seed: int) -> list[str]:
+def run_fuzz(request_count: int, seed: int) -> list[str]:
     """Send the requests, and return the findings."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     with LocalCluster(folder / "servers", nodes=1) as cluster:
-        localproduct.install(cluster, v1alpha1=True)
+        localproduct.install_manifests(cluster, with_v1alpha1=True)
         with Product(cluster, folder / "product") as product:
-            scene = Scene(cluster, product)
-            where = {"functions": product.functions_url, "broker": product.broker_url}
-            with Console(cluster, folder / "product", "--journal", product.journal, **where) as console:
-                found = _fuzzed(scene, console, tries, Random(seed))
-            scene.admin.close()
-    return [*found, *_tracebacks(folder)]
+            environment = ChainEnvironment(cluster, product)
+            urls = {"functions_url": product.functions_url, "broker_url": product.broker_url}
+            with WebConsole(cluster, folder / "product", "--journal", product.journal, **urls) as console:
+                findings = _compare_drains(environment, console, request_count, Random(seed))
+            environment.client.close()
+    return [*findings, *_find_tracebacks(folder)]
 
 
-def _fuzzed(scene: Scene, console: Console, tries: int, chance: Random) -> list[str]:
-    node = scene.node()
-    scene.pods(node, 1, finalizers=["example.com/hold"])
-    path = scene.maintain(node, name="fuzzed")
-    reference = Reference.of(scene.reaches(path, lambda item: bool((item.get("status") or {}).get("phase"))))
-    before = [_drain(scene) for _ in range(DRAINS)]
-    servers = [*scene.product.servers, console.server]
+def _compare_drains(
+    environment: ChainEnvironment, console: WebConsole, request_count: int, random: Random
+) -> list[str]:
+    node = environment.create_node()
+    environment.create_pods(node, 1, finalizers=["example.com/hold"])
+    path = environment.create_maintenance(node, name="fuzzed")
+    reference = ObjectReference.from_object(
+        environment.await_state(path, lambda item: bool((item.get("status") or {}).get("phase")))
+    )
+    before = [_time_drain(environment) for _ in range(DRAIN_COUNT)]
+    servers = [*environment.product.servers, console.server]
     pids = [server.pid for server in servers]
-    answers, found = _asked(Doors(scene.product, console, chance, reference, node), tries)
-    scene.await_delivered()
-    after = [_drain(scene) for _ in range(DRAINS)]
-    for (door, status), count in sorted(answers.items()):
-        print(f"{door:10} {status}  {count:6}")
-    print(f"a drain took {_listed(before)} s before and {_listed(after)} s after {sum(answers.values())} requests")
-    if [server.pid for server in servers] != pids or not all(server.alive for server in servers):
-        found.append("a process ended")
-    if min(after) > SLOWER * max(before):
-        found.append(f"a drain takes {min(after):.2f} s, it took {max(before):.2f} s")
-    return found
+    response_counts, findings = _send_requests(
+        RandomRequests(environment.product, console, random, reference, node), request_count
+    )
+    environment.await_delivered()
+    after = [_time_drain(environment) for _ in range(DRAIN_COUNT)]
+    for (endpoint, status), count in sorted(response_counts.items()):
+        print(f"{endpoint:10} {status}  {count:6}")
+    print(
+        f"a drain took {_format_seconds(before)} s before and {_format_seconds(after)} s after "
+        f"{sum(response_counts.values())} requests"
+    )
+    if [server.pid for server in servers] != pids or not all(server.is_alive for server in servers):
+        findings.append("a process exited")
+    if min(after) > MAX_SLOWDOWN * max(before):
+        findings.append(f"a drain takes {min(after):.2f} s, but took at most {max(before):.2f} s before the requests")
+    return findings
 
 
-def _asked(doors: Doors, tries: int) -> tuple[Counter[tuple[str, int]], list[str]]:
+def _send_requests(
+    requests_by_endpoint: RandomRequests, request_count: int
+) -> tuple[Counter[tuple[str, int]], list[str]]:
     """Send the requests; return the number of responses per endpoint and status, and the findings."""
-    answers: Counter[tuple[str, int]] = Counter()
-    found: list[str] = []
+    response_counts: Counter[tuple[str, int]] = Counter()
+    findings: list[str] = []
     with requests.Session() as session:
-        for number, (door, ask) in zip(range(tries), doors, strict=False):
+        for number, (endpoint, send_request) in zip(range(request_count), requests_by_endpoint, strict=False):
             try:
-                answer = ask(session)
+                response = send_request(session)
             except requests.RequestException as error:
-                found.append(f"request {number}, {door}: {error}")
+                findings.append(f"request {number}, {endpoint}: {error}")
                 continue
-            answers[door, answer.status_code] += 1
-            if answer.status_code >= 500 or "Traceback" in answer.text:
-                found.append(f"request {number}, {door}: {answer.status_code} {answer.text[:200]!r}")
-    return answers, found
+            response_counts[endpoint, response.status_code] += 1
+            if response.status_code >= 500 or "Traceback" in response.text:
+                findings.append(f"request {number}, {endpoint}: {response.status_code} {response.text[:200]!r}")
+    return response_counts, findings
 
 
-def _drain(scene: Scene) -> float:
+def _time_drain(environment: ChainEnvironment) -> float:
     """Drain a node with ten pods; return the seconds from the creation of the maintenance to Succeeded."""
-    node = scene.node()
-    scene.pods(node, 10)
-    started = time.monotonic()
-    path = scene.maintain(node, group=next(iter(GROUPS)))
-    scene.reaches(path)
-    took = time.monotonic() - started
-    scene.delete(path)
-    scene.gone(path)
-    return took
+    node = environment.create_node()
+    environment.create_pods(node, 10)
+    start_time = time.monotonic()
+    path = environment.create_maintenance(node, api_version=next(iter(GROUPS)))
+    environment.await_state(path)
+    duration = time.monotonic() - start_time
+    environment.request_deletion(path)
+    environment.await_deletion(path)
+    return duration
 
 
-def _tracebacks(folder: Path) -> list[str]:
+def _find_tracebacks(folder: Path) -> list[str]:
     """Return the tracebacks in the product's logs, except those that aiohttp logs about malformed HTTP."""
     logs = sorted((folder / "product").glob("*.log"))
     lines = ((log, line) for log in logs for line in log.read_text(errors="replace").splitlines())
     return [f"{log}: {line[:300]}" for log, line in lines if "Traceback" in line and '"aiohttp.server"' not in line]
 
 
-def _listed(seconds: list[float]) -> str:
-    return ", ".join(f"{one:.2f}" for one in seconds)
+def _format_seconds(seconds: list[float]) -> str:
+    return ", ".join(f"{value:.2f}" for value in seconds)
 
 
 if __name__ == "__main__":
-    wrong = main(int(sys.argv[1]), int(sys.argv[2]))
-    for line in wrong:
-        print(line, file=sys.stderr)
-    raise SystemExit(1 if wrong else 0)
+    findings = run_fuzz(int(sys.argv[1]), int(sys.argv[2]))
+    for finding in findings:
+        print(finding, file=sys.stderr)
+    raise SystemExit(1 if findings else 0)

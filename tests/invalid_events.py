@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from eventing import events
-from eventing.event_types import KNOWN
+from eventing.event_types import KNOWN_TYPES
 from kube.maintenance.groups import GROUPS
 
 ATTRIBUTES = (
@@ -39,7 +39,7 @@ TEXTS = (
     *("2026-01-01T00:00:00Z", "yesterday", "0000-00-00", "9999-12-31T23:59:59-23:59", "2026-13-45T99:99:99Z"),
     *("application/json", "text/plain", "application/cloudevents+json", "application/cloudevents-batch+json", "//"),
 )
-JUNK: tuple[Any, ...] = (
+INVALID_VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1e308, 10**30, 0.1, [], {}, [[]], [None], [{}], {"": ""}, [[[[]]]]),
     *({"namespace": 1, "name": [], "uid": {}}, {"metadata": None}, {"spec": []}, {"status": "x"}, [1, "x", None]),
 )
@@ -48,9 +48,9 @@ BODIES = (
     *(b'{"a": NaN}', b'{"a": 1e99999}', b'{"a": ' + b"9" * 5000 + b"}", b'{"a":1,"a":2}', b"\xef\xbb\xbf{}"),
     b'{"a": "\\ud800"}',
 )
-POD = {"namespace": "default", "name": "web", "uid": "1"}
-BLOCKED = {
-    **POD,
+POD_REFERENCE = {"namespace": "default", "name": "web", "uid": "1"}
+BLOCKED_POD = {
+    **POD_REFERENCE,
     "reason": "DisruptionBudget",
     "budget": "web",
     "healthy": 1,
@@ -68,86 +68,92 @@ class Request:
     body: bytes
 
 
-class Hostile:
+class InvalidEventGenerator:
     """A generator of requests about one NodeMaintenance, which may exist or not; half of them carry its attributes."""
 
-    def __init__(self, chance: Random, maintenance: events.Reference, node: str) -> None:
-        self._chance = chance
+    def __init__(self, random: Random, maintenance: events.ObjectReference, node: str) -> None:
+        self._chance = random
         self._maintenance, self._node = maintenance, node
 
-    def request(self, kinds: Sequence[str] = KNOWN) -> Request:
-        """Return the next request; its event type is one of `kinds` unless it was replaced."""
-        attributes, chance = self._attributes(kinds), self._chance
-        body = chance.choice(BODIES) if chance.random() < 0.1 else json.dumps(self._data()).encode()
-        if chance.random() < 0.3:
-            return self._structured(attributes)
+    def build_request(self, event_types: Sequence[str] = KNOWN_TYPES) -> Request:
+        """Return the next request; its event type is one of `event_types` unless it was replaced."""
+        attributes, random = self._build_attributes(event_types), self._chance
+        body = random.choice(BODIES) if random.random() < 0.1 else json.dumps(self._build_data()).encode()
+        if random.random() < 0.3:
+            return self._build_structured_request(attributes)
         headers = {f"ce-{name}": quote(value.encode(errors="surrogatepass")) for name, value in attributes.items()}
         kind = headers.pop("ce-datacontenttype", "application/json")
         return Request({**headers, "content-type": kind}, body)
 
-    def _structured(self, attributes: Mapping[str, Any]) -> Request:
-        whole = {**attributes, "data": self._data()}
+    def _build_structured_request(self, attributes: Mapping[str, Any]) -> Request:
+        event = {**attributes, "data": self._build_data()}
         if self._chance.random() < 0.3:
-            whole[self._chance.choice(ATTRIBUTES)] = self._chance.choice(JUNK)
-        return Request({"content-type": "application/cloudevents+json"}, json.dumps(whole).encode())
+            event[self._chance.choice(ATTRIBUTES)] = self._chance.choice(INVALID_VALUES)
+        return Request({"content-type": "application/cloudevents+json"}, json.dumps(event).encode())
 
-    def _attributes(self, kinds: Sequence[str]) -> dict[str, str]:
+    def _build_attributes(self, event_types: Sequence[str]) -> dict[str, str]:
         """Return the attributes of a valid event, with some of them replaced, added or removed."""
-        chance = self._chance
-        found = {
-            **{"specversion": "1.0", "id": f"hostile-{chance.random()}", "source": "/hostile"},
-            **{"type": chance.choice(kinds), "datacontenttype": "application/json"},
+        random = self._chance
+        attributes = {
+            **{"specversion": "1.0", "id": f"hostile-{random.random()}", "source": "/hostile"},
+            **{"type": random.choice(event_types), "datacontenttype": "application/json"},
         }
         for flag in ("progress", "more"):
-            if chance.random() < 0.3:
-                found[flag] = "true"
-        if chance.random() < 0.5:
-            found |= {"node": self._node, "maintenance": self._maintenance.uid, "partitionkey": self._node}
-        for _ in range(chance.choice((0, 0, 0, 0, 1, 1, 2, 5))):
-            found[chance.choice(ATTRIBUTES)] = self._text()
-        if chance.random() < 0.05:
-            del found[chance.choice(list(found))]
-        return found
+            if random.random() < 0.3:
+                attributes[flag] = "true"
+        if random.random() < 0.5:
+            attributes |= {"node": self._node, "maintenance": self._maintenance.uid, "partitionkey": self._node}
+        for _ in range(random.choice((0, 0, 0, 0, 1, 1, 2, 5))):
+            attributes[random.choice(ATTRIBUTES)] = self._choose_text()
+        if random.random() < 0.05:
+            del attributes[random.choice(list(attributes))]
+        return attributes
 
-    def _text(self) -> str:
-        chance = self._chance
-        if chance.random() < 0.8:
-            return chance.choice(TEXTS)
-        return "".join(chr(chance.choice((chance.randrange(256), chance.randrange(0x11000)))) for _ in range(8))
+    def _choose_text(self) -> str:
+        random = self._chance
+        if random.random() < 0.8:
+            return random.choice(TEXTS)
+        return "".join(chr(random.choice((random.randrange(256), random.randrange(0x11000)))) for _ in range(8))
 
-    def _data(self) -> Any:
+    def _build_data(self) -> Any:
         """Return the data of a valid event, with some values replaced."""
-        data: Any = copy.deepcopy(self._chance.choice(self._honest()))
+        data: Any = copy.deepcopy(self._chance.choice(self._build_valid_data()))
         for _ in range(self._chance.choice((0, 1, 1, 1, 2, 4))):
-            data = self._spoiled(data)
+            data = self._corrupt(data)
         return data
 
-    def _spoiled(self, value: Any) -> Any:
+    def _corrupt(self, value: Any) -> Any:
         """Return a copy of the value in which one part is replaced or removed."""
-        chance = self._chance
-        if isinstance(value, dict) and value and chance.random() < 0.85:
-            name = chance.choice(list(value))
-            if chance.random() < 0.15:
+        random = self._chance
+        if isinstance(value, dict) and value and random.random() < 0.85:
+            name = random.choice(list(value))
+            if random.random() < 0.15:
                 return {key: item for key, item in value.items() if key != name}
-            return {**value, name: self._spoiled(value[name])}
-        if isinstance(value, list) and value and chance.random() < 0.7:
-            place = chance.randrange(len(value))
-            return [*value[:place], self._spoiled(value[place]), *value[place + 1 :]]
-        return self._text() if chance.random() < 0.5 else copy.deepcopy(chance.choice(JUNK))
+            return {**value, name: self._corrupt(value[name])}
+        if isinstance(value, list) and value and random.random() < 0.7:
+            index = random.randrange(len(value))
+            return [*value[:index], self._corrupt(value[index]), *value[index + 1 :]]
+        return self._choose_text() if random.random() < 0.5 else copy.deepcopy(random.choice(INVALID_VALUES))
 
-    def _honest(self) -> list[Any]:
-        named = {"maintenance": self._maintenance.as_data(), "node": self._node}
+    def _build_valid_data(self) -> list[Any]:
+        reference_fields = {"maintenance": self._maintenance.as_data(), "node": self._node}
         metadata = {"name": self._maintenance.name, "uid": self._maintenance.uid, "resourceVersion": "1"}
         taints = [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]
         labels = {"nodemaintenance.dev/maintenance": self._maintenance.uid}
         conditions = [{"type": "Cordoned", "status": "True", "reason": "Cordoned", "message": ""}]
         attempt = {"source": "/s", "event": "1", "function": "cordon", "at": "2026-01-01T00:00:00Z", "seconds": 0.1}
         return [
-            named,
-            {**named, "totalpods": 1, "evictionPods": 1},
-            {**named, "evicted": [POD], "blocked": [BLOCKED], "error": "x", "podsVersion": "1"},
-            {**named, "podsVersion": "1", "budgetsVersion": "1", "budget": "default/web", "again": True},
-            {**named, "step": "restore", "error": "x", "message": "x"},
+            reference_fields,
+            {**reference_fields, "totalpods": 1, "evictionPods": 1},
+            {
+                **reference_fields,
+                "evicted": [POD_REFERENCE],
+                "blocked": [BLOCKED_POD],
+                "error": "x",
+                "podsVersion": "1",
+            },
+            {**reference_fields, "podsVersion": "1", "budgetsVersion": "1", "budget": "default/web", "again": True},
+            {**reference_fields, "step": "restore", "error": "x", "message": "x"},
             {
                 **{"apiVersion": self._maintenance.api_version, "kind": "NodeMaintenance", "metadata": metadata},
                 **{"spec": {"nodeName": self._node, "reason": "x"}, "status": {"conditions": conditions}},
@@ -161,5 +167,5 @@ class Hostile:
         ]
 
 
-UNKNOWN = events.Reference(next(iter(GROUPS)), "nobody", "no-uid")
+UNKNOWN_MAINTENANCE = events.ObjectReference(next(iter(GROUPS)), "nobody", "no-uid")
 """A reference to a NodeMaintenance that does not exist."""

@@ -4,54 +4,64 @@ from __future__ import annotations
 
 from typing import Any
 
-from kube.budgets import CREATED_BY
-from kube.client.sync_client import Cluster
+from kube.budgets import CREATED_BY_LABEL
+from kube.client.sync_client import SyncClient
 from kube.paths import Object
-from kube.virtualization.vmis import API_VERSION, INSTANCE, LIVE_MIGRATE, MIGRATION
-from tests.workload import Workload, pod_on
+from kube.virtualization.vmis import API_VERSION, LIVE_MIGRATE, MIGRATION_KIND, VMI_KIND
+from tests.workload import Workload, build_pod
 
-ABLE: Object = {"type": "LiveMigratable", "status": "True"}
-UNABLE: Object = {"type": "LiveMigratable", "status": "False", "reason": "DisksNotLiveMigratable", "message": "no disk"}
+MIGRATABLE: Object = {"type": "LiveMigratable", "status": "True"}
+NOT_MIGRATABLE: Object = {
+    "type": "LiveMigratable",
+    "status": "False",
+    "reason": "DisksNotLiveMigratable",
+    "message": "no disk",
+}
 
 
-def vmi(name: str, node: str, *, strategy: str | None = LIVE_MIGRATE, able: Object = ABLE) -> Object:
+def build_vmi(name: str, node: str, *, strategy: str | None = LIVE_MIGRATE, migratable: Object = MIGRATABLE) -> Object:
     """Build a VMI that runs on a node."""
-    chosen = {"evictionStrategy": strategy} if strategy else {}
+    strategy_spec = {"evictionStrategy": strategy} if strategy else {}
     return {
         "apiVersion": API_VERSION,
-        "kind": INSTANCE,
+        "kind": VMI_KIND,
         "metadata": {"name": name},
-        "spec": {"domain": {"devices": {}}, **chosen},
-        "status": {"phase": "Running", "nodeName": node, "conditions": [able]},
+        "spec": {"domain": {"devices": {}}, **strategy_spec},
+        "status": {"phase": "Running", "nodeName": node, "conditions": [migratable]},
     }
 
 
-def instances(namespace: str) -> str:
+def get_instances_path(namespace: str) -> str:
     """Return the API path of a namespace's VMIs."""
     return f"/apis/{API_VERSION}/namespaces/{namespace}/virtualmachineinstances"
 
 
-def migrations(namespace: str) -> str:
+def get_migrations_path(namespace: str) -> str:
     """Return the API path of a namespace's VirtualMachineInstanceMigrations."""
     return f"/apis/{API_VERSION}/namespaces/{namespace}/virtualmachineinstancemigrations"
 
 
-def migration(name: str, of: str) -> Object:
+def build_migration(name: str, vmi_name: str) -> Object:
     """Build a migration as an administrator creates it."""
-    return {"apiVersion": API_VERSION, "kind": MIGRATION, "metadata": {"name": name}, "spec": {"vmiName": of}}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": MIGRATION_KIND,
+        "metadata": {"name": name},
+        "spec": {"vmiName": vmi_name},
+    }
 
 
-def launched(work: Workload, body: Object) -> Object:
+def create_vmi_with_launcher(workload: Workload, vmi: Object) -> Object:
     """Create a VMI and its virt-launcher pod; return the VMI."""
-    made = work.admin.create(instances(work.namespace), body)
-    labels = {"kubevirt.io": "virt-launcher", CREATED_BY: made["metadata"]["uid"]}
-    name = f"virt-launcher-{made['metadata']['name']}"
-    work.put(work.namespace, [pod_on(body["status"]["nodeName"], name, labels=labels)])
-    return made
+    created = workload.client.create(get_instances_path(workload.namespace), vmi)
+    labels = {"kubevirt.io": "virt-launcher", CREATED_BY_LABEL: created["metadata"]["uid"]}
+    name = f"virt-launcher-{created['metadata']['name']}"
+    workload.create_pods(workload.namespace, [build_pod(vmi["status"]["nodeName"], name, labels=labels)])
+    return created
 
 
-def edit(admin: Cluster, item: Object, **status: Any) -> Object:
+def patch_vmi_status(client: SyncClient, vmi: Object, **status: Any) -> Object:
     """Write fields of a VMI's status, which is not a subresource."""
-    metadata = item["metadata"]
-    path = f"{instances(metadata['namespace'])}/{metadata['name']}"
-    return admin.patch(path, {"status": status})
+    metadata = vmi["metadata"]
+    path = f"{get_instances_path(metadata['namespace'])}/{metadata['name']}"
+    return client.patch(path, {"status": status})

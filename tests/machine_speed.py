@@ -12,30 +12,30 @@ import statistics
 import subprocess
 import sys
 
-WORK = """
+WORK_SCRIPT = """
 import time
 started, total = time.perf_counter(), 0
 for step in range(3_000_000):
     total += step
 print(time.perf_counter() - started)
 """
-NOMINAL = 0.18
+REFERENCE_SECONDS = 0.18
 """Seconds that the work takes on the reference machine."""
-ROUNDS = 3
+ROUND_COUNT = 3
 
 
-def slowness() -> float:
+def measure_slowdown() -> float:
     """Return how many times slower this machine is than the reference, at least 1.0. Takes about a second."""
-    return max(1.0, statistics.median(_round() for _ in range(ROUNDS)) / NOMINAL)
+    return max(1.0, statistics.median(_time_round() for _ in range(ROUND_COUNT)) / REFERENCE_SECONDS)
 
 
-def is_below(figure: float, limit: float) -> bool:
+def is_below_scaled_limit(figure: float, limit: float) -> bool:
     """Return whether a figure is below the limit of the reference machine, or below the scaled limit."""
-    return figure < limit or figure < limit * slowness()
+    return figure < limit or figure < limit * measure_slowdown()
 
 
-def _round() -> float:
+def _time_round() -> float:
     """Return the mean seconds of the work when all cores run it concurrently."""
-    words = [sys.executable, "-I", "-S", "-c", WORK]
-    working = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(os.cpu_count() or 1)]
-    return statistics.mean(float(each.communicate()[0]) for each in working)
+    command = [sys.executable, "-I", "-S", "-c", WORK_SCRIPT]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(os.cpu_count() or 1)]
+    return statistics.mean(float(each.communicate()[0]) for each in processes)

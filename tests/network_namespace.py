@@ -1,7 +1,8 @@
 """Runs each pytest worker in its own network namespace with only a loopback interface: Knative needs fixed ports.
 
-`python -m tests.network_namespace 4 ARGUMENT...` runs pytest with that many workers, or with one worker if the system does
-not permit network namespaces. `python tests/network_namespace.py ARGUMENT...` is the Python interpreter of one worker.
+`python -m tests.network_namespace 4 ARGUMENT...` runs pytest with that many workers, or with one worker if the system
+does not permit network namespaces. `python tests/network_namespace.py ARGUMENT...` is the Python interpreter of one
+worker.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from pathlib import Path
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
 SIOCSIFFLAGS, SIOCSIFADDR, IFF_UP = 0x8914, 0x8916, 1  # linux/sockios.h, linux/if.h
-ADDRESS = "192.0.2.1"
+OWN_ADDRESS = "192.0.2.1"
 """An address for Endpoints, which must not contain loopback addresses; RFC 5737 reserves it for documentation."""
-SCRIPT = Path(__file__).resolve()
+SCRIPT_PATH = Path(__file__).resolve()
 
 
-def flags(count: int) -> list[str]:
+def build_pytest_options(worker_count: int) -> list[str]:
     """Return the pytest options for that many workers, each in its own network, or for one worker without it."""
-    python = [sys.executable, str(SCRIPT)]
-    tried = subprocess.run([*python, "-c", ""], capture_output=True, text=True, check=False)
-    if tried.returncode:
-        print(f"one by one, since no worker can have a network of its own: {tried.stderr.strip()}", file=sys.stderr)
+    python = [sys.executable, str(SCRIPT_PATH)]
+    result = subprocess.run([*python, "-c", ""], capture_output=True, text=True, check=False)
+    if result.returncode:
+        print(f"one worker only, without its own network namespace: {result.stderr.strip()}", file=sys.stderr)
         return ["-n", "1"]
-    return ["--dist", "load", "--tx", f"{count}*popen//python={shlex.join(python)}"]
+    return ["--dist", "load", "--tx", f"{worker_count}*popen//python={shlex.join(python)}"]
 
 
-def enter() -> None:
+def enter_network_namespace() -> None:
     """Move this process into a new network namespace. Raises `OSError` if that is not permitted."""
     user, group = os.getuid(), os.getgid()
     try:
@@ -42,12 +43,12 @@ def enter() -> None:
         if not user:
             raise  # in a user namespace, root could not switch to another user, as PostgreSQL requires
         _unshare(CLONE_NEWUSER | CLONE_NEWNET)
-        _map("uid", user)
+        _write_id_map("uid", user)
         Path("/proc/self/setgroups").write_text("deny")  # user_namespaces(7) requires it before mapping groups
-        _map("gid", group)
+        _write_id_map("gid", group)
     with socket.socket() as any_socket:
         fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
-        address = struct.pack("HH4s8x", socket.AF_INET, 0, socket.inet_aton(ADDRESS))
+        address = struct.pack("HH4s8x", socket.AF_INET, 0, socket.inet_aton(OWN_ADDRESS))
         fcntl.ioctl(any_socket, SIOCSIFADDR, struct.pack("16s16s", b"lo:own", address))
 
 
@@ -58,17 +59,17 @@ def _unshare(kinds: int) -> None:
         raise OSError(number, f"unshare: {os.strerror(number)}")
 
 
-def _map(kind: str, number: int) -> None:
+def _write_id_map(kind: str, id_number: int) -> None:
     """Map the id to the same id inside the user namespace."""
-    Path(f"/proc/self/{kind}_map").write_text(f"{number} {number} 1")
+    Path(f"/proc/self/{kind}_map").write_text(f"{id_number} {id_number} 1")
 
 
 if __name__ == "__main__":
     if __package__:
-        arguments = ["-m", "pytest", *flags(int(sys.argv[1])), *sys.argv[2:]]
+        arguments = ["-m", "pytest", *build_pytest_options(int(sys.argv[1])), *sys.argv[2:]]
     else:
         try:
-            enter()
+            enter_network_namespace()
         except OSError as error:
             sys.exit(str(error))
         arguments = sys.argv[1:]

@@ -12,37 +12,37 @@ import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from kube.client.sync_client import Cluster
-from kube.mutex.pools import CLUSTER_VERSIONS, POOLS
-from kube.mutex.versions import VERSION_LABEL, WORKER
-from kube.nodes import NODES, node_path
+from kube.client.sync_client import SyncClient
+from kube.mutex.pools import CLUSTER_VERSIONS_PATH, POOLS_PATH
+from kube.mutex.versions import VERSION_LABEL, WORKER_LABEL
+from kube.nodes import NODES_PATH, build_node_path
 from kube.paths import Object
 from kube.selectors import matches
-from tests.fake_controller import Player
+from tests.fake_controller import FakeController
 
 MASTER = "master"
 IMAGE = "quay.io/openshift-release-dev/ocp-release"
-RENDERING_SECONDS = 2.0
-NEVER = "1970-01-01T00:00:00Z"
+RENDER_SECONDS = 2.0
+EPOCH = "1970-01-01T00:00:00Z"
 
 
-def pool(name: str, labels: Mapping[str, str], expressions: list[Object] | None = None) -> Object:
+def build_pool(name: str, labels: Mapping[str, str], expressions: list[Object] | None = None) -> Object:
     """Build a MachineConfigPool that selects nodes with these labels."""
-    chosen: Object = {"matchLabels": dict(labels), **({"matchExpressions": expressions} if expressions else {})}
+    selector: Object = {"matchLabels": dict(labels), **({"matchExpressions": expressions} if expressions else {})}
     roles = {"matchLabels": {"machineconfiguration.openshift.io/role": "worker"}}
     return {
         "apiVersion": "machineconfiguration.openshift.io/v1",
         "kind": "MachineConfigPool",
         "metadata": {"name": name},
-        "spec": {"machineConfigSelector": roles, "nodeSelector": chosen, "paused": False},
+        "spec": {"machineConfigSelector": roles, "nodeSelector": selector, "paused": False},
     }
 
 
 class FakeCvo:
     """A fake cluster-version-operator, which writes the ClusterVersion."""
 
-    def __init__(self, admin: Cluster) -> None:
-        self._admin = admin
+    def __init__(self, client: SyncClient) -> None:
+        self._admin = client
 
     def install(self, version: str) -> None:
         """Create the ClusterVersion at this version, without a desired update."""
@@ -52,76 +52,83 @@ class FakeCvo:
             "metadata": {"name": "version"},
             "spec": {"clusterID": "00000000-0000-4000-8000-000000000000"},
         }
-        self._admin.create(CLUSTER_VERSIONS, body)
-        self.write(version, "Completed")
+        self._admin.create(CLUSTER_VERSIONS_PATH, body)
+        self.write_status(version, "Completed")
 
-    def want(self, version: str, state: str = "Completed", reached: str = "") -> None:
+    def set_desired_version(self, version: str, state: str = "Completed", reached: str = "") -> None:
         """Set the desired version, and a control plane that has reached it or, with `state` Partial, is upgrading."""
-        wanted = {"desiredUpdate": {"version": version} if version else None}
-        self._admin.patch(f"{CLUSTER_VERSIONS}/version", {"spec": wanted})
-        self.write(reached or version, state)
+        spec = {"desiredUpdate": {"version": version} if version else None}
+        self._admin.patch(f"{CLUSTER_VERSIONS_PATH}/version", {"spec": spec})
+        self.write_status(reached or version, state)
 
-    def write(self, version: str, state: str) -> None:
+    def write_status(self, version: str, state: str) -> None:
         """Write the control plane's version, and whether its upgrade is complete."""
-        newest = {"state": state, "version": version, "image": IMAGE, "startedTime": NEVER, "verified": True}
-        done = NEVER if state == "Completed" else None
+        update = {"state": state, "version": version, "image": IMAGE, "startedTime": EPOCH, "verified": True}
+        done = EPOCH if state == "Completed" else None
         status = {
-            "history": [{**newest, "completionTime": done}],
+            "history": [{**update, "completionTime": done}],
             "desired": {"version": version, "image": IMAGE},
             "observedGeneration": 1,
             "versionHash": "x",
             "availableUpdates": None,
         }
-        path = f"{CLUSTER_VERSIONS}/version"
-        whole = {**self._admin.get(path), "status": status}  # a patch cannot write the nulls that the schema requires
-        self._admin.run(self._admin.api.request("PUT", f"{path}/status", body=whole))
+        path = f"{CLUSTER_VERSIONS_PATH}/version"
+        with_status = {
+            **self._admin.get(path),
+            "status": status,
+        }  # a patch cannot write the nulls that the schema requires
+        self._admin.run(self._admin.api.request("PUT", f"{path}/status", body=with_status))
 
 
-class FakeMco(Player):
+class FakeMco(FakeController):
     """A thread that upgrades nodes while its `with` block runs; `upgraded` lists their names in upgrade order."""
 
-    watched: ClassVar[Mapping[str, str]] = {CLUSTER_VERSIONS: "", POOLS: "", NODES: WORKER}
+    watched: ClassVar[Mapping[str, str]] = {CLUSTER_VERSIONS_PATH: "", POOLS_PATH: "", NODES_PATH: WORKER_LABEL}
 
-    def __init__(self, admin: Cluster, seconds: float = 0.05) -> None:
-        super().__init__(admin, seconds)
+    def __init__(self, client: SyncClient, seconds: float = 0.05) -> None:
+        super().__init__(client, seconds)
         self._holding: set[str] = set()
         self._rendered: dict[str, float] = {}
         self.upgraded: list[str] = []
 
-    def hold(self, *names: str) -> None:
+    def skip_nodes(self, *names: str) -> None:
         """Do not upgrade these nodes, even if their pools are not paused."""
         self._holding = set(names)
         self._changed.set()
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Upgrade the nodes whose pools are not paused, as a machine-config-daemon does."""
-        wanted = reached(self._admin.get(f"{CLUSTER_VERSIONS}/version"))
-        if not wanted:
+        desired_version = get_reached_version(self._admin.get(f"{CLUSTER_VERSIONS_PATH}/version"))
+        if not desired_version:
             return
-        rendered = self._rendered.setdefault(wanted, time.monotonic() + RENDERING_SECONDS)
-        if (left := rendered - time.monotonic()) > 0:
-            self._rest = left
+        rendered = self._rendered.setdefault(desired_version, time.monotonic() + RENDER_SECONDS)
+        if (seconds_left := rendered - time.monotonic()) > 0:
+            self._idle_seconds = seconds_left
             return
-        pools = self._admin.list(POOLS, version="0")["items"]
-        for node in self._admin.list(NODES, labels=WORKER, version="0")["items"]:
+        pools = self._admin.list(POOLS_PATH, resource_version="0")["items"]
+        for node in self._admin.list(NODES_PATH, label_selector=WORKER_LABEL, resource_version="0")["items"]:
             name, labels = node["metadata"]["name"], node["metadata"]["labels"]
-            if labels.get(VERSION_LABEL) == wanted or name in self._holding:
+            if labels.get(VERSION_LABEL) == desired_version or name in self._holding:
                 continue
-            live = self._admin.get(node_path(name))["metadata"]["labels"]
-            if upgrades(live, pools):
-                self._admin.patch(node_path(name), {"metadata": {"labels": {VERSION_LABEL: wanted}}})
+            live = self._admin.get(build_node_path(name))["metadata"]["labels"]
+            if may_upgrade(live, pools):
+                self._admin.patch(build_node_path(name), {"metadata": {"labels": {VERSION_LABEL: desired_version}}})
                 self.upgraded.append(name)
 
 
-def reached(version: Object) -> str:
+def get_reached_version(version: Object) -> str:
     """Return the desired version if the control plane has reached it, "" otherwise."""
-    wanted = str(version["spec"].get("desiredUpdate", {}).get("version", ""))
-    newest = (version.get("status", {}).get("history") or [{}])[0]
-    return wanted if (newest.get("version"), newest.get("state")) == (wanted, "Completed") else ""
+    desired_version = str(version["spec"].get("desiredUpdate", {}).get("version", ""))
+    latest_update = (version.get("status", {}).get("history") or [{}])[0]
+    return (
+        desired_version
+        if (latest_update.get("version"), latest_update.get("state")) == (desired_version, "Completed")
+        else ""
+    )
 
 
-def upgrades(labels: Mapping[str, str], pools: list[Mapping[str, Any]]) -> bool:
+def may_upgrade(labels: Mapping[str, str], pools: list[Mapping[str, Any]]) -> bool:
     """Return whether a node with these labels may be upgraded: by its custom pools, or by `worker` if it has none."""
-    mine = [each for each in pools if matches(each["spec"].get("nodeSelector"), labels)]
-    custom = [each for each in mine if each["metadata"]["name"] != "worker"] or mine
+    selecting_pools = [each for each in pools if matches(each["spec"].get("nodeSelector"), labels)]
+    custom = [each for each in selecting_pools if each["metadata"]["name"] != "worker"] or selecting_pools
     return bool(custom) and not any(each["spec"].get("paused") for each in custom)

@@ -14,27 +14,27 @@ from pathlib import Path
 
 import psycopg
 
-from localcluster.processes import Server, Startable, await_ready, free_port
-from localcluster.programs.packages import find
+from localcluster.processes import Server, Startable, await_ready, reserve_port
+from localcluster.programs.packages import find_program
 from localcluster.servers import LOOPBACK
 
-USER = "nobody"
+UNPRIVILEGED_USER = "nobody"
 """The user that runs the server if the tests run as root; PostgreSQL refuses to run as root."""
-NUMBERS = itertools.count(1)
+DATABASE_NUMBERS = itertools.count(1)
 
 
 class PostgreSQL(Startable):
     """One server; `start` after `kill` finds the same data."""
 
     def __init__(self) -> None:
-        programs = find("initdb").resolve().parent
+        programs = find_program("initdb").resolve().parent
         self._folder = Path(tempfile.mkdtemp(prefix="postgresql-"))  # other users cannot access pytest's directories
-        self.port = free_port()
-        self._as_user = _as_user(self._folder)
+        self.port = reserve_port()
+        self._as_user = _build_user_prefix(self._folder)
         data = self._folder / "data"
         log = self._folder / "log"
-        words = ("-A", "trust", "-U", "test", "-E", "UTF8", "--no-locale")
-        init: list[str | Path] = [*self._as_user, programs / "initdb", "-D", data, *words]
+        initdb_options = ("-A", "trust", "-U", "test", "-E", "UTF8", "--no-locale")
+        init: list[str | Path] = [*self._as_user, programs / "initdb", "-D", data, *initdb_options]
         self._init = Server("initdb", init, log)
         options = (f"-cport={self.port}", f"-clisten_addresses={LOOPBACK}", "-cunix_socket_directories=")
         serve: list[str | Path] = [*self._as_user, programs / "postgres", "-D", data, *options]
@@ -44,13 +44,13 @@ class PostgreSQL(Startable):
         if not (self._folder / "data").exists():
             self._init.start()
             assert self._init.process
-            assert self._init.process.wait(60) == 0, self._init.tail()
+            assert self._init.process.wait(60) == 0, self._init.describe_log_tail()
         self._server.start()
-        await_ready("PostgreSQL", self._answers, [self._server], 60)
+        await_ready("PostgreSQL", self._is_responding, [self._server], 60)
 
     def stop(self) -> None:
         """Stop the server and remove its data."""
-        self._server.signal(signal.SIGQUIT)  # immediate shutdown, which frees its shared memory
+        self._server.send_signal(signal.SIGQUIT)  # immediate shutdown, which frees its shared memory
         if self._server.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._server.process.wait(5)
@@ -61,35 +61,35 @@ class PostgreSQL(Startable):
         """Kill the server with all its connection processes, as a crash would."""
         self._server.kill()
 
-    def database(self) -> str:
+    def create_database(self) -> str:
         """Create an empty database and return its URL."""
-        name = f"test_{next(NUMBERS)}"
-        with psycopg.connect(self._url("postgres"), autocommit=True) as connection:
+        name = f"test_{next(DATABASE_NUMBERS)}"
+        with psycopg.connect(self._build_url("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())
-        return self._url(name)
+        return self._build_url(name)
 
-    def reader_of(self, url: str) -> str:
+    def create_reader_url(self, url: str) -> str:
         """Return the URL of the same database for a user who may only read its tables."""
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("DROP ROLE IF EXISTS reader")
             connection.execute("CREATE ROLE reader LOGIN IN ROLE pg_read_all_data")
         return url.replace("//test@", "//reader@")
 
-    def _url(self, database: str) -> str:
+    def _build_url(self, database: str) -> str:
         return f"postgresql://test@{LOOPBACK}:{self.port}/{database}"
 
-    def _answers(self) -> bool:
+    def _is_responding(self) -> bool:
         try:
-            psycopg.connect(self._url("postgres"), connect_timeout=2).close()
+            psycopg.connect(self._build_url("postgres"), connect_timeout=2).close()
         except psycopg.OperationalError:
             return False
         return True
 
 
-def _as_user(folder: Path) -> list[str]:
-    """Return a command prefix that runs a command as a user who owns `folder`."""
+def _build_user_prefix(directory: Path) -> list[str]:
+    """Return a command prefix that runs a command as a user who owns `directory`."""
     if os.geteuid() != 0:
         return []
-    user = pwd.getpwnam(USER)
-    os.chown(folder, user.pw_uid, user.pw_gid)
+    user = pwd.getpwnam(UNPRIVILEGED_USER)
+    os.chown(directory, user.pw_uid, user.pw_gid)
     return ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--pdeathsig=KILL"]

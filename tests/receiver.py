@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-PATIENCE = 120.0  # timeout of a wait, in seconds
-ENDS_WITHIN = 0.02  # shutdown poll interval, in seconds; the default would cost each test half a second
+TIMEOUT_SECONDS = 120.0  # timeout of a wait, in seconds
+SHUTDOWN_POLL_SECONDS = 0.02  # shutdown poll interval, in seconds; the default would cost each test half a second
 
 
 @dataclass(frozen=True)
-class Received:
-    """One received request; header names are in lower case, and `connection` is the client's port."""
+class ReceivedRequest:
+    """One received request; header names are in lower case, and `client_port` is the client's port."""
 
     path: str
     headers: Mapping[str, str]
     body: bytes
-    at: float
-    connection: int = 0
+    received_at: float
+    client_port: int = 0
 
     @property
     def id(self) -> str:
@@ -31,7 +31,7 @@ class Received:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     status: int = 202
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
@@ -40,20 +40,20 @@ class Answer:
 class Receiver:
     """A server that accepts any path and records the requests in order of arrival.
 
-    `answers[path]` builds the response for that path, `otherwise` for all other paths. With `tls` the server speaks
-    HTTPS.
+    `answers[path]` builds the response for that path, `default_answer` for all other paths. With `tls` the server
+    speaks HTTPS.
     """
 
     def __init__(
         self,
         port: int = 0,
-        otherwise: Callable[[Received], Answer] = lambda _: Answer(),
+        default_answer: Callable[[ReceivedRequest], Response] = lambda _: Response(),
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.requests: list[Received] = []
-        self.answers: dict[str, Callable[[Received], Answer]] = defaultdict(lambda: otherwise)
-        self.running: dict[str, int] = defaultdict(int)
-        self.most_at_once: dict[str, int] = defaultdict(int)
+        self.requests: list[ReceivedRequest] = []
+        self.answers: dict[str, Callable[[ReceivedRequest], Response]] = defaultdict(lambda: default_answer)
+        self.in_flight: dict[str, int] = defaultdict(int)
+        self.max_in_flight: dict[str, int] = defaultdict(int)
         self._changed = threading.Condition()
         receiver = self
 
@@ -64,12 +64,14 @@ class Receiver:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length") or 0))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                answer = receiver.take(Received(self.path, headers, body, time.monotonic(), self.client_address[1]))
-                self.send_response(answer.status)
-                for name, value in {**answer.headers, "content-length": str(len(answer.body))}.items():
+                response = receiver.handle(
+                    ReceivedRequest(self.path, headers, body, time.monotonic(), self.client_address[1])
+                )
+                self.send_response(response.status)
+                for name, value in {**response.headers, "content-length": str(len(response.body))}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(answer.body)
+                self.wfile.write(response.body)
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass
@@ -85,7 +87,7 @@ class Receiver:
         self._server = Server(("127.0.0.1", port), Handler)
         if tls:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(ENDS_WITHIN,), daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(SHUTDOWN_POLL_SECONDS,), daemon=True)
         self._thread.start()
 
     @property
@@ -96,29 +98,31 @@ class Receiver:
     def url(self) -> str:
         return f"{self._scheme}://127.0.0.1:{self.port}"
 
-    def take(self, request: Received) -> Answer:
+    def handle(self, request: ReceivedRequest) -> Response:
         with self._changed:
-            self.running[request.path] += 1
-            self.most_at_once[request.path] = max(self.most_at_once[request.path], self.running[request.path])
+            self.in_flight[request.path] += 1
+            self.max_in_flight[request.path] = max(self.max_in_flight[request.path], self.in_flight[request.path])
             self.requests.append(request)
             self._changed.notify_all()
         try:
             return self.answers[request.path](request)
         finally:
             with self._changed:
-                self.running[request.path] -= 1
+                self.in_flight[request.path] -= 1
                 self._changed.notify_all()
 
-    def at(self, path: str) -> list[Received]:
+    def list_requests(self, path: str) -> list[ReceivedRequest]:
         return [request for request in list(self.requests) if request.path == path]
 
-    def wait(self, true: Callable[[], bool]) -> None:
+    def wait_until(self, predicate: Callable[[], bool]) -> None:
         with self._changed:
-            assert self._changed.wait_for(true, PATIENCE), [(one.path, one.id) for one in self.requests]
+            assert self._changed.wait_for(predicate, TIMEOUT_SECONDS), [
+                (request.path, request.id) for request in self.requests
+            ]
 
-    def wait_for(self, path: str, count: int = 1) -> list[Received]:
-        self.wait(lambda: len(self.at(path)) >= count)
-        return self.at(path)
+    def wait_for_requests(self, path: str, count: int = 1) -> list[ReceivedRequest]:
+        self.wait_until(lambda: len(self.list_requests(path)) >= count)
+        return self.list_requests(path)
 
     def close(self) -> None:
         self._server.shutdown()

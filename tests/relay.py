@@ -6,7 +6,7 @@ import socket
 import threading
 from contextlib import suppress
 
-PIECE = 64 * 1024
+CHUNK_BYTES = 64 * 1024
 
 
 class Relay:
@@ -14,7 +14,7 @@ class Relay:
 
     def __init__(self, port: int, address: str = "127.0.0.1") -> None:
         self._to = port
-        self._cut = self._silent = False
+        self._cut = self._is_unresponsive = False
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._server = socket.create_server((address, 0))
@@ -29,15 +29,15 @@ class Relay:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
 
-    def silence(self) -> None:
+    def stop_responding(self) -> None:
         """Close all connections; accept new ones but never respond, as if the host had disappeared."""
         self.cut()
-        self._silent, self._cut = True, False
+        self._is_unresponsive, self._cut = True, False
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Forward new connections again."""
         with self._lock:
-            self._cut = self._silent = False
+            self._cut = self._is_unresponsive = False
 
     def close(self) -> None:
         """Close all connections and the listening socket."""
@@ -47,23 +47,23 @@ class Relay:
     def _accept(self) -> None:
         with suppress(OSError):  # the listening socket was closed
             while True:
-                near, _ = self._server.accept()
+                client, _ = self._server.accept()
                 if self._cut:
-                    near.close()
+                    client.close()
                     continue
-                if self._silent:
-                    self._open.add(near)
+                if self._is_unresponsive:
+                    self._open.add(client)
                     continue
-                far = socket.create_connection(("127.0.0.1", self._to))
+                server = socket.create_connection(("127.0.0.1", self._to))
                 with self._lock:
-                    self._open |= {near, far}
-                for pair in ((near, far), (far, near)):
+                    self._open |= {client, server}
+                for pair in ((client, server), (server, client)):
                     threading.Thread(target=self._forward, args=pair, daemon=True).start()
 
     def _forward(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
-            while piece := source.recv(PIECE):
-                target.sendall(piece)
+            while chunk := source.recv(CHUNK_BYTES):
+                target.sendall(chunk)
         with self._lock:
             for connection in (source, target):
                 with suppress(OSError):

@@ -15,21 +15,24 @@ from pathlib import Path
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-ENGINES = ("knative+wings", "rabbitmq+wings", "knative", "rabbitmq")
+ENGINES = ("knative+components", "rabbitmq+components", "knative", "rabbitmq")
 """Engines that an end-to-end test names among its parameters; a group's name can contain one."""
 END_TO_END = "tests/e2e"
 GROUPS = (
     (f"{END_TO_END}[knative]",),
     (f"{END_TO_END}[rabbitmq]",),
-    (f"{END_TO_END}[knative+wings]",),
-    (f"{END_TO_END}[rabbitmq+wings]",),
+    (f"{END_TO_END}[knative+components]",),
+    (f"{END_TO_END}[rabbitmq+components]",),
     (f"{END_TO_END}/test_admission.py",),
     (END_TO_END,),
     ("tests/chaos",),
     ("tests/real/test_installed_product.py",),
     ("tests/real",),
     ("tests/eventing/journal/test_large_journal.py",),
-    tuple(f"tests/chain/test_{name}.py" for name in ("audit", "observability", "readme", "replay", "resting")),
+    tuple(
+        f"tests/chain/test_{name}.py"
+        for name in ("audit", "observability", "readme", "replay", "finished_maintenances")
+    ),
     ("tests/chain/mutex",),
     ("tests/chain/virtualization", "tests/chain/cpu_labels"),
     ("tests/chain",),
@@ -50,13 +53,13 @@ A name with the test's engine takes precedence over the same name without it.
 """
 
 
-def group_of(test: str) -> int:
+def find_group(test: str) -> int:
     """Return the index in `GROUPS` of a test id; its path is relative to the repository's root."""
     name, _, parameters = test.partition("::")
     engine = next((engine for engine in ENGINES if engine in parameters.partition("[")[2]), "")
-    above = (name, *map(str, Path(name).parents))
-    named = [each + suffix for each in above for suffix in ((f"[{engine}]", "") if engine else ("",))]
-    return next(number for each in named for number, names in enumerate(GROUPS) if each in names)
+    paths = (name, *map(str, Path(name).parents))
+    candidates = [each + suffix for each in paths for suffix in ((f"[{engine}]", "") if engine else ("",))]
+    return next(number for each in candidates for number, names in enumerate(GROUPS) if each in names)
 
 
 class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -64,7 +67,7 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
 
     def _split_scope(self, nodeid: str) -> str:
         """Return the group of a test as its scope."""
-        return str(group_of(nodeid))
+        return str(find_group(nodeid))
 
     def _reschedule(self, node: WorkerController) -> None:
         """Assign the next group to a worker that has at most one test left.
@@ -77,33 +80,33 @@ class GroupScheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has n
         super()._reschedule(node)
 
 
-class Machine:
+class MachineLock:
     """A lock across processes that many tests hold together, or one test alone.
 
     Args:
-        folder: A directory that all workers of this work tree share.
+        directory: A directory that all workers of this work tree share.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._door, self._room = folder / "door", folder / "room"
+    def __init__(self, directory: Path) -> None:
+        self._gate_file, self._lock_file = directory / "door", directory / "room"
 
     @contextmanager
-    def shared(self) -> Iterator[None]:
+    def hold_shared(self) -> Iterator[None]:
         """Hold the lock together with others; wait while a test holds or requests it exclusively."""
-        with self._entered(fcntl.LOCK_SH):
+        with self._hold(fcntl.LOCK_SH):
             yield
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def hold_exclusive(self) -> Iterator[None]:
         """Hold the lock exclusively, after all other holders have released it."""
-        with self._entered(fcntl.LOCK_EX):
+        with self._hold(fcntl.LOCK_EX):
             yield
 
     @contextmanager
-    def _entered(self, kind: int) -> Iterator[None]:
+    def _hold(self, operation: int) -> Iterator[None]:
         """Acquire the lock. A waiting process holds the gate file, so that a later one cannot overtake it."""
-        with self._room.open("w") as room:
-            with self._door.open("w") as door:
-                fcntl.flock(door, fcntl.LOCK_EX)
-                fcntl.flock(room, kind)
+        with self._lock_file.open("w") as lock_file:
+            with self._gate_file.open("w") as gate_file:
+                fcntl.flock(gate_file, fcntl.LOCK_EX)
+                fcntl.flock(lock_file, operation)
             yield

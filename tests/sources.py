@@ -9,30 +9,30 @@ from functions.app import FUNCTIONS
 ROOT = Path(__file__).parents[1]
 
 
-def steps_of(wing: str) -> set[str]:
+def list_steps(component: str) -> set[str]:
     """Return the names of a component's steps."""
-    return {name for name, function in FUNCTIONS.items() if f".{wing}." in function.step.__module__}
+    return {name for name, function in FUNCTIONS.items() if f".{component}." in function.step.__module__}
 
 
-OPT_IN = steps_of("mutex") | steps_of("virtualization") | steps_of("cpu_labels")
+OPT_IN_STEPS = list_steps("mutex") | list_steps("virtualization") | list_steps("cpu_labels")
 """The steps of the components that a default install does not contain."""
 
 
-def source_of(step: str) -> Path:
+def get_source_path(step: str) -> Path:
     """Return the path of the module that contains a step's function."""
     return ROOT / f"{FUNCTIONS[step].step.__module__.replace('.', '/')}.py"
 
 
-def rights_of(account: str) -> Path:
+def get_rbac_path(account: str) -> Path:
     """Return the path of an account's RBAC manifest, in the base or in the account's component."""
-    everywhere = ROOT / "manifests" / "base" / "rbac" / f"{account}.yaml"
-    if everywhere.exists():
-        return everywhere
-    (found,) = (ROOT / "manifests" / "components").glob(f"*/rights/{account}.yaml")
-    return found
+    base_path = ROOT / "manifests" / "base" / "rbac" / f"{account}.yaml"
+    if base_path.exists():
+        return base_path
+    (path,) = (ROOT / "manifests" / "components").glob(f"*/rights/{account}.yaml")
+    return path
 
 
-def mirror_of(step: str) -> Path:
+def get_test_path(step: str) -> Path:
     """Return the path of the test module of a step."""
-    source = source_of(step).relative_to(ROOT)
+    source = get_source_path(step).relative_to(ROOT)
     return ROOT / "tests" / source.with_name(f"test_{source.name}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.sources import ROOT
 
-TESTS = """
+TEST_FILE_SOURCE = """
 import threading
 import pytest
 
@@ -34,15 +34,15 @@ def test_is_apart():
 """
 
 
-def test_those_of_a_file_meet_and_the_one_that_fails_is_named(tmp_path: Path) -> None:
+def test_marked_tests_run_concurrently_and_failure_names_its_test(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("from tests.concurrent_tests import pytest_pyfunc_call\n")
-    (tmp_path / "test_meeting.py").write_text(TESTS)
+    (tmp_path / "test_meeting.py").write_text(TEST_FILE_SOURCE)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    abreast\n")
 
-    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)]
+    arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
 
     assert "test_meeting.py::test_compares[8]" in done.stdout

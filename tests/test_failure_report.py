@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.failure_report import VARIABLE
+from tests.failure_report import REPORT_VARIABLE
 from tests.sources import ROOT
 
 CONFTEST = "from tests.failure_report import pytest_configure\n"
-BREAKS = "def pytest_runtest_logfinish(nodeid):\n    raise RuntimeError(nodeid)\n"
-TESTS = """
+CONFTEST_WITH_INTERNAL_ERROR = "def pytest_runtest_logfinish(nodeid):\n    raise RuntimeError(nodeid)\n"
+TEST_FILE_TEMPLATE = """
 def test_first():
     assert False
 
@@ -25,56 +25,58 @@ def test_second():
 def test_third():
     pass
 """
-FIRST, SECOND = "test_some.py::test_first", "test_some.py::test_second"
-CRASHES = "import os; os._exit(1)"
-ONE = ("-p", "xdist", "-n", "1")
+FIRST_TEST_ID, SECOND_TEST_ID = "test_some.py::test_first", "test_some.py::test_second"
+CRASH_STATEMENT = "import os; os._exit(1)"
+ONE_WORKER_OPTIONS = ("-p", "xdist", "-n", "1")
 
 
-def run(folder: Path, second: str, *words: str, more: str = "") -> tuple[int, dict[str, str] | None]:
+def run_pytest(
+    folder: Path, second_test_body: str, *options: str, conftest_suffix: str = ""
+) -> tuple[int, dict[str, str] | None]:
     """Run three tests, of which the first fails; return the exit status and the report, or None without a report."""
-    (folder / "conftest.py").write_text(CONFTEST + more)
-    (folder / "test_some.py").write_text(TESTS.format(second=second))
+    (folder / "conftest.py").write_text(CONFTEST + conftest_suffix)
+    (folder / "test_some.py").write_text(TEST_FILE_TEMPLATE.format(second=second_test_body))
     (folder / "pytest.ini").write_text("[pytest]\n")
     report = folder / "report.json"
-    command = [sys.executable, "-m", "pytest", "-q", *words, "--rootdir", str(folder), str(folder)]
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", VARIABLE: str(report)}
+    command = [sys.executable, "-m", "pytest", "-q", *options, "--rootdir", str(folder), str(folder)]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", REPORT_VARIABLE: str(report)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
     return done.returncode, json.loads(report.read_text()) if report.exists() else None
 
 
 def test_a_complete_run_reports_each_failed_test_with_its_reason(tmp_path: Path) -> None:
-    assert run(tmp_path, "pass") == (1, {FIRST: "call: assert False"})
+    assert run_pytest(tmp_path, "pass") == (1, {FIRST_TEST_ID: "call: assert False"})
 
 
 def test_a_run_without_a_failure_reports_none(tmp_path: Path) -> None:
-    assert run(tmp_path, "pass", "-k", "second") == (0, {})
+    assert run_pytest(tmp_path, "pass", "-k", "second") == (0, {})
 
 
 @pytest.mark.slow
-def test_a_test_that_crashed_its_worker_is_reported_like_one_that_failed(tmp_path: Path) -> None:
-    status, report = run(tmp_path, CRASHES, *ONE)
+def test_test_that_crashed_its_worker_is_reported_as_failed(tmp_path: Path) -> None:
+    status, report = run_pytest(tmp_path, CRASH_STATEMENT, *ONE_WORKER_OPTIONS)
 
     assert status == 1
     assert report
-    assert set(report) == {FIRST, SECOND}
+    assert set(report) == {FIRST_TEST_ID, SECOND_TEST_ID}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("second", "words", "more", "status"),
+    ("second", "options", "conftest_suffix", "status"),
     [
         ("raise KeyboardInterrupt", (), "", 2),
-        ("pass", (), BREAKS, 3),
+        ("pass", (), CONFTEST_WITH_INTERNAL_ERROR, 3),
         ("pass", ("-x",), "", 1),
-        (CRASHES, (*ONE, "--max-worker-restart", "0"), "", 1),
+        (CRASH_STATEMENT, (*ONE_WORKER_OPTIONS, "--max-worker-restart", "0"), "", 1),
     ],
     ids=["interrupted", "internal-error", "first-failure", "crashed-workers"],
 )
 def test_an_incomplete_run_has_no_report(
-    tmp_path: Path, second: str, words: tuple[str, ...], more: str, status: int
+    tmp_path: Path, second: str, options: tuple[str, ...], conftest_suffix: str, status: int
 ) -> None:
     """Check that an interrupted or crashed run writes no report.
 
     When xdist gives up on crashing workers, the exit status is that of failed tests.
     """
-    assert run(tmp_path, second, *words, more=more) == (status, None)
+    assert run_pytest(tmp_path, second, *options, conftest_suffix=conftest_suffix) == (status, None)

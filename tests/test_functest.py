@@ -7,36 +7,44 @@ import pytest
 from kube.paths import Object
 from tests import functest
 
-POD = {"namespace": "default", "name": "web-0", "reason": "DisruptionBudget", "message": "budget web has 1 of 1"}
-CORDONED = [{"type": "Cordoned", "status": "True"}]
+BLOCKED_POD = {
+    "namespace": "default",
+    "name": "web-0",
+    "reason": "DisruptionBudget",
+    "message": "budget web has 1 of 1",
+}
+CORDONED_CONDITIONS = [{"type": "Cordoned", "status": "True"}]
 
 
-def maintenance(**status: object) -> Object:
+def build_maintenance(**status: object) -> Object:
     """Build a NodeMaintenance with this status."""
     return {"metadata": {"name": "functest-1"}, "spec": {"nodeName": "node-1"}, "status": status}
 
 
 @pytest.mark.parametrize(
-    ("item", "words"),
+    ("item", "message"),
     [
-        (maintenance(), f"new after 600 s: {functest.NOT_BEGUN}"),
-        (maintenance(phase="Running"), "Running after 600 s"),
-        (maintenance(phase="Running", lastError="no answer"), "Running after 600 s: no answer"),
-        (maintenance(phase="Running", blockedPods=[POD]), "Running after 600 s: default/web-0: budget web has 1 of 1"),
+        (build_maintenance(), f"new after 600 s: {functest.NOT_BEGUN_HINT}"),
+        (build_maintenance(phase="Running"), "Running after 600 s"),
+        (build_maintenance(phase="Running", lastError="no answer"), "Running after 600 s: no answer"),
+        (
+            build_maintenance(phase="Running", blockedPods=[BLOCKED_POD]),
+            "Running after 600 s: default/web-0: budget web has 1 of 1",
+        ),
     ],
 )
-def test_what_is_late_says_why(item: Object, words: str) -> None:
-    assert functest.late(item) == words
+def test_timeout_message_has_reason(item: Object, message: str) -> None:
+    assert functest.format_timeout(item) == message
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("maintenance", "message"),
     [
-        (maintenance(), "node node-1 was never out of service"),
-        (maintenance(phase="Failed"), "node node-1 was never out of service"),
-        (maintenance(phase="Running", conditions=CORDONED), "node node-1 is back in service"),
-        (None, "node node-1 is back in service"),
+        (build_maintenance(), "node node-1 was never cordoned"),
+        (build_maintenance(phase="Failed"), "node node-1 was never cordoned"),
+        (build_maintenance(phase="Running", conditions=CORDONED_CONDITIONS), "node node-1 is schedulable again"),
+        (None, "node node-1 is schedulable again"),
     ],
 )
-def test_the_last_line_does_not_give_a_node_back_that_was_never_taken(found: Object | None, words: str) -> None:
-    assert functest.farewell("node-1", found) == words
+def test_result_line_depends_on_whether_node_was_cordoned(maintenance: Object | None, message: str) -> None:
+    assert functest.format_result("node-1", maintenance) == message

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests import network_namespace
-from tests.network_namespace import SCRIPT, flags
+from tests.network_namespace import SCRIPT_PATH, build_pytest_options
 
-TALKS_TO_ITSELF = """
+LOOPBACK_SCRIPT = """
 import os, socket
 with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
     print(os.getuid(), os.getgid(), os.readlink("/proc/self/ns/net"))
@@ -20,36 +20,38 @@ with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connectio
 
 
 @pytest.fixture
-def allowed() -> None:
+def network_namespaces_permitted() -> None:
     """Skip the test if the system does not permit network namespaces."""
-    done = subprocess.run([sys.executable, SCRIPT, "-c", ""], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, SCRIPT_PATH, "-c", ""], capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(done.stderr)
 
 
-@pytest.mark.usefixtures("allowed")
-def test_a_worker_talks_to_itself_alone_and_is_who_it_was() -> None:
-    done = subprocess.run([sys.executable, SCRIPT, "-c", TALKS_TO_ITSELF], capture_output=True, text=True, check=True)
+@pytest.mark.usefixtures("network_namespaces_permitted")
+def test_worker_has_own_network_and_same_user() -> None:
+    done = subprocess.run(
+        [sys.executable, SCRIPT_PATH, "-c", LOOPBACK_SCRIPT], capture_output=True, text=True, check=True
+    )
 
     user, group, network = done.stdout.split()
     assert (int(user), int(group)) == (os.getuid(), os.getgid())
     assert network != os.readlink("/proc/self/ns/net")
 
 
-@pytest.mark.usefixtures("allowed")
-def test_so_many_workers_have_each_such_a_python() -> None:
-    assert flags(4) == ["--dist", "load", "--tx", f"4*popen//python={sys.executable} {SCRIPT}"]
+@pytest.mark.usefixtures("network_namespaces_permitted")
+def test_each_worker_uses_network_namespace_script() -> None:
+    assert build_pytest_options(4) == ["--dist", "load", "--tx", f"4*popen//python={sys.executable} {SCRIPT_PATH}"]
 
 
-def test_where_nobody_may_have_one_there_is_one_worker(
+def test_one_worker_if_network_namespaces_are_not_permitted(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    refused = tmp_path / "refused.py"
-    refused.write_text("import sys; sys.exit('unshare: Operation not permitted')")
-    monkeypatch.setattr(network_namespace, "SCRIPT", refused)
+    script = tmp_path / "refused.py"
+    script.write_text("import sys; sys.exit('unshare: Operation not permitted')")
+    monkeypatch.setattr(network_namespace, "SCRIPT_PATH", script)
 
-    assert flags(4) == ["-n", "1"]
+    assert build_pytest_options(4) == ["-n", "1"]
 
     assert capfd.readouterr().err == (
-        "one by one, since no worker can have a network of its own: unshare: Operation not permitted\n"
+        "one worker only, without its own network namespace: unshare: Operation not permitted\n"
     )

@@ -8,56 +8,54 @@ import sys
 import pytest
 
 from tests.proofs import (
-    COLLECTED,
+    COLLECTION_KEY,
     NOT_IN_MAKE_TEST,
     PAGE,
     REQUIREMENTS,
     ROOT,
     Collection,
     collects_all,
-    page,
     proves,
+    render_page,
 )
 
 
 @pytest.fixture(scope="module")
-def fresh(pytestconfig: pytest.Config) -> str:
+def generated_page(pytestconfig: pytest.Config) -> str:
     """Return the up-to-date page, from this run's collected tests if it has collected all of them.
 
     Otherwise a separate process collects them, since pytest cannot collect within a run.
     """
-    found = pytestconfig.stash.get(COLLECTED, None)
-    if found is not None:
-        return page(found)
+    collection = pytestconfig.stash.get(COLLECTION_KEY, None)
+    if collection is not None:
+        return render_page(collection)
     command = [sys.executable, "-m", "tests.proofs"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize("requirement", REQUIREMENTS)
-def test_a_claimed_requirement_is_proved_by_a_test(fresh: str, requirement: str) -> None:
+def test_each_requirement_has_a_proof(generated_page: str, requirement: str) -> None:
     """Check that at least one collected test has the requirement's mark."""
-    (row,) = [line for line in fresh.splitlines() if line.startswith(f"| {requirement} | ")]
+    (row,) = [line for line in generated_page.splitlines() if line.startswith(f"| {requirement} | ")]
 
     assert "](../tests/" in row
 
 
 @pytest.mark.parametrize("requirement", REQUIREMENTS)
-def test_make_test_proves_each_requirement_unless_a_reason_is_given(fresh: str, requirement: str) -> None:
-    (row,) = [line for line in fresh.splitlines() if line.startswith(f"| {requirement} | ")]
+def test_make_test_proves_each_requirement_unless_a_reason_is_given(generated_page: str, requirement: str) -> None:
+    (row,) = [line for line in generated_page.splitlines() if line.startswith(f"| {requirement} | ")]
 
     assert bool(row.split(" | ")[2]) != (requirement in NOT_IN_MAKE_TEST)
 
 
-def test_the_page_is_up_to_date(fresh: str) -> None:
+def test_the_page_is_up_to_date(generated_page: str) -> None:
     """docs/requirements.md is up to date; `make requirements` updates it."""
-    assert PAGE.read_text() == fresh
+    assert PAGE.read_text() == generated_page
 
 
-def test_a_run_of_a_part_does_not_pass_for_the_whole(
-    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partial_run_does_not_collect_all(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that only a run of the whole test suite provides the page's content."""
-    told = {"args": ["tests"], "lf": False, "ignore": None}
+    options = {"args": ["tests"], "lf": False, "ignore": None}
     cases: tuple[dict[str, object], ...] = (
         {},
         {"args": ["tests/kube"]},
@@ -65,38 +63,38 @@ def test_a_run_of_a_part_does_not_pass_for_the_whole(
         {"lf": True},
         {"ignore": ["tests/e2e"]},
     )
-    answers = []
+    results = []
     monkeypatch.chdir(ROOT)
     for case in cases:
-        for name, value in {**told, **case}.items():
+        for name, value in {**options, **case}.items():
             monkeypatch.setattr(pytestconfig if name == "args" else pytestconfig.option, name, value)
-        answers.append(collects_all(pytestconfig))
+        results.append(collects_all(pytestconfig))
 
-    assert answers == [True, False, False, False, False]
+    assert results == [True, False, False, False, False]
 
 
-def test_a_proof_stands_in_the_column_of_its_target_and_a_test_left_out_by_make_test_is_listed() -> None:
+def test_page_lists_proofs_by_target_and_tests_left_out_by_make_test() -> None:
     proofs: dict[str, list[str]] = {each: [] for each in REQUIREMENTS}
     proofs["X-1"] = ["tests/test_a.py::test_b", "tests/test_a.py::test_c"]
     targets = {"tests/test_a.py::test_b": "test", "tests/test_a.py::test_c": "test-all"}
 
-    rows = page(Collection(proofs, targets)).splitlines()
+    rows = render_page(Collection(proofs, targets)).splitlines()
 
     (row,) = [line for line in rows if line.startswith("| X-1 | ")]
     assert row.endswith(" | [test_b](../tests/test_a.py) | [test_c](../tests/test_a.py) |")
     assert "| [tests/test_a.py](../tests/test_a.py) | test-all | test_c |" in rows
 
 
-def test_every_requirement_has_its_row() -> None:
+def test_every_requirement_has_a_row() -> None:
     """Check that each id belongs to a chapter, so that the page has its row."""
-    rows = page(Collection({each: [] for each in REQUIREMENTS}, {})).splitlines()
+    rows = render_page(Collection({each: [] for each in REQUIREMENTS}, {})).splitlines()
 
-    listed = [row for row in rows if row.startswith("| ") and not row.startswith(("| id ", "| file "))]
-    assert [row.split(" | ")[0][2:] for row in listed] == [*REQUIREMENTS]
+    requirement_rows = [row for row in rows if row.startswith("| ") and not row.startswith(("| id ", "| file "))]
+    assert [row.split(" | ")[0][2:] for row in requirement_rows] == [*REQUIREMENTS]
 
 
 @pytest.mark.parametrize("ids", [(), ("NMO-999",), ("NMO-1", "nmo-2")])
-def test_an_id_that_nobody_claims_cannot_be_proved(ids: tuple[str, ...]) -> None:
+def test_unknown_requirement_id_is_rejected(ids: tuple[str, ...]) -> None:
     """Raise an error for an unknown or missing id when the tests are collected."""
-    with pytest.raises(ValueError, match="no requirement: "):
+    with pytest.raises(ValueError, match="requirement ids"):
         proves(*ids)

@@ -8,52 +8,52 @@ from pathlib import Path
 
 import pytest
 
-from tests.scheduling import ENGINES, GROUPS, Machine, group_of
+from tests.scheduling import ENGINES, GROUPS, MachineLock, find_group
 from tests.sources import ROOT
 
 
-class Guest:
-    """A holder of the lock in its own thread, which holds it until `leave` is called."""
+class LockHolder:
+    """A holder of the lock in its own thread, which holds it until `release` is called."""
 
-    def __init__(self, entrance: AbstractContextManager[None]) -> None:
-        self.inside, self._done = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._stay, args=(entrance,), daemon=True)
+    def __init__(self, lock: AbstractContextManager[None]) -> None:
+        self.acquired, self._done = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._hold, args=(lock,), daemon=True)
         self._thread.start()
 
-    def _stay(self, entrance: AbstractContextManager[None]) -> None:
-        with entrance:
-            self.inside.set()
+    def _hold(self, lock: AbstractContextManager[None]) -> None:
+        with lock:
+            self.acquired.set()
             self._done.wait(10)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         self._done.set()
         self._thread.join(10)
 
 
-def test_many_are_there_side_by_side(tmp_path: Path) -> None:
-    first, second = (Guest(Machine(tmp_path).shared()) for _ in range(2))
+def test_lock_has_several_shared_holders(tmp_path: Path) -> None:
+    first_holder, second_holder = (LockHolder(MachineLock(tmp_path).hold_shared()) for _ in range(2))
 
-    assert first.inside.wait(5)
-    assert second.inside.wait(5)
-    first.leave()
-    second.leave()
+    assert first_holder.acquired.wait(5)
+    assert second_holder.acquired.wait(5)
+    first_holder.release()
+    second_holder.release()
 
 
-def test_one_who_wants_to_be_alone_waits_for_those_inside_and_comes_before_those_who_came_later(tmp_path: Path) -> None:
-    inside = Guest(Machine(tmp_path).shared())
-    assert inside.inside.wait(5)
-    alone = Guest(Machine(tmp_path).alone())
-    assert not alone.inside.wait(0.1)
-    later = Guest(Machine(tmp_path).shared())
-    assert not later.inside.wait(0.1)
+def test_exclusive_holder_waits_for_earlier_and_precedes_later_shared_holders(tmp_path: Path) -> None:
+    shared_holder = LockHolder(MachineLock(tmp_path).hold_shared())
+    assert shared_holder.acquired.wait(5)
+    exclusive_holder = LockHolder(MachineLock(tmp_path).hold_exclusive())
+    assert not exclusive_holder.acquired.wait(0.1)
+    later_holder = LockHolder(MachineLock(tmp_path).hold_shared())
+    assert not later_holder.acquired.wait(0.1)
 
-    inside.leave()
+    shared_holder.release()
 
-    assert alone.inside.wait(5)
-    assert not later.inside.wait(0.1)
-    alone.leave()
-    assert later.inside.wait(5)
-    later.leave()
+    assert exclusive_holder.acquired.wait(5)
+    assert not later_holder.acquired.wait(0.1)
+    exclusive_holder.release()
+    assert later_holder.acquired.wait(5)
+    later_holder.release()
 
 
 def test_every_test_file_has_a_group_and_every_group_a_test() -> None:
@@ -62,32 +62,39 @@ def test_every_test_file_has_a_group_and_every_group_a_test() -> None:
     Otherwise the tests of a renamed file would silently move to another group.
     """
     files = [str(file.relative_to(ROOT)) for file in (ROOT / "tests").rglob("test_*.py")]
-    ids = [f"{file}::test{where}" for file in files for where in ("", *(f"[{engine}-a]" for engine in ENGINES))]
+    ids = [
+        f"{file}::test{parameters}" for file in files for parameters in ("", *(f"[{engine}-a]" for engine in ENGINES))
+    ]
 
-    assert {group_of(test) for test in ids} == set(range(len(GROUPS)))
+    assert {find_group(test) for test in ids} == set(range(len(GROUPS)))
     assert all((ROOT / name.partition("[")[0]).exists() for names in GROUPS for name in names)
 
 
 def test_the_first_group_that_names_a_file_takes_it() -> None:
-    assert "tests/chain/test_audit.py" in GROUPS[group_of("tests/chain/test_audit.py::test_a")]
-    assert GROUPS[group_of("tests/chain/test_speed.py::test_a")] == ("tests/chain",)
-    assert GROUPS[group_of("tests/test_package_structure.py::test_a")] == ("tests",)
+    assert "tests/chain/test_audit.py" in GROUPS[find_group("tests/chain/test_audit.py::test_a")]
+    assert GROUPS[find_group("tests/chain/test_speed.py::test_a")] == ("tests/chain",)
+    assert GROUPS[find_group("tests/test_package_structure.py::test_a")] == ("tests",)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_an_engine_does_end_to_end_is_one_workers(engine: str) -> None:
+def test_e2e_tests_of_one_engine_form_one_group(engine: str) -> None:
     """Check that an engine's end-to-end tests belong to one group; elsewhere, an engine's name has no effect."""
-    names = ("test_rights.py", "test_drains.py")
-    (group,) = {group_of(f"tests/e2e/{name}::test_a[{words}]") for name in names for words in (engine, f"a b-{engine}")}
+    names = ("test_permissions.py", "test_drains.py")
+    (group,) = {
+        find_group(f"tests/e2e/{name}::test_a[{parameters}]")
+        for name in names
+        for parameters in (engine, f"a b-{engine}")
+    }
 
     assert GROUPS[group] == (f"tests/e2e[{engine}]",)
-    assert GROUPS[group_of(f"tests/manifests/test_overlays.py::test_a[{engine}]")] == ("tests/manifests",)
-    assert GROUPS[group_of(f"tests/e2e/test_{engine}.py::test_a")] == ("tests/e2e",)
+    assert GROUPS[find_group(f"tests/manifests/test_overlays.py::test_a[{engine}]")] == ("tests/manifests",)
+    assert GROUPS[find_group(f"tests/e2e/test_{engine}.py::test_a")] == ("tests/e2e",)
 
 
-def test_an_install_for_an_engine_is_judged_without_that_engine() -> None:
+def test_admission_e2e_tests_form_one_group() -> None:
     (group,) = {
-        group_of(f"tests/e2e/test_admission.py::test_an_install{where}") for where in ("", "[base]", "[knative]")
+        find_group(f"tests/e2e/test_admission.py::test_an_install{parameters}")
+        for parameters in ("", "[base]", "[knative]")
     }
 
     assert GROUPS[group] == ("tests/e2e/test_admission.py",)

@@ -10,31 +10,37 @@ from pathlib import Path
 
 import pytest
 
-from tests.second_try import MOST, MOST_OF_TEST, REPORT, Try, verdict
+from tests.second_try import (
+    MAX_SECOND_TRIES,
+    MAX_SECOND_TRIES_OF_MAKE_TEST,
+    REPORT_FILE,
+    SecondTry,
+    find_failure_reason,
+)
 from tests.sources import ROOT
 
-MAKE = """#!/bin/sh
+MAKE_SCRIPT = """#!/bin/sh
 echo "$*" >> calls
 case "$*" in lint) exit;; {cases} *) echo '{{}}' > "$FAILURE_REPORT";; esac
 """
-FAILS = """echo '{"tests/test_a.py::test_b": "call: assert 1 == 2"}' > "$FAILURE_REPORT"; exit 2;;"""
-PASSES = """echo '{}' > "$FAILURE_REPORT";;"""
-TEST = "tests/test_a.py::test_b"
+FAILING_CASE = """echo '{"tests/test_a.py::test_b": "call: assert 1 == 2"}' > "$FAILURE_REPORT"; exit 2;;"""
+PASSING_CASE = """echo '{}' > "$FAILURE_REPORT";;"""
+TEST_ID = "tests/test_a.py::test_b"
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def work_tree(tmp_path: Path) -> Path:
     """Create a work tree with the files that `.ci/run` uses and the single test `tests/test_a.py::test_b`."""
     for folder in (".ci", "path", ".venv/bin", "tests"):
         (tmp_path / folder).mkdir(parents=True)
     shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
     for name in ("__init__.py", "second_try.py", "failure_report.py"):
         shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
-    machine = tmp_path / "localcluster" / "nodes" / "machine.py"
-    machine.parent.mkdir(parents=True)
-    for package in (machine.parent, machine.parent.parent):
+    preflight = tmp_path / "localcluster" / "nodes" / "preflight.py"
+    preflight.parent.mkdir(parents=True)
+    for package in (preflight.parent, preflight.parent.parent):
         (package / "__init__.py").touch()
-    machine.write_text("print('no root')\nraise SystemExit(3)\n")
+    preflight.write_text("print('no root')\nraise SystemExit(3)\n")
     (tmp_path / "tests" / "test_a.py").write_text("def test_b():\n    pass\n")
     python = tmp_path / ".venv" / "bin" / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -42,10 +48,10 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ci(tree: Path, cases: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+def run_ci(tree: Path, cases: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     """Run `.ci/run` with a make that executes the shell cases `cases`; return the result and the make calls."""
     make = tree / "path" / "make"
-    make.write_text(MAKE.format(cases=cases))
+    make.write_text(MAKE_SCRIPT.format(cases=cases))
     make.chmod(0o755)
     path = f"{make.parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -53,74 +59,74 @@ def ci(tree: Path, cases: str) -> tuple[subprocess.CompletedProcess[str], list[s
     return done, (tree / "calls").read_text().splitlines()
 
 
-def test_a_test_that_passes_at_its_second_try_is_reported_with_both_outcomes(tree: Path) -> None:
-    done, calls = ci(tree, f'"test-all ARGS=--last-failed") {PASSES} test-all) {FAILS}')
+def test_retried_test_is_reported_with_both_outcomes(work_tree: Path) -> None:
+    done, calls = run_ci(work_tree, f'"test-all ARGS=--last-failed") {PASSING_CASE} test-all) {FAILING_CASE}')
 
     assert calls == ["lint", "test-all", "test-all ARGS=--last-failed", "e2e"]
-    line = f"{TEST} (make test): first failed (call: assert 1 == 2), then passed\n"
-    assert (tree / REPORT).read_text() == line
+    line = f"{TEST_ID} (make test): first failed (call: assert 1 == 2), then passed\n"
+    assert (work_tree / REPORT_FILE).read_text() == line
     assert f"tests that needed a second try: 1\n{line}" in done.stdout
     assert done.returncode == 0
 
 
-def test_a_test_that_fails_twice_ends_the_run(tree: Path) -> None:
-    done, calls = ci(tree, f"test-all*) {FAILS}")
+def test_a_test_that_fails_twice_ends_the_run(work_tree: Path) -> None:
+    done, calls = run_ci(work_tree, f"test-all*) {FAILING_CASE}")
 
     assert calls == ["lint", "test-all", "test-all ARGS=--last-failed"]
     assert done.returncode == 1
     assert "then failed again (call: assert 1 == 2)" in done.stdout
-    assert done.stderr.endswith(f"error: failed twice: {TEST}\n")
+    assert done.stderr.endswith(f"error: failed twice: {TEST_ID}\n")
 
 
-def test_another_test_that_fails_at_the_second_try_ends_the_run(tree: Path) -> None:
+def test_another_test_that_fails_at_the_second_try_ends_the_run(work_tree: Path) -> None:
     """Check that `.ci/run` fails if a test fails at the second try that had not run at first.
 
     The target has two pytest runs; the second one starts only if the first one passes.
     """
-    other = FAILS.replace("test_b", "test_c")
+    other = FAILING_CASE.replace("test_b", "test_c")
 
-    done, calls = ci(tree, f'"test-all ARGS=--last-failed") {other} test-all) {FAILS}')
+    done, calls = run_ci(work_tree, f'"test-all ARGS=--last-failed") {other} test-all) {FAILING_CASE}')
 
     assert calls == ["lint", "test-all", "test-all ARGS=--last-failed"]
     assert done.returncode == 1
     assert done.stderr == "error: other tests of make test-all failed at the second try: tests/test_a.py::test_c\n"
 
 
-def test_a_run_that_was_killed_gets_no_second_try(tree: Path) -> None:
-    done, calls = ci(tree, "test-all) kill -KILL $$;;")
+def test_a_run_that_was_killed_gets_no_second_try(work_tree: Path) -> None:
+    done, calls = run_ci(work_tree, "test-all) kill -KILL $$;;")
 
     assert calls == ["lint", "test-all"]
     assert done.returncode == 1
     assert done.stderr == "error: make test-all ended before its tests did\n"
 
 
-def test_a_run_without_a_report_is_incomplete(tree: Path) -> None:
+def test_a_run_without_a_report_is_incomplete(work_tree: Path) -> None:
     """pytest exits with status 0 without a report if all workers were killed before the first test."""
-    done, _ = ci(tree, "test-all) ;;")
+    done, _ = run_ci(work_tree, "test-all) ;;")
 
     assert done.returncode == 1
     assert done.stderr == "error: make test-all ended before its tests did\n"
 
 
-def test_the_last_line_says_that_real_nodes_were_not_tested(tree: Path) -> None:
-    done, _ = ci(tree, "")
+def test_last_line_reports_that_real_nodes_were_not_tested(work_tree: Path) -> None:
+    done, _ = run_ci(work_tree, "")
 
     assert done.returncode == 0
-    assert done.stdout.splitlines()[-1] == (
-        "not run: make e2e-real, because this machine cannot run real nodes: no root"
-    )
+    assert done.stdout.splitlines()[-1] == ("not run: make e2e-real, because this host cannot run real nodes: no root")
     assert "tests that needed a second try: none\n" in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("of_test", "others", "why"),
+    ("make_test_count", "other_count", "reason"),
     [
-        (MOST_OF_TEST, MOST - MOST_OF_TEST, ""),
-        (MOST_OF_TEST + 1, 0, "4 tests of make test needed a second try, at most 3 may"),
-        (1, MOST, "11 tests needed a second try, at most 10 may"),
+        (MAX_SECOND_TRIES_OF_MAKE_TEST, MAX_SECOND_TRIES - MAX_SECOND_TRIES_OF_MAKE_TEST, ""),
+        (MAX_SECOND_TRIES_OF_MAKE_TEST + 1, 0, "4 tests of make test needed a second try, at most 3 may"),
+        (1, MAX_SECOND_TRIES, "11 tests needed a second try, at most 10 may"),
     ],
 )
-def test_only_a_few_tests_may_need_a_second_try(of_test: int, others: int, why: str) -> None:
-    tries = [Try(f"test_{number}", "", "", number < of_test) for number in range(of_test + others)]
+def test_only_a_few_tests_may_need_a_second_try(make_test_count: int, other_count: int, reason: str) -> None:
+    second_tries = [
+        SecondTry(f"test_{number}", "", "", number < make_test_count) for number in range(make_test_count + other_count)
+    ]
 
-    assert verdict(tries) == why
+    assert find_failure_reason(second_tries) == reason

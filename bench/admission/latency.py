@@ -11,68 +11,72 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench import costs
-from bench.admission.review_load import ALLOWED, REFUSED, WARNED, Waits, ask
-from bench.cases import Case
-from bench.workload import Load
-from bench.rig import Rig
+from bench.admission.review_load import ALLOWED, REFUSED, WARNED, Latencies, send_reviews
+from bench.cases import DrainCase
 from bench.observer_process import ROOT
-from kube.certificates.ca_injection import CARRIERS
+from bench.rig import Rig
+from bench.workload import Workload
+from kube.certificates.ca_injection import TARGET_PATHS
 from localcluster.servers import LOOPBACK
 
 Figure = tuple[str, float, float | None]
 """A label, a value, and its limit if there is one."""
-RATE, SECONDS = 50, 10
-WATCHED, LISTED = 20.0, 150.0
+REQUESTS_PER_SECOND, DURATION_SECONDS = 50, 10
+CACHED_LIMIT_MS, LISTED_LIMIT_MS = 20.0, 150.0
 """Limits of the 99th percentile in milliseconds: for answers from the watch cache, and for answers that need a list."""
-PODS = 100
-FREE = 100
+POD_COUNT = 100
+MAX_NODES = 100
 """Maximum number of nodes that the requests iterate over."""
 
 
-def measure(rig: Rig, name: str, free: Sequence[str], taken: Sequence[str]) -> list[Figure]:
+def measure_latency(rig: Rig, name: str, free_nodes: Sequence[str], maintained_nodes: Sequence[str]) -> list[Figure]:
     """Return the latencies of each kind of answer.
 
     Raises `RuntimeError` if an answer is not the expected one.
 
     Args:
         name: The name of the case.
-        free: Nodes without a maintenance.
-        taken: Nodes with a maintenance.
+        free_nodes: Nodes without a maintenance.
+        maintained_nodes: Nodes with a maintenance.
     """
-    [full, *empty] = free
-    load = Load(rig.cluster, Case(name, pods=PODS), [full], full)
-    load.fill()
-    answered: list[tuple[str, str, Sequence[str], float]] = [
-        (REFUSED, "an unknown node", ["nobody-knows-it"], WATCHED),
-        *([(REFUSED, "a second maintenance", taken[:FREE], WATCHED)] if taken else []),
-        (ALLOWED, "a node without pods", empty[:FREE], WATCHED),
-        (WARNED, f"a node with {PODS} pods", [full], LISTED),
+    [full, *empty] = free_nodes
+    workload = Workload(rig.client, DrainCase(name, pods=POD_COUNT), [full], full)
+    workload.deploy()
+    expected_answers: list[tuple[str, str, Sequence[str], float]] = [
+        (REFUSED, "an unknown node", ["no-such-node"], CACHED_LIMIT_MS),
+        *(
+            [(REFUSED, "a second maintenance", maintained_nodes[:MAX_NODES], CACHED_LIMIT_MS)]
+            if maintained_nodes
+            else []
+        ),
+        (ALLOWED, "a node without pods", empty[:MAX_NODES], CACHED_LIMIT_MS),
+        (WARNED, f"a node with {POD_COUNT} pods", [full], LISTED_LIMIT_MS),
     ]
     load_average = os.getloadavg()[0]
-    figures: list[Figure] = [("load of the machine at the beginning", round(load_average, 1), None)]
-    with floor(rig) as url:
-        figures += _of("floor", _asked(rig, url, empty[:FREE], ALLOWED), None)
-        for answer, about, nodes, limit in answered:
-            what, before = f"{answer}, {about}", costs.cpu(rig)["validate"]
-            waits = _asked(rig, webhook_url(rig), nodes, answer)
-            figures += _of(what, waits, limit)
-            spent = (costs.cpu(rig)["validate"] - before) / len(waits.milliseconds) * 1000
-            figures.append((f"{what}: milliseconds of a core", round(spent, 1), None))
-        figures += _of("floor, at last", _asked(rig, url, empty[:FREE], ALLOWED), None)
-    load.clear()
+    figures: list[Figure] = [("load average of the machine at the start", round(load_average, 1), None)]
+    with start_noop_webhook(rig) as url:
+        figures += _build_figures("floor", _send_reviews(rig, url, empty[:MAX_NODES], ALLOWED), None)
+        for answer, description, nodes, limit in expected_answers:
+            label, cpu_before = f"{answer}, {description}", costs.measure_cpu(rig)["validate"]
+            latencies = _send_reviews(rig, get_webhook_url(rig), nodes, answer)
+            figures += _build_figures(label, latencies, limit)
+            cpu_milliseconds = (costs.measure_cpu(rig)["validate"] - cpu_before) / len(latencies.milliseconds) * 1000
+            figures.append((f"{label}: CPU milliseconds per request", round(cpu_milliseconds, 1), None))
+        figures += _build_figures("floor, at the end", _send_reviews(rig, url, empty[:MAX_NODES], ALLOWED), None)
+    workload.delete()
     return figures
 
 
-def webhook_url(rig: Rig) -> str:
+def get_webhook_url(rig: Rig) -> str:
     """Return the webhook's URL from its configuration."""
-    [hook] = rig.cluster.get(f"{CARRIERS['ValidatingWebhookConfiguration']}/nodemaintenance-validate")["webhooks"]
+    [hook] = rig.client.get(f"{TARGET_PATHS['ValidatingWebhookConfiguration']}/nodemaintenance-validate")["webhooks"]
     return str(hook["clientConfig"]["url"])
 
 
 @contextmanager
-def floor(rig: Rig) -> Iterator[str]:
+def start_noop_webhook(rig: Rig) -> Iterator[str]:
     """Start the no-op webhook with the real webhook's certificate, and yield its URL."""
-    command = [sys.executable, "-m", "bench.admission.noop_webhook", str(_certificates(rig)), LOOPBACK]
+    command = [sys.executable, "-m", "bench.admission.noop_webhook", str(_get_certificates_dir(rig)), LOOPBACK]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout  # noqa: S101 - it is a pipe
         try:
@@ -81,18 +85,20 @@ def floor(rig: Rig) -> Iterator[str]:
             process.terminate()
 
 
-def _certificates(rig: Rig) -> Path:
+def _get_certificates_dir(rig: Rig) -> Path:
     return rig.directory / "product" / "admission"
 
 
-def _asked(rig: Rig, url: str, nodes: Sequence[str], answer: str) -> Waits:
-    waits = asyncio.run(ask(url, _certificates(rig) / "ca.crt", nodes, RATE, SECONDS))
-    waits.must_be(answer)
-    return waits
+def _send_reviews(rig: Rig, url: str, nodes: Sequence[str], expected_answer: str) -> Latencies:
+    latencies = asyncio.run(
+        send_reviews(url, _get_certificates_dir(rig) / "ca.crt", nodes, REQUESTS_PER_SECOND, DURATION_SECONDS)
+    )
+    latencies.check_answers(expected_answer)
+    return latencies
 
 
-def _of(what: str, waits: Waits, limit: float | None) -> list[Figure]:
+def _build_figures(label: str, latencies: Latencies, limit: float | None) -> list[Figure]:
     return [
-        (f"{what}: milliseconds, median", round(waits.median, 1), None),
-        (f"{what}: milliseconds, 99 of 100", round(waits.p99, 1), limit),
+        (f"{label}: milliseconds, median", round(latencies.median, 1), None),
+        (f"{label}: milliseconds, 99th percentile", round(latencies.p99, 1), limit),
     ]

@@ -1,7 +1,7 @@
 """A webhook that allows everything without reading it: the minimum cost of HTTPS and JSON on this host.
 
-`python -m bench.admission.noop_webhook FOLDER HOST` serves with the certificate in FOLDER, prints its port, and exits on
-SIGTERM.
+`python -m bench.admission.noop_webhook DIRECTORY HOST` serves with the certificate in DIRECTORY, prints its port, and
+exits on SIGTERM.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from pathlib import Path
 
 from aiohttp import web
 
-from functions.serving.https_server import serving, until_told
-from kube.admission.reviews import answer, question
+from functions.serving.https_server import serve_https, wait_for_signal
+from kube.admission.reviews import build_review, parse_review
 
 
-async def allow(request: web.Request) -> web.Response:
+async def handle_review(request: web.Request) -> web.Response:
     """Return a review response that allows the request."""
-    return web.json_response(answer(question(await request.json())))
+    return web.json_response(build_review(parse_review(await request.json())))
 
 
-async def main(folder: Path, host: str) -> None:
+async def main(directory: Path, host: str) -> None:
     """Serve until SIGTERM."""
     application = web.Application()
-    application.router.add_post("/validate", allow)
-    async with serving(application, folder, 0, host) as port:
+    application.router.add_post("/validate", handle_review)
+    async with serve_https(application, directory, 0, host) as port:
         print(port, flush=True)
-        await until_told()
+        await wait_for_signal()
 
 
 if __name__ == "__main__":

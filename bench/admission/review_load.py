@@ -12,19 +12,19 @@ from pathlib import Path
 
 from aiohttp import ClientSession, TCPConnector
 
-from bench.drainers import maintenances
-from kube.admission.reviews import VERSION
+from bench.drainers import build_maintenances
+from kube.admission.reviews import API_VERSION
 from kube.paths import Object
 
-WARM = 20
+WARMUP_REQUESTS = 20
 """Concurrent requests before the measurement, which open the connections, as the API server keeps them open."""
-CONNECTIONS = 20
+MAX_CONNECTIONS = 20
 ALLOWED, WARNED, REFUSED = "allowed", "warned", "refused"
 """The kinds of answers: allowed without a warning, allowed with warnings, or refused."""
 
 
 @dataclass(frozen=True)
-class Waits:
+class Latencies:
     """The latency of each request in milliseconds, and the numbers of refusals and of answers with a warning."""
 
     milliseconds: Sequence[float]
@@ -42,54 +42,56 @@ class Waits:
         ordered = sorted(self.milliseconds)
         return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
 
-    def must_be(self, answer: str) -> None:
+    def check_answers(self, expected_answer: str) -> None:
         """Raise `RuntimeError` unless every request got this answer; otherwise the latencies are meaningless."""
         count = len(self.milliseconds)
-        wanted = {ALLOWED: (0, 0), WARNED: (0, count), REFUSED: (count, 0)}[answer]
-        if (self.refused, self.warned) != wanted:
-            found = f"{self.refused} were {REFUSED} and {self.warned} {WARNED}"
-            raise RuntimeError(f"each of {count} questions was to be {answer}, and {found}")
+        expected_counts = {ALLOWED: (0, 0), WARNED: (0, count), REFUSED: (count, 0)}[expected_answer]
+        if (self.refused, self.warned) != expected_counts:
+            counts = f"{self.refused} were {REFUSED} and {self.warned} {WARNED}"
+            raise RuntimeError(f"expected all {count} reviews to be {expected_answer}: {counts}")
 
 
-def review(node: str, number: int) -> Object:
+def build_review(node: str, number: int) -> Object:
     """Return the AdmissionReview of a new NodeMaintenance for this node."""
-    (wanted,) = maintenances([f"asked-{number}"], [node], "the bench asks")
+    (maintenance,) = build_maintenances([f"review-{number}"], [node], "benchmark")
     resource = {"group": "nodemaintenance.medik8s.io", "version": "v1beta1", "resource": "nodemaintenances"}
-    request = {"uid": f"question-{number}", "operation": "CREATE", "resource": resource, "object": wanted}
-    return {"apiVersion": VERSION, "kind": "AdmissionReview", "request": request}
+    request = {"uid": f"review-{number}", "operation": "CREATE", "resource": resource, "object": maintenance}
+    return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "request": request}
 
 
-async def ask(url: str, ca: Path, nodes: Sequence[str], rate: int, seconds: int) -> Waits:
+async def send_reviews(
+    url: str, ca: Path, nodes: Sequence[str], requests_per_second: int, duration_seconds: int
+) -> Latencies:
     """Send reviews for these nodes in turn. Raises `RuntimeError` for an answer that is not a review."""
     context = ssl.create_default_context(cafile=str(ca))
-    async with ClientSession(connector=TCPConnector(ssl=context, limit=CONNECTIONS)) as session:
+    async with ClientSession(connector=TCPConnector(ssl=context, limit=MAX_CONNECTIONS)) as session:
 
-        async def one(number: int) -> Object:
-            body = review(nodes[number % len(nodes)], number)
-            async with session.post(url, json=body) as answered:
-                if answered.status != 200:
-                    raise RuntimeError(f"{url} answered {answered.status}: {await answered.text()}")
-                response: Object = (await answered.json())["response"]
-                return response
+        async def send_review(number: int) -> Object:
+            body = build_review(nodes[number % len(nodes)], number)
+            async with session.post(url, json=body) as response:
+                if response.status != 200:
+                    raise RuntimeError(f"webhook {url} returned status {response.status}: {await response.text()}")
+                review_response: Object = (await response.json())["response"]
+                return review_response
 
-        await asyncio.gather(*map(one, range(WARM)))
-        return await paced(one, rate, rate * seconds)
+        await asyncio.gather(*map(send_review, range(WARMUP_REQUESTS)))
+        return await run_at_rate(send_review, requests_per_second, requests_per_second * duration_seconds)
 
 
-async def paced(one: Callable[[int], Awaitable[Object]], rate: int, count: int) -> Waits:
-    """Call `one` at a constant rate, even while earlier calls still run; measure each latency from the due time."""
+async def run_at_rate(call: Callable[[int], Awaitable[Object]], calls_per_second: int, count: int) -> Latencies:
+    """Call `call` at a constant rate, even while earlier calls still run; measure each latency from the due time."""
     loop, milliseconds = asyncio.get_running_loop(), list[float]()
-    begun = loop.time()
+    started_at = loop.time()
 
-    async def timed(number: int) -> Object:
-        response = await one(number)
-        milliseconds.append((loop.time() - begun - number / rate) * 1000)
+    async def call_timed(number: int) -> Object:
+        response = await call(number)
+        milliseconds.append((loop.time() - started_at - number / calls_per_second) * 1000)
         return response
 
     tasks = []
     for number in itertools.islice(itertools.count(), count):
-        await asyncio.sleep(max(0.0, begun + number / rate - loop.time()))
-        tasks.append(asyncio.create_task(timed(number)))
+        await asyncio.sleep(max(0.0, started_at + number / calls_per_second - loop.time()))
+        tasks.append(asyncio.create_task(call_timed(number)))
     responses = await asyncio.gather(*tasks)
     refused = sum(not response["allowed"] for response in responses)
-    return Waits(milliseconds, refused, sum(bool(response.get("warnings")) for response in responses))
+    return Latencies(milliseconds, refused, sum(bool(response.get("warnings")) for response in responses))

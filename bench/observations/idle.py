@@ -10,55 +10,55 @@ from pathlib import Path
 from bench import costs
 from bench.admission import latency
 from bench.api_requests import AuditLog, Request
+from bench.background_writer import HEARTBEATS, run_writer
 from bench.cases import (
-    ASKED,
-    ASKED_AMONG_MANY,
+    ADMISSION_LOAD,
+    IDLE,
+    IDLE_MAINTENANCES,
+    LARGE_ADMISSION_LOAD,
     LARGE_UPGRADE,
-    REST,
-    RESTING,
-    RETURNING,
+    RECREATED_PODS,
     UPGRADE,
-    Case,
+    DrainCase,
     Observation,
 )
-from bench.findings import Finding, Quiet, Tick
-from bench.background_writer import HEARTBEATS, writing
-from bench.workload import Load, side_by_side
+from bench.drainers import build_maintenances
+from bench.findings import Finding, IdlePeriod, Tick
 from bench.observations import upgrade_requests
 from bench.rig import Rig
-from bench.drainers import maintenances
+from bench.workload import Workload, run_concurrently
 from eventing import events
 from functions.app import FUNCTIONS
 from kube.maintenance.groups import MEDIK8S
 from kube.maintenance.objects import SUCCEEDED
-from kube.nodes import node_path
+from kube.nodes import build_node_path
 
 Figure = tuple[str, float, float | None]
 """A label, a value, and its limit if there is one."""
-MINUTE = 60.0
+MINUTE_SECONDS = 60.0
 TICK_SECONDS = 15.0
-SETTLING = 3 * TICK_SECONDS
+SETTLE_SECONDS = 3 * TICK_SECONDS
 """Seconds in which earlier activity ends."""
-RESTS, TOGETHER, RESTING_MINUTES = 500, 25, 2
-TOLERANT, RETURN, OTHERS, RETURNS = "tolerant", 5, 10, "returning"
-LOOKS, LOOK_SECONDS = 5, 0.5
-EVICTIONS, CORES = (20, 10, 10), 0.05
+MAINTENANCE_COUNT, BATCH_SIZE, IDLE_MINUTES = 500, 25, 2
+TOLERANT_DEPLOYMENT, TOLERANT_POD_COUNT, OTHER_POD_COUNT, MAINTENANCE_NAME = "tolerant", 5, 10, "recreated-pods"
+STATUS_READS, STATUS_READ_SECONDS = 5, 0.5
+MAX_EVICTIONS, MAX_CORES = (20, 10, 10), 0.05
 """Limits of the evictions in each minute, and of the CPU cores that API server and functions use beyond idle."""
 HEARTBEAT_SECONDS = 10
-KWOK = "node-heartbeat.stage.kwok.x-k8s.io"
-STATUS = {f"{KWOK}/delay": "10s", f"{KWOK}/jitter-delay": "590s"}
+HEARTBEAT_STAGE_PREFIX = "node-heartbeat.stage.kwok.x-k8s.io"
+STATUS_DELAY_ANNOTATIONS = {f"{HEARTBEAT_STAGE_PREFIX}/delay": "10s", f"{HEARTBEAT_STAGE_PREFIX}/jitter-delay": "590s"}
 """Makes kwok write node status as a kubelet does, besides the lease: about every five minutes if nothing changed."""
-TICKS = """
+TICKS_QUERY = """
     SELECT min(attempts.at), max(attempts.at + attempts.seconds) - min(attempts.at) FROM attempts
     JOIN events ON events.id = attempts.event AND events.source = attempts.source
     WHERE events.type = ? AND attempts.at >= ? AND attempts.at < ? GROUP BY attempts.event ORDER BY 1
 """
-EVENTS = """
+EVENTS_QUERY = """
     SELECT coalesce(sum(type NOT LIKE 'dev.knative.%'), 0), coalesce(sum(type LIKE 'dev.knative.%'), 0)
     FROM events WHERE type != ? AND arrived >= ? AND arrived < ?
 """
 """The number of the product's own events, and of the sources' events about objects."""
-ATTEMPTS = """
+ATTEMPTS_QUERY = """
     SELECT count(*) FROM attempts LEFT JOIN events ON events.id = attempts.event AND events.source = attempts.source
     WHERE coalesce(events.type, '') NOT LIKE 'dev.knative.%' AND attempts.at >= ? AND attempts.at < ?
 """
@@ -66,156 +66,177 @@ ATTEMPTS = """
 
 def observe(rig: Rig, case: Observation) -> list[Finding]:
     """Run the observation and return its figures. Raises `TimeoutError` and the errors of the API client."""
-    return [Finding(rig.engine, case.name, *figure) for figure in MEASURES[case](rig)]
+    return [Finding(rig.engine, case.name, *figure) for figure in MEASUREMENTS[case](rig)]
 
 
-def _rest(rig: Rig) -> list[Figure]:
+def _measure_idle(rig: Rig) -> list[Figure]:
     """Observe an idle product for a minute, after its startup has finished."""
     time.sleep(TICK_SECONDS)
-    return _quiet(rig, MINUTE)
+    return _observe_idle(rig, MINUTE_SECONDS)
 
 
-def _quiet(rig: Rig, seconds: float) -> list[Figure]:
-    """Return the figures of an idle product over `seconds`."""
-    log, before, since = AuditLog(costs.audit_log(rig)), costs.cpu(rig), time.time()
-    time.sleep(seconds)
-    spent, till = _cores(rig, before, time.time() - since), time.time()
-    time.sleep(costs.LATE)
-    asked = [request for request in log.read() if since <= request.at < till]
-    return [*seen(rig.journal, asked, since, till).figures(), *spent]
+def _observe_idle(rig: Rig, duration_seconds: float) -> list[Figure]:
+    """Return the figures of an idle product over `duration_seconds`."""
+    log, cpu_before, started_at = AuditLog(costs.get_audit_log(rig)), costs.measure_cpu(rig), time.time()
+    time.sleep(duration_seconds)
+    cores, ended_at = _measure_cores(rig, cpu_before, time.time() - started_at), time.time()
+    time.sleep(costs.JOURNAL_DELAY_SECONDS)
+    requests = [request for request in log.read() if started_at <= request.received_at < ended_at]
+    return [*read_idle_period(rig.journal, requests, started_at, ended_at).build_figures(), *cores]
 
 
-def seen(journal: Path, asked: Sequence[Request], since: float, till: float) -> Quiet:
+def read_idle_period(journal: Path, requests: Sequence[Request], started_at: float, ended_at: float) -> IdlePeriod:
     """Return the period's entries in the journal, together with its requests."""
-    window = (events.TICK, since, till)
-    with closing(costs.opened(journal)) as database:
-        ticks = [Tick(*row) for row in database.execute(TICKS, window)]
-        ours, updates = database.execute(EVENTS, window).fetchone()
-        [attempts] = database.execute(ATTEMPTS, window[1:]).fetchone()
-    return Quiet(ticks, asked, ours, ours + attempts, updates)
+    query_arguments = (events.TICK, started_at, ended_at)
+    with closing(costs.open_journal(journal)) as database:
+        ticks = [Tick(*row) for row in database.execute(TICKS_QUERY, query_arguments)]
+        own_events, foreign_updates = database.execute(EVENTS_QUERY, query_arguments).fetchone()
+        [attempts] = database.execute(ATTEMPTS_QUERY, query_arguments[1:]).fetchone()
+    return IdlePeriod(ticks, requests, own_events, own_events + attempts, foreign_updates)
 
 
-def _cores(rig: Rig, before: dict[str, float], seconds: float) -> list[Figure]:
-    now = costs.cpu(rig)
-    spent = {name: now[name] - before.get(name, 0) for name in now}
+def _measure_cores(rig: Rig, cpu_before: dict[str, float], duration_seconds: float) -> list[Figure]:
+    cpu_now = costs.measure_cpu(rig)
+    cpu = {name: cpu_now[name] - cpu_before.get(name, 0) for name in cpu_now}
     return [
-        ("cores of the API server", round(spent["kube-apiserver"] / seconds, 3), None),
-        ("cores of the functions", round(sum(_of_functions(spent)) / seconds, 3), None),
+        ("cores of the API server", round(cpu["kube-apiserver"] / duration_seconds, 3), None),
+        ("cores of the functions", round(sum(_select_functions(cpu)) / duration_seconds, 3), None),
     ]
 
 
-def _of_functions(cpu: dict[str, float]) -> Iterable[float]:
-    return (spent for name, spent in cpu.items() if name in (*FUNCTIONS, "functions"))
+def _select_functions(cpu: dict[str, float]) -> Iterable[float]:
+    return (seconds for name, seconds in cpu.items() if name in (*FUNCTIONS, "functions"))
 
 
-def _resting(rig: Rig) -> list[Figure]:
+def _measure_idle_maintenances(rig: Rig) -> list[Figure]:
     """Observe finished maintenances while the kubelets of all nodes send heartbeats."""
-    nodes, started = _names(rig), time.monotonic()
-    with _at_rest(rig, nodes[:RESTS]):
-        took = time.monotonic() - started
-        figures = _amid_heartbeats(rig, nodes)
-    return [(f"seconds until {RESTS} have Succeeded, {TOGETHER} at a time", round(took, 1), None), *figures]
+    nodes, started_at = _list_node_names(rig), time.monotonic()
+    with _hold_maintenances(rig, nodes[:MAINTENANCE_COUNT]):
+        duration = time.monotonic() - started_at
+        figures = _observe_with_heartbeats(rig, nodes)
+    return [
+        (f"seconds until {MAINTENANCE_COUNT} are Succeeded, {BATCH_SIZE} at a time", round(duration, 1), None),
+        *figures,
+    ]
 
 
-def _amid_heartbeats(rig: Rig, nodes: Sequence[str]) -> list[Figure]:
-    door = rig.cluster
-    side_by_side(door, (door.api.patch(node_path(name), {"metadata": {"annotations": STATUS}}) for name in nodes))
-    with writing(rig.kubeconfig, len(nodes) // HEARTBEAT_SECONDS, HEARTBEATS):
-        time.sleep(SETTLING)
-        return _quiet(rig, RESTING_MINUTES * MINUTE)
+def _observe_with_heartbeats(rig: Rig, nodes: Sequence[str]) -> list[Figure]:
+    client = rig.client
+    run_concurrently(
+        client,
+        (
+            client.api.patch(build_node_path(name), {"metadata": {"annotations": STATUS_DELAY_ANNOTATIONS}})
+            for name in nodes
+        ),
+    )
+    with run_writer(rig.kubeconfig, len(nodes) // HEARTBEAT_SECONDS, HEARTBEATS):
+        time.sleep(SETTLE_SECONDS)
+        return _observe_idle(rig, IDLE_MINUTES * MINUTE_SECONDS)
 
 
-def _names(rig: Rig) -> list[str]:
-    return [node["metadata"]["name"] for node in rig.cluster.list("/api/v1/nodes")["items"]]
+def _list_node_names(rig: Rig) -> list[str]:
+    return [node["metadata"]["name"] for node in rig.client.list("/api/v1/nodes")["items"]]
 
 
 @contextmanager
-def _at_rest(rig: Rig, nodes: Sequence[str]) -> Iterator[None]:
+def _hold_maintenances(rig: Rig, nodes: Sequence[str]) -> Iterator[None]:
     """Hold maintenances that have drained these nodes, which have no pods, while the block runs."""
-    door, bodies = rig.cluster, maintenances([f"resting-{number}" for number in range(len(nodes))], nodes, "rests")
-    for first in range(0, len(nodes), TOGETHER):
-        some = bodies[first : first + TOGETHER]
-        side_by_side(door, (door.api.create(MEDIK8S.path, body) for body in some))
-        rig.watching.last("phase", [body["metadata"]["name"] for body in some], SUCCEEDED)
+    client = rig.client
+    bodies = build_maintenances([f"drained-{number}" for number in range(len(nodes))], nodes, "benchmark")
+    for first in range(0, len(nodes), BATCH_SIZE):
+        batch = bodies[first : first + BATCH_SIZE]
+        run_concurrently(client, (client.api.create(MEDIK8S.path, body) for body in batch))
+        rig.observer.await_last("phase", [body["metadata"]["name"] for body in batch], SUCCEEDED)
     yield
-    for first in range(0, len(nodes), TOGETHER):
-        names = [body["metadata"]["name"] for body in bodies[first : first + TOGETHER]]
-        side_by_side(door, (door.api.request("DELETE", f"{MEDIK8S.path}/{name}") for name in names))
-        rig.watching.last("maintenance gone", names)
+    for first in range(0, len(nodes), BATCH_SIZE):
+        names = [body["metadata"]["name"] for body in bodies[first : first + BATCH_SIZE]]
+        run_concurrently(client, (client.api.request("DELETE", f"{MEDIK8S.path}/{name}") for name in names))
+        rig.observer.await_last("maintenance gone", names)
 
 
-def _asked_among_many(rig: Rig) -> list[Figure]:
+def _measure_large_admission(rig: Rig) -> list[Figure]:
     """Measure the latency for nodes with and without a maintenance, while 500 maintenances exist."""
-    nodes = _names(rig)
-    with _at_rest(rig, nodes[:RESTS]):
-        return latency.measure(rig, ASKED_AMONG_MANY.name, nodes[RESTS:], nodes[:RESTS])
+    nodes = _list_node_names(rig)
+    with _hold_maintenances(rig, nodes[:MAINTENANCE_COUNT]):
+        return latency.measure_latency(
+            rig, LARGE_ADMISSION_LOAD.name, nodes[MAINTENANCE_COUNT:], nodes[:MAINTENANCE_COUNT]
+        )
 
 
-class _Returning:
+class _RecreatedPods:
     """Five pods that tolerate every taint and ten that do not, on one node; at the end the tolerations are removed."""
 
     def __init__(self, rig: Rig) -> None:
-        self._rig, self._door, self._watching = rig, rig.cluster, rig.watching
-        self._load = Load(rig.cluster, Case(RETURNING.name, pods=OTHERS), ["node-1"], "node-2")
+        self._rig, self._client, self._observer = rig, rig.client, rig.observer
+        self._workload = Workload(
+            rig.client, DrainCase(RECREATED_PODS.name, pods=OTHER_POD_COUNT), ["node-1"], "node-2"
+        )
 
     def measure(self) -> list[Figure]:
         """Return the figures of all phases: an idle minute, three minutes of the drain, and its end."""
-        self._watching.forget()
-        others = {pod["metadata"]["name"] for pod in self._load.fill()}
-        self._load.deploy_tolerant(TOLERANT, "node-1", RETURN)
-        time.sleep(costs.LATE)
-        _, rest = self._minute(time.monotonic() + MINUTE)
-        [body] = maintenances([RETURNS], ["node-1"], "some pods return")
-        started = time.monotonic()
-        self._door.create(MEDIK8S.path, body)
-        minutes = [self._minute(started + number * MINUTE) for number in (1, 2, 3)]
-        left = self._watching.last_gone(others) - started
-        figures: list[Figure] = [(f"seconds until the {OTHERS} others have left", round(left, 2), None)]
-        for number, ((evictions, _), limit) in enumerate(zip(minutes, EVICTIONS, strict=True), 1):
-            figures.append((f"evictions of those that return, minute {number}", evictions, limit))
+        self._observer.reset()
+        other_pods = {pod["metadata"]["name"] for pod in self._workload.deploy()}
+        self._workload.deploy_tolerant(TOLERANT_DEPLOYMENT, "node-1", TOLERANT_POD_COUNT)
+        time.sleep(costs.JOURNAL_DELAY_SECONDS)
+        _, idle_cores = self._observe_until(time.monotonic() + MINUTE_SECONDS)
+        [body] = build_maintenances([MAINTENANCE_NAME], ["node-1"], "benchmark")
+        started_at = time.monotonic()
+        self._client.create(MEDIK8S.path, body)
+        minutes = [self._observe_until(started_at + number * MINUTE_SECONDS) for number in (1, 2, 3)]
+        gone_after = self._observer.await_pods_gone(other_pods) - started_at
+        figures: list[Figure] = [
+            (f"seconds until the {OTHER_POD_COUNT} other pods are gone", round(gone_after, 2), None)
+        ]
+        for number, ((evictions, _), limit) in enumerate(zip(minutes, MAX_EVICTIONS, strict=True), 1):
+            figures.append((f"evictions of recreated pods, minute {number}", evictions, limit))
         figures.append(
-            ("cores of API server and functions above rest, minute 3", round(minutes[2][1] - rest, 3), CORES)
+            ("cores of API server and functions above idle, minute 3", round(minutes[2][1] - idle_cores, 3), MAX_CORES)
         )
-        return [*figures, ("pods of which the status does not say why", self._unexplained(), 0), self._end()]
+        return [
+            *figures,
+            ("recreated pods without a reason in the status", self._count_unexplained(), 0),
+            self._finish_drain(),
+        ]
 
-    def _minute(self, till: float) -> tuple[int, float]:
-        """Return the number of evictions of tolerant pods and the cores of API server and functions until `till`."""
-        log, before, since = AuditLog(costs.audit_log(self._rig)), costs.cpu(self._rig), time.monotonic()
-        time.sleep(max(0.0, till - since))
-        cores = sum(value for _, value, _ in _cores(self._rig, before, time.monotonic() - since))
-        evictions = [request for request in log.read() if request.what == "create pods/eviction"]
-        return sum(request.name.startswith(TOLERANT) for request in evictions), cores
+    def _observe_until(self, ended_at: float) -> tuple[int, float]:
+        """Return, at `ended_at`, the evictions of tolerant pods and the CPU cores of API server and functions."""
+        log = AuditLog(costs.get_audit_log(self._rig))
+        cpu_before, started_at = costs.measure_cpu(self._rig), time.monotonic()
+        time.sleep(max(0.0, ended_at - started_at))
+        cores = sum(value for _, value, _ in _measure_cores(self._rig, cpu_before, time.monotonic() - started_at))
+        evictions = [request for request in log.read() if request.operation == "create pods/eviction"]
+        return sum(request.name.startswith(TOLERANT_DEPLOYMENT) for request in evictions), cores
 
-    def _unexplained(self) -> int:
+    def _count_unexplained(self) -> int:
         """Return the number of tolerant pods that the status does not report as blocked, the lowest of several reads.
 
         Just after its eviction a pod is being recreated and is not blocked, so a single read may be too high.
         """
-        found = RETURN
-        for _ in range(LOOKS):
-            status = self._door.get(f"{MEDIK8S.path}/{RETURNS}")["status"]
-            said = [entry for entry in status.get("blockedPods") or [] if entry["reason"] == "Returns"]
-            found = min(found, RETURN - len(said))
-            time.sleep(LOOK_SECONDS)
-        return found
+        lowest = TOLERANT_POD_COUNT
+        for _ in range(STATUS_READS):
+            status = self._client.get(f"{MEDIK8S.path}/{MAINTENANCE_NAME}")["status"]
+            explained = [entry for entry in status.get("blockedPods") or [] if entry["reason"] == "Returns"]
+            lowest = min(lowest, TOLERANT_POD_COUNT - len(explained))
+            time.sleep(STATUS_READ_SECONDS)
+        return lowest
 
-    def _end(self) -> Figure:
+    def _finish_drain(self) -> Figure:
         """Remove the tolerations and return how long the drain then takes to end; restore the node."""
-        started = time.monotonic()
-        self._load.heed_taints(TOLERANT, "node-2")
-        ended = self._watching.first("phase", RETURNS, SUCCEEDED) - started
-        self._door.run(self._door.api.request("DELETE", f"{MEDIK8S.path}/{RETURNS}"))
-        self._watching.first("maintenance gone", RETURNS, "")
-        self._load.clear()
-        return ("seconds from the end of the tolerations to Succeeded", round(ended, 1), None)
+        started_at = time.monotonic()
+        self._workload.remove_tolerations(TOLERANT_DEPLOYMENT, "node-2")
+        duration = self._observer.await_first("phase", MAINTENANCE_NAME, SUCCEEDED) - started_at
+        self._client.run(self._client.api.request("DELETE", f"{MEDIK8S.path}/{MAINTENANCE_NAME}"))
+        self._observer.await_first("maintenance gone", MAINTENANCE_NAME, "")
+        self._workload.delete()
+        return ("seconds from the removal of the tolerations to Succeeded", round(duration, 1), None)
 
 
-MEASURES: dict[Observation, Callable[[Rig], list[Figure]]] = {
-    REST: _rest,
-    RESTING: _resting,
-    ASKED: lambda rig: latency.measure(rig, ASKED.name, _names(rig), ()),
-    ASKED_AMONG_MANY: _asked_among_many,
-    RETURNING: lambda rig: _Returning(rig).measure(),
-    UPGRADE: lambda rig: upgrade_requests.measure(rig, _names(rig)),
-    LARGE_UPGRADE: lambda rig: upgrade_requests.measure(rig, _names(rig)),
+MEASUREMENTS: dict[Observation, Callable[[Rig], list[Figure]]] = {
+    IDLE: _measure_idle,
+    IDLE_MAINTENANCES: _measure_idle_maintenances,
+    ADMISSION_LOAD: lambda rig: latency.measure_latency(rig, ADMISSION_LOAD.name, _list_node_names(rig), ()),
+    LARGE_ADMISSION_LOAD: _measure_large_admission,
+    RECREATED_PODS: lambda rig: _RecreatedPods(rig).measure(),
+    UPGRADE: lambda rig: upgrade_requests.measure_upgrade(rig, _list_node_names(rig)),
+    LARGE_UPGRADE: lambda rig: upgrade_requests.measure_upgrade(rig, _list_node_names(rig)),
 }

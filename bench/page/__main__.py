@@ -12,77 +12,79 @@ from pathlib import Path
 from typing import Any
 
 from bench import results
-from bench.page import plots, tables
-from bench.results import Results, grouped, ratio
 from bench.observer_process import ROOT
+from bench.page import plots, tables
+from bench.results import Results, compute_ratio, group_rounds
 from localcluster.errors import LocalClusterError
 
-MEASURED = ROOT / "bench" / "results.json"
-PAGE = ROOT / "docs" / "performance.md"
-FOLDER = PAGE.with_suffix("")
-SHOWN = FOLDER / "results.json"
+RESULTS_FILE = ROOT / "bench" / "results.json"
+PAGE_FILE = ROOT / "docs" / "performance.md"
+PLOTS_DIR = PAGE_FILE.with_suffix("")
+SHOWN_RESULTS_FILE = PLOTS_DIR / "results.json"
 """The results that the page shows; the page depends only on this file and the template."""
-TEMPLATE = Path(__file__).with_name("template.md")
-NOTHING = "Nothing."
+TEMPLATE_FILE = Path(__file__).with_name("template.md")
+EMPTY_SECTION = "None."
 
 
-def page(found: Results) -> str:
+def render_page(run_results: Results) -> str:
     """Return the whole page."""
     parts = {
-        "machine": listed(found.about),
-        "earlier": earlier(found),
-        "plots": "\n".join(f"![{plot.title}](performance/{plot.name})" for plot in plots.plots(found)),
-        "times": tables.times(found.rounds),
-        "slower": slower(found) or NOTHING,
-        "limits": tables.limits(found) or NOTHING,
-        "figures": tables.figures(found) or NOTHING,
-        "failures": tables.failures(found) or NOTHING,
-        "spent": tables.spent(found.rounds),
+        "machine": format_environment(run_results.environment),
+        "earlier": format_earlier_runs(run_results),
+        "plots": "\n".join(f"![{plot.title}](performance/{plot.file_name})" for plot in plots.build_plots(run_results)),
+        "times": tables.render_times(run_results.rounds),
+        "slower": format_slower_cases(run_results) or EMPTY_SECTION,
+        "limits": tables.render_limits(run_results) or EMPTY_SECTION,
+        "figures": tables.render_figures(run_results) or EMPTY_SECTION,
+        "failures": tables.render_failures(run_results) or EMPTY_SECTION,
+        "spent": tables.render_costs(run_results.rounds),
     }
-    text = TEMPLATE.read_text()
+    text = TEMPLATE_FILE.read_text()
     for name, part in parts.items():
         text = text.replace(f"{{{{{name}}}}}", part)
     return text
 
 
-def listed(about: Mapping[str, Any]) -> str:
+def format_environment(environment: Mapping[str, Any]) -> str:
     """Return when and on what host something was measured, as text."""
-    return ", ".join(f"{name} {value}" for name, value in about.items())
+    return ", ".join(f"{name} {value}" for name, value in environment.items())
 
 
-def earlier(found: Results) -> str:
+def format_earlier_runs(run_results: Results) -> str:
     """Return what earlier runs measured, one line per date and host; "" if a single run measured everything."""
     runs: dict[str, list[str]] = {}
-    for case, about in found.earlier.items():
-        runs.setdefault(listed(about), []).append(case)
-    return "\n".join(f"- by an earlier run: {'; '.join(cases)}: {about}" for about, cases in runs.items())
+    for case, environment in run_results.earlier_environments.items():
+        runs.setdefault(format_environment(environment), []).append(case)
+    return "\n".join(f"- by an earlier run: {'; '.join(cases)}: {environment}" for environment, cases in runs.items())
 
 
-def slower(found: Results) -> str:
+def format_slower_cases(run_results: Results) -> str:
     """Return a list of the cases in which another drainer is faster than the product; "" if there are none."""
-    groups = grouped(found.rounds)
+    groups = group_rounds(run_results.rounds)
     pairs = [(key, ours, key[:2]) for key, ours in groups.items() if key[2] == "ours"]
     ratios = [
-        (engine, case, way, ratio(ours, theirs))
-        for _, ours, where in pairs
-        for (engine, case, way), theirs in groups.items()
-        if (engine, case) == where and way != "ours"
+        (engine, case, drainer, compute_ratio(ours, other_rounds))
+        for _, ours, engine_and_case in pairs
+        for (engine, case, drainer), other_rounds in groups.items()
+        if (engine, case) == engine_and_case and drainer != "ours"
     ]
-    return "\n".join(f"- {engine}: {case}: {share:.2f} of {way}" for engine, case, way, share in ratios if share > 1)
+    return "\n".join(
+        f"- {engine}: {case}: {ratio:.2f} of {drainer}" for engine, case, drainer, ratio in ratios if ratio > 1
+    )
 
 
 def main() -> None:
     """Write the page, its plots and the results that they show."""
-    source = MEASURED if MEASURED.exists() else SHOWN
-    found = results.read(source).ordered()
-    FOLDER.mkdir(exist_ok=True)
-    for old in FOLDER.glob("*.svg"):
-        old.unlink()
-    for plot in plots.plots(found):
-        plot.draw(FOLDER / plot.name)
-    results.write(SHOWN, found)
-    PAGE.write_text(page(found))
-    print(f"{PAGE.relative_to(ROOT)}: written of {source.relative_to(ROOT)}", file=sys.stderr)
+    source = RESULTS_FILE if RESULTS_FILE.exists() else SHOWN_RESULTS_FILE
+    run_results = results.read_results(source).sort()
+    PLOTS_DIR.mkdir(exist_ok=True)
+    for old_plot in PLOTS_DIR.glob("*.svg"):
+        old_plot.unlink()
+    for plot in plots.build_plots(run_results):
+        plot.draw(PLOTS_DIR / plot.file_name)
+    results.write_results(SHOWN_RESULTS_FILE, run_results)
+    PAGE_FILE.write_text(render_page(run_results))
+    print(f"{PAGE_FILE.relative_to(ROOT)}: written from {source.relative_to(ROOT)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

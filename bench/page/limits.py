@@ -5,93 +5,105 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from bench.cases import CASES, LARGE, TEN_BEHIND_BUDGET, TWO_EVICTORS, Case
-from bench.costs import AT_DOOR, BESIDE_PACED, PODSOURCE
+from bench.cases import BUDGET_OF_TEN, CASES, HUNDRED_NODES, TWO_EVICT_PROCESSES, DrainCase
+from bench.costs import LONGEST_QUEUED, LONGEST_UNPACED, PODSOURCE
 from bench.findings import Finding
-from bench.results import Results, Round, grouped, medians, ratio, typical
+from bench.results import Results, Round, compute_medians, compute_ratio, compute_typical_cost, group_rounds
 from eventing.events import PODS_EVICTED
 from eventing.podsource import watcher
 from functions.app import FUNCTIONS
 
-OURS, LOCAL = "ours", "local"
-RIVALS = ("operator", "kubectl drain")
+PRODUCT_DRAINER, LOCAL_ENGINE = "ours", "local"
+REFERENCE_DRAINERS = ("operator", "kubectl drain")
 """Drainers for the ratios; the first one that was measured counts."""
-RATIOS = {"10 pods": (0.25, 0.4), "100 pods": (0.8, 1.0), TEN_BEHIND_BUDGET.name: (0.4, 0.5)}
+MAX_RATIOS = {"10 pods": (0.25, 0.4), "100 pods": (0.8, 1.0), BUDGET_OF_TEN.name: (0.4, 0.5)}
 """For each case, the maximum share of the reference's time, on the local delivery and on the other engines."""
-OF_FLOOR = {"100 pods": 1.3}
+MAX_FLOOR_RATIOS = {"100 pods": 1.3}
 """The maximum share of the lower bound's time, on the local delivery."""
-SECONDS = {"20 nodes at once with 5 s termination": (7.0, 8.0)}
-TAIL = (0.05, 0.1)
+MAX_SECONDS = {"20 nodes at once with 5 s termination": (7.0, 8.0)}
+MAX_LAG_SECONDS = (0.05, 0.1)
 """Seconds from the end of the last pod until Succeeded."""
-HINTS = (*watcher.EMITS, PODS_EVICTED)
-HINTS_PER_DRAIN, HINTS_PER_POD = 10, 3
-REQUESTS_PER_NODE, REQUESTS_PER_POD, REQUESTS_PER_POD_ONE_BY_ONE = 30, 1.2, 8
-PODSOURCE_MEBIBYTES, FUNCTION_MEBIBYTES, LONGEST_WAIT = 150, 120, 1.0
-OF_ONE_PROCESS = 1.3
-DRAINS = {case.name: case for case in CASES if isinstance(case, Case)}
+HINT_TYPES = (*watcher.EMITTED_TYPES, PODS_EVICTED)
+MAX_HINTS_PER_DRAIN, MAX_HINTS_PER_POD = 10, 3
+MAX_REQUESTS_PER_NODE, MAX_REQUESTS_PER_POD, MAX_SERIAL_REQUESTS_PER_POD = 30, 1.2, 8
+MAX_PODSOURCE_MEBIBYTES, MAX_FUNCTION_MEBIBYTES, MAX_QUEUED_SECONDS = 150, 120, 1.0
+MAX_ONE_PROCESS_RATIO = 1.3
+DRAIN_CASES = {case.name: case for case in CASES if isinstance(case, DrainCase)}
 
 
-def judged(results: Results) -> list[Finding]:
+def check_limits(results: Results) -> list[Finding]:
     """Return every figure that has a limit, in the order of the cases."""
-    groups = grouped(results.rounds)
-    found = [finding for key in groups if key[2] == OURS for finding in _of_case(key[0], DRAINS.get(key[1]), groups)]
-    return [*found, *(finding for finding in results.findings if finding.limit is not None)]
+    groups = group_rounds(results.rounds)
+    findings = [
+        finding
+        for key in groups
+        if key[2] == PRODUCT_DRAINER
+        for finding in _check_case(key[0], DRAIN_CASES.get(key[1]), groups)
+    ]
+    return [*findings, *(finding for finding in results.findings if finding.limit is not None)]
 
 
-Groups = Mapping[tuple[str, str, str], Sequence[Round]]
+RoundGroups = Mapping[tuple[str, str, str], Sequence[Round]]
+"""Rounds by engine, case and drainer."""
 
 
-def _of_case(engine: str, case: Case | None, groups: Groups) -> Iterator[Finding]:
+def _check_case(engine: str, case: DrainCase | None, groups: RoundGroups) -> Iterator[Finding]:
     """Yield the checked figures of the product's rounds of a case; none if the case no longer exists."""
     if case is None:
         return
-    ours, place = groups[engine, case.name, OURS], 0 if engine == LOCAL else 1
-    if case.name in SECONDS:
-        yield Finding(engine, case.name, "seconds", _median(ours), SECONDS[case.name][place])
-    yield from _ratios(engine, case.name, place, groups)
-    yield Finding(engine, case.name, "seconds from last pod gone to done", _tail(ours), TAIL[place])
-    hints = typical(ours, "events", HINTS)
-    yield Finding(engine, case.name, "hints", hints, HINTS_PER_DRAIN + HINTS_PER_POD * case.nodes * case.pods)
-    yield Finding(engine, case.name, "requests", typical(ours, "requests"), allowed_requests(case))
-    if case == LARGE:
-        yield from _of_size(engine, case.name, ours)
+    ours, index = groups[engine, case.name, PRODUCT_DRAINER], 0 if engine == LOCAL_ENGINE else 1
+    if case.name in MAX_SECONDS:
+        yield Finding(engine, case.name, "seconds", _compute_median(ours), MAX_SECONDS[case.name][index])
+    yield from _check_ratios(engine, case.name, index, groups)
+    yield Finding(engine, case.name, "seconds from last pod gone to done", _compute_lag(ours), MAX_LAG_SECONDS[index])
+    hints = compute_typical_cost(ours, "events", HINT_TYPES)
+    yield Finding(engine, case.name, "hints", hints, MAX_HINTS_PER_DRAIN + MAX_HINTS_PER_POD * case.nodes * case.pods)
+    yield Finding(engine, case.name, "requests", compute_typical_cost(ours, "requests"), compute_max_requests(case))
+    if case == HUNDRED_NODES:
+        yield from _check_memory_and_waits(engine, case.name, ours)
 
 
-def _ratios(engine: str, case: str, place: int, groups: Groups) -> Iterator[Finding]:
-    ours = groups[engine, case, OURS]
-    rival = next((name for name in RIVALS if (engine, case, name) in groups), None)
-    if case in RATIOS and rival:
-        share = ratio(ours, groups[engine, case, rival])
-        yield Finding(engine, case, f"time as a share of {rival}", round(share, 2), RATIOS[case][place])
-    if case in OF_FLOOR and engine == LOCAL and (engine, case, "floor") in groups:
-        share = ratio(ours, groups[engine, case, "floor"])
-        yield Finding(engine, case, "time as a share of the floor", round(share, 2), OF_FLOOR[case])
-    one = groups.get((engine, TEN_BEHIND_BUDGET.name, OURS))
-    if case == TWO_EVICTORS.name and one:
-        share = _median(ours) / _median(one)
-        yield Finding(engine, case, "time as a share of one process", round(share, 2), OF_ONE_PROCESS)
+def _check_ratios(engine: str, case: str, index: int, groups: RoundGroups) -> Iterator[Finding]:
+    ours = groups[engine, case, PRODUCT_DRAINER]
+    reference = next((name for name in REFERENCE_DRAINERS if (engine, case, name) in groups), None)
+    if case in MAX_RATIOS and reference:
+        ratio = compute_ratio(ours, groups[engine, case, reference])
+        yield Finding(engine, case, f"time as a share of {reference}", round(ratio, 2), MAX_RATIOS[case][index])
+    if case in MAX_FLOOR_RATIOS and engine == LOCAL_ENGINE and (engine, case, "floor") in groups:
+        ratio = compute_ratio(ours, groups[engine, case, "floor"])
+        yield Finding(engine, case, "time as a share of the floor", round(ratio, 2), MAX_FLOOR_RATIOS[case])
+    one_process = groups.get((engine, BUDGET_OF_TEN.name, PRODUCT_DRAINER))
+    if case == TWO_EVICT_PROCESSES.name and one_process:
+        ratio = _compute_median(ours) / _compute_median(one_process)
+        yield Finding(engine, case, "time as a share of one process", round(ratio, 2), MAX_ONE_PROCESS_RATIO)
 
 
-def _of_size(engine: str, case: str, ours: Sequence[Round]) -> Iterator[Finding]:
-    memory, waits = medians(ours, "memory"), medians(ours, "waits")
-    functions = [size for name, size in memory.items() if name in (*FUNCTIONS, "functions")]
-    yield Finding(engine, case, "MiB of PodSource", round(memory[PODSOURCE]), PODSOURCE_MEBIBYTES)
-    yield Finding(engine, case, "MiB of the largest process of functions", round(max(functions)), FUNCTION_MEBIBYTES)
-    yield Finding(engine, case, "seconds that a request waited at a function's door", waits[AT_DOOR], LONGEST_WAIT)
-    yield Finding(engine, case, "seconds that an event waited, in the broker too, but for evict", waits[BESIDE_PACED])
+def _check_memory_and_waits(engine: str, case: str, rounds: Sequence[Round]) -> Iterator[Finding]:
+    memory, waits = compute_medians(rounds, "memory"), compute_medians(rounds, "waits")
+    function_sizes = [size for name, size in memory.items() if name in (*FUNCTIONS, "functions")]
+    yield Finding(engine, case, "MiB of PodSource", round(memory[PODSOURCE]), MAX_PODSOURCE_MEBIBYTES)
+    yield Finding(
+        engine, case, "MiB of the largest function process", round(max(function_sizes)), MAX_FUNCTION_MEBIBYTES
+    )
+    yield Finding(
+        engine, case, "seconds that a request waited in a function's server", waits[LONGEST_QUEUED], MAX_QUEUED_SECONDS
+    )
+    yield Finding(
+        engine, case, "seconds that an event waited, including in the broker, except for evict", waits[LONGEST_UNPACED]
+    )
 
 
-def allowed_requests(case: Case) -> float:
+def compute_max_requests(case: DrainCase) -> float:
     """Return the maximum number of the product's API requests for such a drain."""
     pods = case.nodes * case.pods
-    if case.budget == 1:
-        return REQUESTS_PER_POD_ONE_BY_ONE * pods
-    return REQUESTS_PER_NODE * case.nodes + REQUESTS_PER_POD * pods
+    if case.max_unavailable == 1:
+        return MAX_SERIAL_REQUESTS_PER_POD * pods
+    return MAX_REQUESTS_PER_NODE * case.nodes + MAX_REQUESTS_PER_POD * pods
 
 
-def _median(rounds: Sequence[Round]) -> float:
+def _compute_median(rounds: Sequence[Round]) -> float:
     return round(statistics.median(each.seconds for each in rounds), 2)
 
 
-def _tail(rounds: Sequence[Round]) -> float:
-    return round(statistics.median(each.tail for each in rounds), 3)
+def _compute_lag(rounds: Sequence[Round]) -> float:
+    return round(statistics.median(each.lag_seconds for each in rounds), 3)

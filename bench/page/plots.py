@@ -15,26 +15,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.page.limits import DRAINS, OURS, allowed_requests
-from bench.results import Results, grouped
+from bench.page.limits import DRAIN_CASES, PRODUCT_DRAINER, compute_max_requests
+from bench.results import Results, group_rounds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDTH, HEIGHT_PER_ROW, MARGIN = 9.0, 0.16, 1.1
+WIDTH_INCHES, ROW_HEIGHT_INCHES, MARGIN_INCHES = 9.0, 0.16, 1.1
 """Inches."""
-WRAPPED, ROOM_FOR_FIGURES = 34, 0.1
+LABEL_WIDTH_CHARS, VALUE_MARGIN_SHARE = 34, 0.1
 """Characters per line of a case's name, and the share of the axis that is left free for the last value."""
-STYLES = {
-    OURS: ("#0b5cad", "o"),
+DRAINER_STYLES = {
+    PRODUCT_DRAINER: ("#0b5cad", "o"),
     "kubectl drain": ("#c2571a", "s"),
     "operator": ("#7a3fa0", "^"),
     "floor": ("#777777", "d"),
 }
 """Colour and marker of each drainer, in the order of the legend."""
-NEAR: dict[str, Any] = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": 7.5}
+ANNOTATION_STYLE: dict[str, Any] = {"xytext": (6, 0), "textcoords": "offset points", "va": "center", "fontsize": 7.5}
 """The position of a value next to its marker."""
-SETTINGS: dict[Any, Any] = {
+RC_SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "performance",
     "font.family": "DejaVu Sans",
     "font.size": 9.0,
@@ -50,14 +50,15 @@ class Plot:
     """One plot.
 
     Attributes:
-        name: The file name.
-        label: The label of its axis, which is logarithmic.
+        file_name: The file name.
+        title: The title above the plot.
+        axis_label: The label of its axis, which is logarithmic.
         series: The values.
     """
 
-    name: str
+    file_name: str
     title: str
-    label: str
+    axis_label: str
     series: Series
 
     @property
@@ -70,80 +71,89 @@ class Plot:
         import matplotlib as mpl
         from matplotlib.figure import Figure
 
-        cases = list(dict.fromkeys(case for shown in self.series.values() for case in shown))
+        cases = list(dict.fromkeys(case for values_by_case in self.series.values() for case in values_by_case))
         rows = len(cases) * (len(self.series) + 1)
-        with mpl.rc_context(SETTINGS):
-            figure = Figure(figsize=(WIDTH, MARGIN + HEIGHT_PER_ROW * rows), layout="constrained")
-            self._fill(figure.add_subplot(), cases)
+        with mpl.rc_context(RC_SETTINGS):
+            figure = Figure(figsize=(WIDTH_INCHES, MARGIN_INCHES + ROW_HEIGHT_INCHES * rows), layout="constrained")
+            self._draw_series(figure.add_subplot(), cases)
             figure.savefig(file, metadata={"Date": None, "Creator": None, "Description": self.digest})
 
-    def _fill(self, axes: Axes, cases: Sequence[str]) -> None:
+    def _draw_series(self, axes: Axes, cases: Sequence[str]) -> None:
         from matplotlib.ticker import LogLocator
 
         step = len(self.series) + 1
-        for number, (name, shown) in enumerate(self.series.items()):
-            colour, marker = STYLES.get(name, ("#b00020", "|"))
-            places = [cases.index(case) * step + number for case in shown]
-            lowest, median, highest = (list(values) for values in zip(*shown.values(), strict=True))
-            axes.hlines(places, lowest, highest, color=colour, linewidth=2)
-            axes.plot(median, places, marker, color=colour, markersize=7, label=name)
-            for place, value, end in zip(places, median, highest, strict=True):
-                axes.annotate(_short(value), (end, place), **NEAR)
+        for number, (name, values_by_case) in enumerate(self.series.items()):
+            colour, marker = DRAINER_STYLES.get(name, ("#b00020", "|"))
+            positions = [cases.index(case) * step + number for case in values_by_case]
+            lowest, median, highest = (list(values) for values in zip(*values_by_case.values(), strict=True))
+            axes.hlines(positions, lowest, highest, color=colour, linewidth=2)
+            axes.plot(median, positions, marker, color=colour, markersize=7, label=name)
+            for position, value, end in zip(positions, median, highest, strict=True):
+                axes.annotate(_format_value(value), (end, position), **ANNOTATION_STYLE)
         axes.set_xscale("log")
         lowest_shown, highest_shown = axes.get_xlim()
-        axes.set_xlim(lowest_shown, highest_shown * (highest_shown / lowest_shown) ** ROOM_FOR_FIGURES)
+        axes.set_xlim(lowest_shown, highest_shown * (highest_shown / lowest_shown) ** VALUE_MARGIN_SHARE)
         axes.set_ylim(len(cases) * step - 1, -1)
-        names = [textwrap.fill(case, WRAPPED) for case in cases]
+        names = [textwrap.fill(case, LABEL_WIDTH_CHARS) for case in cases]
         axes.set_yticks([number * step + (step - 2) / 2 for number in range(len(cases))], names)
         for number in range(1, len(cases)):
             axes.axhline(number * step - 1, color="#dddddd", linewidth=0.8)
         axes.grid(axis="x", which="both", color="#eeeeee")
-        axes.set_xlabel(self.label)
+        axes.set_xlabel(self.axis_label)
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter("")
         axes.set_title(self.title, loc="left", fontweight="bold", pad=24)
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(STYLES), frameon=False, borderaxespad=0.2)
+        axes.legend(
+            loc="lower left", bbox_to_anchor=(0, 1), ncols=len(DRAINER_STYLES), frameon=False, borderaxespad=0.2
+        )
 
 
-def plots(found: Results) -> list[Plot]:
+def build_plots(results: Results) -> list[Plot]:
     """Return the plots of a run: two for each engine with a drain."""
-    engines = dict.fromkeys(each.engine for each in found.rounds)
-    return [plot for engine in engines for plot in (_times(found, engine), *_requests(found, engine))]
+    engines = dict.fromkeys(each.engine for each in results.rounds)
+    return [
+        plot
+        for engine in engines
+        for plot in (_build_times_plot(results, engine), *_build_requests_plots(results, engine))
+    ]
 
 
-def _short(value: float) -> str:
+def _format_value(value: float) -> str:
     """Return a value with three significant digits, or rounded to an integer from 100 on."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _times(found: Results, engine: str) -> Plot:
+def _build_times_plot(results: Results, engine: str) -> Plot:
     series: dict[str, dict[str, Sequence[float]]] = {}
-    groups = grouped(each for each in found.rounds if each.engine == engine)
-    for way in sorted({way for _, _, way in groups}, key=[*STYLES].index):
-        series[way] = {
-            case: _spread([each.seconds for each in rounds])
-            for (_, case, name), rounds in groups.items()
-            if name == way
+    groups = group_rounds(each for each in results.rounds if each.engine == engine)
+    for drainer in sorted({drainer for _, _, drainer in groups}, key=[*DRAINER_STYLES].index):
+        series[drainer] = {
+            case: _compute_range([each.seconds for each in rounds])
+            for (_, case, round_drainer), rounds in groups.items()
+            if round_drainer == drainer
         }
     label = "seconds until done: median and range, logarithmic"
-    return Plot(f"times-{engine}.svg", f"{engine}: how long a drain takes", label, series)
+    return Plot(f"times-{engine}.svg", f"{engine}: duration of a drain", label, series)
 
 
-def _requests(found: Results, engine: str) -> Iterator[Plot]:
-    rounds = grouped(each for each in found.rounds if each.engine == engine and each.costs)
-    ours = {case: _spread([sum(each.costs["requests"].values()) for each in of]) for (_, case, _), of in rounds.items()}
-    allowed = {case: [allowed_requests(DRAINS[case])] * 3 for case in ours if case in DRAINS}
+def _build_requests_plots(results: Results, engine: str) -> Iterator[Plot]:
+    rounds = group_rounds(each for each in results.rounds if each.engine == engine and each.costs)
+    ours = {
+        case: _compute_range([sum(each.costs["requests"].values()) for each in case_rounds])
+        for (_, case, _), case_rounds in rounds.items()
+    }
+    allowed = {case: [compute_max_requests(DRAIN_CASES[case])] * 3 for case in ours if case in DRAIN_CASES}
     if ours:
-        label = "requests of ours, from the object until done: median and range, logarithmic"
-        title = f"{engine}: what a drain asks of the API server"
-        yield Plot(f"requests-{engine}.svg", title, label, {OURS: ours, "at most": allowed})
+        label = "API requests of the product per drain: median and range, logarithmic"
+        title = f"{engine}: API requests of a drain"
+        yield Plot(f"requests-{engine}.svg", title, label, {PRODUCT_DRAINER: ours, "limit": allowed})
 
 
-def _spread(values: Sequence[float]) -> Sequence[float]:
+def _compute_range(values: Sequence[float]) -> Sequence[float]:
     return [min(values), statistics.median(values), max(values)]
 
 
-def is_in(text: str, plot: Plot) -> bool:
+def contains_plot(svg: str, plot: Plot) -> bool:
     """Return whether an SVG shows the same results as the plot."""
-    return plot.digest in text
+    return plot.digest in svg

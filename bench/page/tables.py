@@ -4,44 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bench.page.limits import judged
-from bench.results import Results, Round, costs, summary, table
+from bench.page.limits import check_limits
+from bench.results import Results, Round, render_table, summarize_costs, summarize_rounds
 
-TIMES = ("engine", "case", "way", "seconds", "ratio", "last pod gone to done", "back")
-COSTS = ("engine", "case", "cost", "sum", "of that")
-FOUND = ("engine", "case", "what", "measured", "at most")
+TIMES_HEADER = ("engine", "case", "drainer", "seconds", "ratio", "last pod gone to done", "restore")
+COSTS_HEADER = ("engine", "case", "cost", "total", "largest parts")
+FINDINGS_HEADER = ("engine", "case", "metric", "measured", "limit")
 
 
-def everything(results: Results) -> str:
+def render_all(results: Results) -> str:
     """Return all tables that have a row, separated by empty lines."""
-    parts = (times(results.rounds), limits(results), figures(results), spent(results.rounds), failures(results))
+    parts = (
+        render_times(results.rounds),
+        render_limits(results),
+        render_figures(results),
+        render_costs(results.rounds),
+        render_failures(results),
+    )
     return "\n\n".join(filter(None, parts))
 
 
-def times(rounds: Iterable[Round]) -> str:
+def render_times(rounds: Iterable[Round]) -> str:
     """Return the table of the drainers' durations."""
-    rows = summary(rounds)
-    return table(TIMES, rows) if rows else ""
+    rows = summarize_rounds(rounds)
+    return render_table(TIMES_HEADER, rows) if rows else ""
 
 
-def limits(results: Results) -> str:
+def render_limits(results: Results) -> str:
     """Return the table of measured values with their limits; a value over its limit is bold."""
-    rows = [finding.row for finding in judged(results)]
-    return table(FOUND, rows) if rows else ""
+    rows = [finding.row for finding in check_limits(results)]
+    return render_table(FINDINGS_HEADER, rows) if rows else ""
 
 
-def figures(results: Results) -> str:
+def render_figures(results: Results) -> str:
     """Return the table of the observations' figures without a limit."""
     rows = [finding.row[:-1] for finding in results.findings if finding.limit is None]
-    return table(FOUND[:-1], rows) if rows else ""
+    return render_table(FINDINGS_HEADER[:-1], rows) if rows else ""
 
 
-def spent(rounds: Iterable[Round]) -> str:
+def render_costs(rounds: Iterable[Round]) -> str:
     """Return the table of the product's costs."""
-    rows = costs(rounds)
-    return table(COSTS, rows) if rows else ""
+    rows = summarize_costs(rounds)
+    return render_table(COSTS_HEADER, rows) if rows else ""
 
 
-def failures(results: Results) -> str:
+def render_failures(results: Results) -> str:
     """Return the cases that were not measured, one line each."""
     return "\n".join(failure.line for failure in results.failures)

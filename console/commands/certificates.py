@@ -8,11 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from console.operations import renewal_requests
-from console.terminal.connection import with_api
-from console.terminal.escaping import escaped
+from console.terminal.connection import run_with_api
+from console.terminal.escaping import escape
 from console.terminal.options import cluster_options, output_option
 from console.terminal.output import note, show, show_json
-from console.terminal.param_types import Name
+from console.terminal.param_types import NonEmptyText
 from kube.paths import Object
 
 COLUMNS = {
@@ -31,10 +31,10 @@ COLUMNS = {
 @click.option(
     "--renew",
     "name",
-    type=Name(),
+    type=NonEmptyText(),
     metavar="NAME",
     default="",
-    help="Renew this one now; NAMESPACE/NAME where two have it.",
+    help="Renew the certificate in this Secret now; NAMESPACE/NAME if several Secrets have the name.",
 )
 @output_option
 @cluster_options
@@ -47,25 +47,25 @@ def certificates(name: str, output: str) -> None:
       kubectl maintenance certificates --renew validate
     """
     if name:
-        asked = with_api(lambda api: renewal_requests.renew(api, name))
-        note(f"secret/{asked['secret']} in {asked['namespace']} is renewed at the next look, within seconds", output)
+        entry = run_with_api(lambda api: renewal_requests.request_renewal(api, name))
+        note(f"secret/{entry['secret']} in namespace {entry['namespace']} will be renewed within seconds", output)
         if output == "json":
-            show_json(asked)
+            show_json(entry)
         return
-    found = with_api(renewal_requests.certificates)
+    entries = run_with_api(renewal_requests.list_certificates)
     if output == "json":
-        show_json({"certificates": found})
+        show_json({"certificates": entries})
     else:
-        show(table(found))
+        show(build_table(entries))
 
 
-def table(found: list[Object]) -> RenderableType:
+def build_table(entries: list[Object]) -> RenderableType:
     """Build a table with one row per Secret."""
-    if not found:
-        return Text("No certificates.")
+    if not entries:
+        return Text("No certificates found.")
     rows = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     for column in COLUMNS:
         rows.add_column(column, overflow="fold")
-    for entry in found:
-        rows.add_row(*(escaped(str(entry[field] or "-")) for field in COLUMNS.values()))
+    for entry in entries:
+        rows.add_row(*(escape(str(entry[field] or "-")) for field in COLUMNS.values()))
     return rows

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.terminal.options import access, broker_option, cluster_options, functions_option
+from console.terminal.options import broker_option, cluster_options, functions_option, get_cluster_access
 from console.terminal.output import warn
-from eventing.urls import host_and_port
+from eventing.urls import parse_host_port
 from kube.loopback import is_loopback_host
 
 if TYPE_CHECKING:
-    from console.web.callers import Proxy
+    from console.web.callers import AuthenticatingProxy
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
-SHORTEST_SECRET = 16
+MIN_SECRET_CHARACTERS = 16
 """Minimum length of the proxy secret in characters; a shorter secret can be guessed."""
 
 
-def _networks(context: click.Context, option: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+def _check_networks(context: click.Context, option: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     try:
         for network in value:
             ip_network(network)
@@ -32,7 +32,11 @@ def _networks(context: click.Context, option: click.Parameter, value: tuple[str,
 
 @click.command
 @click.option(
-    "--listen", default="127.0.0.1:8090", show_default=True, metavar="ADDRESS:PORT", help="Where it can be reached."
+    "--listen",
+    default="127.0.0.1:8090",
+    show_default=True,
+    metavar="ADDRESS:PORT",
+    help="Address and port to serve on.",
 )
 @click.option(
     "--journal",
@@ -40,14 +44,15 @@ def _networks(context: click.Context, option: click.Parameter, value: tuple[str,
     envvar=["DATABASE_URL", "JOURNAL"],
     help="File or postgresql:// URL of the journal.  [env: DATABASE_URL, JOURNAL]",
 )
-@functions_option("functions", "the Triggers' own addresses")
+@functions_option("functions_url", "the addresses in the Triggers")
 @broker_option
 @click.option(
     "--host",
     "hosts",
     multiple=True,
     envvar="CONSOLE_HOSTS",
-    help="Name by which browsers may ask for it.  [default: any, but on this machine its own; env: CONSOLE_HOSTS]",
+    help="Host name by which browsers may reach the console; repeatable.  "
+    f"[default: any; on a loopback address: {', '.join(LOCAL_NAMES)}; env: CONSOLE_HOSTS]",
 )
 @click.option(
     "--user-header",
@@ -59,7 +64,7 @@ def _networks(context: click.Context, option: click.Parameter, value: tuple[str,
     "--groups-header",
     envvar="CONSOLE_GROUPS_HEADER",
     default="",
-    help="Header in which it names the groups, separated by commas.  [env: CONSOLE_GROUPS_HEADER]",
+    help="Header in which that proxy names the groups, separated by commas.  [env: CONSOLE_GROUPS_HEADER]",
 )
 @click.option(
     "--proxy",
@@ -68,29 +73,29 @@ def _networks(context: click.Context, option: click.Parameter, value: tuple[str,
     envvar="CONSOLE_PROXIES",
     default=("127.0.0.0/8", "::1"),
     show_default=True,
-    callback=_networks,
-    help="Address or network of that proxy; nobody else's headers count.  [env: CONSOLE_PROXIES]",
+    callback=_check_networks,
+    help="Address or network of that proxy; the console rejects all other clients; repeatable.  [env: CONSOLE_PROXIES]",
 )
 @click.option(
     "--proxy-secret",
     "secret_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     envvar="CONSOLE_PROXY_SECRET",
-    help="File with the secret by which that proxy is known.  [env: CONSOLE_PROXY_SECRET]",
+    help="File with the secret that identifies that proxy.  [env: CONSOLE_PROXY_SECRET]",
 )
 @click.option(
     "--secret-header",
     envvar="CONSOLE_SECRET_HEADER",
     default="X-Console-Secret",
     show_default=True,
-    help="Header in which it sends the secret.  [env: CONSOLE_SECRET_HEADER]",
+    help="Header in which that proxy sends the secret.  [env: CONSOLE_SECRET_HEADER]",
 )
-@click.option("--tls/--no-tls", envvar="CONSOLE_TLS", help="Browsers reach it by https.  [env: CONSOLE_TLS]")
+@click.option("--tls/--no-tls", envvar="CONSOLE_TLS", help="Browsers connect by HTTPS.  [env: CONSOLE_TLS]")
 @cluster_options
 def console(
     listen: str,
     journal_url: str | None,
-    functions: str,
+    functions_url: str,
     broker: str,
     hosts: tuple[str, ...],
     tls: bool,
@@ -109,53 +114,53 @@ def console(
     """
     from console.web.server import Settings, serve  # this import takes half a second
 
-    trusted = _proxy(**proxy)
-    here = _is_local(listen)
+    authenticating_proxy = _build_proxy(**proxy)
+    is_local = _is_local(listen)
     settings = Settings(
         listen,
-        here,
-        journal=journal_url or "",
-        functions=functions,
-        broker=broker,
-        hosts=hosts or (LOCAL_NAMES if here else ()),
-        proxy=trusted,
+        is_local,
+        journal_url=journal_url or "",
+        functions_url=functions_url,
+        broker_url=broker,
+        hosts=hosts or (LOCAL_NAMES if is_local else ()),
+        proxy=authenticating_proxy,
         tls=tls,
-        access=access(),
+        cluster_access=get_cluster_access(),
     )
     serve(settings, warn)
 
 
-def _proxy(
+def _build_proxy(
     user_header: str, groups_header: str, addresses: tuple[str, ...], secret_file: Path | None, secret_header: str
-) -> Proxy | None:
+) -> AuthenticatingProxy | None:
     """Return the proxy that the options describe, or None without --user-header.
 
     Raises `BadParameter` if a required option is missing, or if the secret is too short or not ASCII.
     """
-    from console.web.callers import Proxy
+    from console.web.callers import AuthenticatingProxy
 
     if not user_header:
         given = {"--groups-header": groups_header, "--proxy-secret": secret_file}
         for option in (name for name, value in given.items() if value):
-            raise click.BadParameter("needs --user-header, too", param_hint=option)
+            raise click.BadParameter("requires --user-header", param_hint=option)
         return None
     if secret_file is None:
-        message = "needs --proxy-secret, too: an address alone is no proof of who sent the header"
+        message = "requires --proxy-secret: an address alone does not prove who sent the header"
         raise click.BadParameter(message, param_hint="--user-header")
     secret = secret_file.read_text(errors="replace").strip()
-    if len(secret) < SHORTEST_SECRET or not secret.isascii():
-        message = f"{secret_file} holds no secret of at least {SHORTEST_SECRET} ASCII characters"
+    if len(secret) < MIN_SECRET_CHARACTERS or not secret.isascii():
+        message = f"{secret_file} does not contain a secret of at least {MIN_SECRET_CHARACTERS} ASCII characters"
         raise click.BadParameter(message, param_hint="--proxy-secret")
-    return Proxy(secret, secret_header, user_header, groups_header, addresses)
+    return AuthenticatingProxy(secret, secret_header, user_header, groups_header, addresses)
 
 
 def _is_local(listen: str) -> bool:
     try:
-        host, _ = host_and_port(listen)
+        host, _ = parse_host_port(listen)
     except ValueError:
-        message = f"{listen!r} is no ADDRESS:PORT such as 127.0.0.1:8090"
+        message = f"{listen!r} is not ADDRESS:PORT, such as 127.0.0.1:8090"
         raise click.BadParameter(message, param_hint="--listen") from None
     try:
         return is_loopback_host(host)
     except ValueError:
-        raise click.BadParameter(f"{host!r} is no IP address", param_hint="--listen") from None
+        raise click.BadParameter(f"{host!r} is not an IP address", param_hint="--listen") from None

@@ -5,25 +5,25 @@ from __future__ import annotations
 import click
 
 from console.operations import manual_drain
-from console.terminal.connection import with_api
-from console.terminal.flags import OneNode
+from console.terminal.connection import run_with_api
+from console.terminal.flags import SingleNodeCommand
 from console.terminal.options import cluster_options, output_option
 from console.terminal.output import note, show_json
-from console.terminal.param_types import Name
+from console.terminal.param_types import NonEmptyText
 
 
-@click.command(cls=OneNode)
-@click.argument("node", type=Name())
+@click.command(cls=SingleNodeCommand)
+@click.argument("node", type=NonEmptyText())
 @output_option
 @cluster_options
 def cordon(node: str, output: str) -> None:
-    """Have NODE take no new pods; those on it stay, and it stays cordoned until uncordon.
+    """Mark NODE unschedulable; its pods stay, and it stays cordoned until uncordon.
 
     \b
     Example:
       kubectl maintenance cordon node-1
     """
-    changed = with_api(lambda api: manual_drain.cordon(api, node))
+    changed = run_with_api(lambda api: manual_drain.cordon_node(api, node))
     note(f"node/{node} {'cordoned' if changed else 'already cordoned'}", output)
     if output == "json":
         show_json({"node": node, "schedulable": False, "changed": changed})

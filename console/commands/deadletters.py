@@ -11,48 +11,59 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from console.operations.descriptions import age
-from console.operations.dead_letter_redrive import letter_fields
-from console.terminal.escaping import escaped
+from console.operations.dead_letter_redrive import build_dead_letter_fields
+from console.operations.descriptions import format_age
+from console.terminal.escaping import escape
+from console.terminal.journal import journal_option, open_journal
 from console.terminal.options import output_option
-from console.terminal.journal import journal_option, opened
 from console.terminal.output import show, show_json
-from eventing.event_types import short
+from eventing.event_types import shorten_type
 from eventing.journal.entries import Query
-from eventing.replay.redrive import is_open
+from eventing.replay.redrive import awaits_redrive
 
 
 @click.command
-@click.option("--all", "everything", is_flag=True, help="Those too that were redriven since.")
+@click.option("--all", "everything", is_flag=True, help="Also list dead letters that were redriven.")
 @journal_option
 @output_option
 def deadletters(everything: bool, journal: str, output: str) -> None:
-    """List dead letters: the event, the function that it could not be delivered to, and that function's answer.
+    """List dead letters, each with its event, its function and the reason.
 
     \b
     Example:
       kubectl maintenance deadletters
       kubectl maintenance deadletters --all -o json
     """
-    with opened(journal) as book:
-        found = [letter_fields(letter) for letter in book.each(Query(dead=True)) if everything or is_open(letter)]
+    with open_journal(journal) as opened_journal:
+        dead_letters = [
+            build_dead_letter_fields(entry)
+            for entry in opened_journal.iter_entries(Query(dead_letters_only=True))
+            if everything or awaits_redrive(entry)
+        ]
     if output == "json":
-        show_json({"deadLetters": found})
+        show_json({"deadLetters": dead_letters})
     else:
-        show(table(found, datetime.now(timezone.utc)))
+        show(build_table(dead_letters, datetime.now(timezone.utc)))
 
 
-def table(letters: Sequence[Mapping[str, Any]], now: datetime) -> RenderableType:
+def build_table(dead_letters: Sequence[Mapping[str, Any]], now: datetime) -> RenderableType:
     """Build a table with one row per dead letter."""
-    if not letters:
-        return Text("No dead letters.")
+    if not dead_letters:
+        return Text("No dead letters found.")
     rows = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     for column in ("EVENT", "TYPE", "NODE", "AGE", "FUNCTION", "CODE", "REASON"):
         rows.add_column(column, overflow="fold")
-    for fields in letters:
+    for fields in dead_letters:
         reason = " ".join(fields["reason"].split()) + ("" if fields["open"] else " (redriven)")
         function = fields["function"] or fields["destination"]
-        old = age(fields["arrived"], now)
-        shown = (fields["event"], short(fields["type"]), fields["node"], old, function, str(fields["code"]), reason)
-        rows.add_row(*map(escaped, shown))
+        cells = (
+            fields["event"],
+            shorten_type(fields["type"]),
+            fields["node"],
+            format_age(fields["arrived"], now),
+            function,
+            str(fields["code"]),
+            reason,
+        )
+        rows.add_row(*map(escape, cells))
     return rows

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import click
 
-from console.operations.manual_drain import Drain, cordon, look
+from console.operations.drain_preview import DAEMON_SET_REASON, DrainPreview, preview_pods
 from console.operations.errors import InvalidSelector
-from console.operations.maintenance_actions import known_node
-from console.operations.drain_preview import DAEMON, Pods, fates
-from console.terminal.connection import with_api, within
-from console.terminal.errors import goes_on
-from console.terminal.flags import KubectlFlags, dry_run_switch, switch
+from console.operations.maintenance_actions import get_node_or_refuse
+from console.operations.manual_drain import NodeDrain, classify_node_pods, cordon_node
+from console.terminal.connection import run_with_api, run_with_timeout
+from console.terminal.errors import set_interrupt_note
+from console.terminal.flags import KubectlFlagsCommand, dry_run_option, switch_option
 from console.terminal.options import cluster_options, output_option, timeout_option
 from console.terminal.output import note, show_json, warn
-from console.terminal.param_types import Name
+from console.terminal.param_types import NonEmptyText
 from kube.client.api import Api
 from kube.paths import Object
-from kube.pods import DrainOptions, Sorted, key, name_of, warnings
+from kube.pods import DrainOptions, PodClassification, build_name_reference, build_warnings, format_key
 
 
-@click.command(cls=KubectlFlags)
-@click.argument("node", type=Name())
-@switch(
-    "--delete-emptydir-data", "--delete-local-data", help="Evict pods with emptyDir volumes too; their data is lost."
+@click.command(cls=KubectlFlagsCommand)
+@click.argument("node", type=NonEmptyText())
+@switch_option(
+    "--delete-emptydir-data", "--delete-local-data", help="Also evict pods with emptyDir volumes; their data is lost."
 )
-@switch("--ignore-daemonsets", help="Leave DaemonSet pods where they are.")
-@switch("--force", help="Evict pods too that no controller makes again.")
-@click.option("--pod-selector", type=Name(), default="", help="Evict only pods with these labels, such as app=web.")
-@dry_run_switch("Show what would be done, and change nothing.")
+@switch_option("--ignore-daemonsets", help="Ignore pods of DaemonSets.")
+@switch_option("--force", help="Also evict pods without a controller; nothing recreates them.")
+@click.option(
+    "--pod-selector",
+    type=NonEmptyText(),
+    default="",
+    help="Evict only pods that match this label selector, such as app=web.",
+)
+@dry_run_option("Show what would be done, and change nothing.")
 @timeout_option("0", "all pods are gone")
 @output_option
 @cluster_options
@@ -50,27 +55,27 @@ def drain(
     """
     options = DrainOptions(force, ignore_daemonsets, delete_emptydir_data, pod_selector)
 
-    async def work(api: Api) -> Object:
-        await known_node(api, node)
+    async def drain_node(api: Api) -> Object:
+        await get_node_or_refuse(api, node)
         await _check_selector(api, node, options)
         if not dry_run:
-            note(f"node/{node} {'cordoned' if await cordon(api, node) else 'already cordoned'}", output)
-        found = await look(api, node, options)
-        _refuse(node, found, cordoned=not dry_run)
-        for warning in warnings(found):
+            note(f"node/{node} {'cordoned' if await cordon_node(api, node) else 'already cordoned'}", output)
+        pods = await classify_node_pods(api, node, options)
+        _raise_refusals(node, pods, is_cordoned=not dry_run)
+        for warning in build_warnings(pods):
             warn(warning)
         if dry_run:
-            return _foreseen(node, found, await fates(api, found.leaving, options), output)
-        await _evict(api, node, found, options, timeout, output)
+            return _report_dry_run(node, pods, await preview_pods(api, pods.leaving, options), output)
+        await _evict_pods(api, node, pods, options, timeout, output)
         return {
             "node": node,
             "dryRun": False,
             "drained": True,
-            "evicted": [name_of(pod) for pod in sorted(found.leaving, key=key)],
-            "ignored": [name_of(pod) for pod in sorted(found.daemons, key=key)],
+            "evicted": [build_name_reference(pod) for pod in sorted(pods.leaving, key=format_key)],
+            "ignored": [build_name_reference(pod) for pod in sorted(pods.daemonset_pods, key=format_key)],
         }
 
-    report = with_api(work)
+    report = run_with_api(drain_node)
     note(f"node/{node} {'would be drained' if dry_run else 'drained'}", output)
     if output == "json":
         show_json(report)
@@ -79,37 +84,44 @@ def drain(
 async def _check_selector(api: Api, node: str, options: DrainOptions) -> None:
     """Raise a usage error if the API server rejects the selector; runs before the node is cordoned (DRN-5)."""
     try:
-        await look(api, node, options)
+        await classify_node_pods(api, node, options)
     except InvalidSelector as error:
         raise click.BadParameter(error.message, param_hint="--pod-selector") from None
 
 
-def _refuse(node: str, found: Sorted, *, cordoned: bool) -> None:
+def _raise_refusals(node: str, classification: PodClassification, *, is_cordoned: bool) -> None:
     """Raise one error that lists all refusals, if there are any.
 
     The command then evicts no pods. If it has cordoned the node, the node stays cordoned (DRN-2).
     """
-    if not found.refusals:
+    if not classification.refusals:
         return
-    reasons = "; ".join(f"{refusal.reason}: {', '.join(refusal.pods)}" for refusal in found.refusals)
-    state = ", which stays cordoned" if cordoned else ""
-    raise click.ClickException(f"nothing was evicted from {node}{state}: {reasons}")
+    reasons = "; ".join(f"{refusal.reason}: {', '.join(refusal.pods)}" for refusal in classification.refusals)
+    state = ", which stays cordoned" if is_cordoned else ""
+    raise click.ClickException(f'unable to drain node "{node}"{state}: {reasons}')
 
 
-async def _evict(api: Api, node: str, found: Sorted, options: DrainOptions, timeout: float, output: str) -> None:
-    work = Drain(api, node, options.pod_selector, found.leaving, lambda text: note(text, output))
-    state, undo = f"{node} stays cordoned", f"kubectl maintenance uncordon {node} ends that"
-    goes_on(lambda: f"nothing more is evicted, {state}, {work.rest()}; {undo}")
-    await within(
-        timeout, work.run(), lambda: f"{node} is not drained after {timeout:g}s, and stays cordoned: {work.rest()}"
+async def _evict_pods(
+    api: Api, node: str, classification: PodClassification, options: DrainOptions, timeout: float, output: str
+) -> None:
+    node_drain = NodeDrain(api, node, options.pod_selector, classification.leaving, lambda text: note(text, output))
+    state = f'no more pods are evicted, node "{node}" stays cordoned'
+    undo = f"to uncordon it, run kubectl maintenance uncordon {node}"
+    set_interrupt_note(lambda: f"{state}, {node_drain.describe_remaining()}; {undo}")
+    await run_with_timeout(
+        timeout,
+        node_drain.run(),
+        lambda: f'node "{node}" not drained within {timeout:g}s, stays cordoned: {node_drain.describe_remaining()}',
     )
 
 
-def _foreseen(node: str, found: Sorted, leaving: Pods, output: str) -> Object:
+def _report_dry_run(node: str, classification: PodClassification, preview: DrainPreview, output: str) -> Object:
     """Show and return the report of a dry run: the pods that would leave, and what each would wait for."""
-    pods = leaving._replace(staying=[(pod, DAEMON) for pod in sorted(found.daemons, key=key)])
-    for warning in pods.unknown:
+    full_preview = preview._replace(
+        ignored=[(pod, DAEMON_SET_REASON) for pod in sorted(classification.daemonset_pods, key=format_key)]
+    )
+    for warning in full_preview.errors:
         warn(warning)
-    for line in pods.lines():
+    for line in full_preview.format_lines():
         note(line, output)
-    return {"node": node, "dryRun": True, "drained": False, **pods.as_data()}
+    return {"node": node, "dryRun": True, "drained": False, **full_preview.as_data()}

@@ -12,63 +12,81 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from console.operations.errors import NoResult
-from console.terminal.options import is_given, picked
-from console.terminal.journal import journal_option, opened
+from console.terminal.event_selection import check_not_both, find_run_uid, run_option
+from console.terminal.journal import journal_option, open_journal
+from console.terminal.options import is_given, pick_fields
 from console.terminal.output import show_json_list
-from console.terminal.event_selection import refuse_both, run_option, uid_of_run
-from console.terminal.timeline import as_json, table_lines, tree_lines
-from console.terminal.param_types import Limit, Moment, Name
-from eventing.event_types import KNOWN, short, whole
+from console.terminal.param_types import Limit, NonEmptyText, TimeOrAge
+from console.terminal.timeline import entry_to_json, format_table, format_trees
+from eventing.event_types import KNOWN_TYPES, expand_type, shorten_type
+from eventing.journal.batching import strip_data
 from eventing.journal.entries import Entry, Query
-from eventing.journal.batching import bare
-from eventing.journal.transfer import BrokenLine, exported, imported
-from eventing.journal.tree import trees_of, unknown_causes
-from kube.text_limits import counted
+from eventing.journal.transfer import InvalidLine, export_lines, import_file
+from eventing.journal.tree import build_trees, find_unknown_causes
+from kube.text_limits import format_count
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
-LIMIT = 2000
+DEFAULT_LIMIT = 2000
 """Default maximum number of events; the format jsonl has no default limit."""
-BESIDE_IMPORT = ("file", "journal")
+IMPORT_PARAMETERS = ("file", "journal")
 """The only parameters that are valid with --import."""
 
 
 @dataclass(frozen=True)
-class Filters:
+class EventFilters:
     """The filters that the command line sets; an empty value does not filter."""
 
     node: str = ""
     maintenance: str = ""
-    kinds: tuple[str, ...] = ()
+    event_types: tuple[str, ...] = ()
     since: datetime | None = None
     until: datetime | None = None
     failed: bool = False
     limit: int | None = None
 
-    def query(self, output: str) -> Query:
+    def build_query(self, output: str) -> Query:
         """Build the journal query for this output format."""
-        limit = self.limit if self.limit is not None else 0 if output == "jsonl" else LIMIT
-        types = tuple(whole(kind) for kind in self.kinds)
+        limit = self.limit if self.limit is not None else 0 if output == "jsonl" else DEFAULT_LIMIT
+        types = tuple(expand_type(kind) for kind in self.event_types)
         return Query(
-            self.node, self.maintenance, types, self.since, self.until, self.failed, limit=limit, newest=bool(limit)
+            self.node,
+            self.maintenance,
+            types,
+            self.since,
+            self.until,
+            self.failed,
+            limit=limit,
+            keep_newest=bool(limit),
         )
 
 
 @click.command
-@click.option("--node", type=Name(), default="", help="Of this node.")
-@click.option("--maintenance", type=Name(), default="", help="Of the NodeMaintenance with this name or uid.")
-@run_option("Of the MutexRunConfig with this uid, or the newest of this name.")
-@click.option("--type", "kinds", multiple=True, help="Of this type, such as pods.evicted; repeatable.")
-@click.option("--since", type=Moment(), help="Arrived since then: 10m, 2h or 1d ago, or a time.")
-@click.option("--until", type=Moment(), help="Arrived before then.")
+@click.option("--node", type=NonEmptyText(), default="", help="Only events of this node.")
 @click.option(
-    "--failed", is_flag=True, help="That a function failed on, whose type is a failure, or that could not be delivered."
+    "--maintenance",
+    type=NonEmptyText(),
+    default="",
+    help="Only events of the NodeMaintenance with this name or uid.",
+)
+@run_option("Only events of the MutexRunConfig with this uid, or the newest with this name.")
+@click.option(
+    "--type", "event_types", multiple=True, help="Only events of this type, such as pods.evicted; repeatable."
+)
+@click.option(
+    "--since", type=TimeOrAge(), help="Only events that arrived since: an age such as 10m, 2h or 1d, or a time."
+)
+@click.option("--until", type=TimeOrAge(), help="Only events that arrived before: an age or a time.")
+@click.option(
+    "--failed",
+    is_flag=True,
+    help="Only events that a function failed on, that report a failure, or that could not be delivered.",
 )
 @click.option(
     "--limit",
     type=Limit(),
-    help=f"At most so many, the newest; 0 for all.  [default: {LIMIT}; 0 for jsonl]",
+    help=f"Show only this number of events, the newest; 0 shows all.  [default: {DEFAULT_LIMIT}; 0 for jsonl]",
 )
 @click.option(
     "-o",
@@ -76,9 +94,9 @@ class Filters:
     type=click.Choice(["table", "tree", "json", "jsonl"]),
     default="table",
     show_default=True,
-    help="tree: cause and effect. json: all that is known. jsonl: as CloudEvents, one a line, for --import.",
+    help="tree: cause and effect. json: all recorded data. jsonl: one CloudEvent per line, for --import.",
 )
-@click.option("--import", "file", type=click.File("rb"), help="Add what -o jsonl exported to the journal; - is stdin.")
+@click.option("--import", "file", type=click.File("rb"), help="Import this output of -o jsonl; - means stdin.")
 @journal_option
 def events(output: str, file: BinaryIO | None, journal: str, run: str, **values: Any) -> None:
     """Show recorded events: the tree of a maintenance shows which step was slow, failed, or is missing.
@@ -91,81 +109,84 @@ def events(output: str, file: BinaryIO | None, journal: str, run: str, **values:
       kubectl maintenance events --maintenance node-1 -o jsonl > node-1.jsonl
       kubectl maintenance events --journal copy.db --import node-1.jsonl
     """
-    refuse_both(values["maintenance"], run)
-    _refuse_no_time(values["since"], values["until"])
+    check_not_both(values["maintenance"], run)
+    _check_period(values["since"], values["until"])
     if file is not None:
-        _refuse_beside_import()
-    with opened(journal, create=file is not None) as book:
+        _check_import_options()
+    with open_journal(journal, create=file is not None) as opened_journal:
         if file is not None:
-            _import(book, file)
-        else:
-            chosen = Filters(**picked(Filters, values))
-            _show(book, (replace(chosen, maintenance=uid_of_run(book, run)) if run else chosen).query(output), output)
+            _import_events(opened_journal, file)
+            return
+        filters = EventFilters(**pick_fields(EventFilters, values))
+        if run:
+            filters = replace(filters, maintenance=find_run_uid(opened_journal, run))
+        _show_events(opened_journal, filters.build_query(output), output)
 
 
-def _refuse_no_time(since: datetime | None, until: datetime | None) -> None:
+def _check_period(since: datetime | None, until: datetime | None) -> None:
     """Raise `UsageError` if `until` is not after `since`, because no event could match."""
     if since and until and until <= since:
-        raise click.UsageError("--until is not after --since, and nothing arrived between: exchange or correct them")
+        raise click.UsageError("--until is not after --since, so no event can match: correct or swap them")
 
 
-def _refuse_beside_import() -> None:
+def _check_import_options() -> None:
     """Raise `UsageError` if --import is combined with a filter or output option, which would have no effect."""
-    named = {str(param.name): max(param.opts, key=len) for param in click.get_current_context().command.params}
-    others = [option for name, option in named.items() if name not in BESIDE_IMPORT and is_given(name)]
+    long_options = {str(param.name): max(param.opts, key=len) for param in click.get_current_context().command.params}
+    others = [option for name, option in long_options.items() if name not in IMPORT_PARAMETERS and is_given(name)]
     if others:
-        raise click.UsageError(f"--import adds to the journal, and shows nothing: leave out {', '.join(others)}")
+        raise click.UsageError(f"--import only adds events to the journal, and shows none: omit {', '.join(others)}")
 
 
-def _show(book: Journal, query: Query, output: str) -> None:
+def _show_events(journal: Journal, query: Query, output: str) -> None:
     if output == "jsonl":
         count = 0
-        for line in exported(book, query):
+        for line in export_lines(journal, query):
             count += 1
             click.echo(line, nl=False)
-        _warn_unknown(book, query, count)
+        _warn_unknown_filters(journal, query, count)
         return
     arrivals: list[datetime] = []
-    _print(book, _noted(book.each(query), arrivals), output)
-    _warn_unknown(book, query, len(arrivals))
-    if query.limit and len(arrivals) == query.limit and book.select(replace(query, until=arrivals[0], limit=1)):
-        click.echo(f"There are older ones: these are the newest {query.limit}; see --limit and --until.", err=True)
+    _print_entries(journal, _collect_arrivals(journal.iter_entries(query), arrivals), output)
+    _warn_unknown_filters(journal, query, len(arrivals))
+    if query.limit and len(arrivals) == query.limit and journal.select(replace(query, until=arrivals[0], limit=1)):
+        click.echo(f"Only the newest {query.limit} events are shown: see --limit and --until.", err=True)
 
 
-def _noted(entries: Iterable[Entry], arrivals: list[datetime]) -> Iterator[Entry]:
+def _collect_arrivals(entries: Iterable[Entry], arrivals: list[datetime]) -> Iterator[Entry]:
     """Yield the entries unchanged, and append each arrival time to `arrivals`."""
     for entry in entries:
         arrivals.append(entry.arrived)
         yield entry
 
 
-def _print(book: Journal, entries: Iterable[Entry], output: str) -> None:
+def _print_entries(journal: Journal, entries: Iterable[Entry], output: str) -> None:
     """Print the entries, keeping only the printed fields: the data of all events may not fit into memory."""
     now = datetime.now(timezone.utc)
     if output == "json":
-        show_json_list(as_json(entry, now) for entry in entries)
-    elif output == "tree" and (found := list(map(bare, entries))):
-        ids = unknown_causes(found)
-        causes = map(bare, book.each(Query(ids=ids))) if ids else ()
-        click.echo("\n".join(tree_lines(trees_of(found, causes, now))))
+        show_json_list(entry_to_json(entry, now) for entry in entries)
+    elif output == "tree" and (stripped := list(map(strip_data, entries))):
+        ids = find_unknown_causes(stripped)
+        causes = map(strip_data, journal.iter_entries(Query(ids=ids))) if ids else ()
+        click.echo("\n".join(format_trees(build_trees(stripped, causes, now))))
     else:
-        click.echo("\n".join(table_lines(entries, now)))
+        click.echo("\n".join(format_table(entries, now)))
 
 
-def _warn_unknown(book: Journal, query: Query, count: int) -> None:
+def _warn_unknown_filters(journal: Journal, query: Query, count: int) -> None:
     """Warn, if no event was found, about filters that match nothing in the journal, such as a misspelled name."""
     if count:
         return
-    if query.node and not book.select(Query(node=query.node, limit=1)):
-        click.echo(f"The journal has no event of a node {query.node}: see kubectl get nodes.", err=True)
-    if query.maintenance and not book.select(Query(maintenance=query.maintenance, limit=1)):
-        message = f"The journal has no event of a NodeMaintenance {query.maintenance}, by name or uid"
+    if query.node and not journal.select(Query(node=query.node, limit=1)):
+        click.echo(f'Node "{query.node}" not found in the journal: see kubectl get nodes.', err=True)
+    if query.maintenance and not journal.select(Query(maintenance=query.maintenance, limit=1)):
+        message = f'NodeMaintenance "{query.maintenance}" not found in the journal, by name or uid'
         click.echo(f"{message}: see kubectl maintenance status.", err=True)
-    if strange := [kind for kind in query.types if kind not in KNOWN]:
-        click.echo(f"No event is of type {', '.join(strange)}; ours are {', '.join(map(short, KNOWN))}.", err=True)
+    if unknown_types := [kind for kind in query.types if kind not in KNOWN_TYPES]:
+        known_types = ", ".join(map(shorten_type, KNOWN_TYPES))
+        click.echo(f"Unknown event type {', '.join(unknown_types)}: the known types are {known_types}.", err=True)
 
 
-def _import(book: Journal, file: BinaryIO) -> None:
+def _import_events(journal: Journal, file: BinaryIO) -> None:
     """Import the file into the journal.
 
     The import reads the file twice. The function therefore copies it first, because a pipe can be read only once.
@@ -174,7 +195,7 @@ def _import(book: Journal, file: BinaryIO) -> None:
         copyfileobj(file, copy)
         copy.seek(0)
         try:
-            count = imported(book, copy)
-        except BrokenLine as error:
+            count = import_file(journal, copy)
+        except InvalidLine as error:
             raise NoResult(f"{file.name}: {error}") from None
-    click.echo(counted(count, "new event"))
+    click.echo(f"{format_count(count, 'new event')} imported")

@@ -10,38 +10,38 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.operations.archive import Archive, Missing
-from console.operations.archive_contents import gather, without_values
-from console.terminal.connection import with_api
-from console.terminal.errors import goes_on
+from console.operations.archive import Archive, UnreadItem
+from console.operations.archive_contents import gather_cluster, redact_values
+from console.terminal.connection import run_with_api
+from console.terminal.errors import set_interrupt_note
+from console.terminal.journal import open_journal
 from console.terminal.options import cluster_options, namespace_option, output_option
-from console.terminal.journal import opened
 from console.terminal.output import note, show_json
 from eventing.journal.entries import Query
-from eventing.journal.transfer import exported
+from eventing.journal.transfer import export_lines
 from kube.client.api import Api
-from kube.text_limits import counted
+from kube.text_limits import format_count
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
-FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.command("must-gather")
-@click.option("--file", type=click.Path(path_type=Path), help="Where to write.  [default: must-gather-TIME.tar.gz]")
+@click.option("--file", type=click.Path(path_type=Path), help="File to write.  [default: must-gather-TIME.tar.gz]")
 @namespace_option
-@click.option("--logs", type=FOLDER, help="A folder whose *.log files go in, for functions that run in no pods.")
+@click.option("--logs", type=DIRECTORY, help="Directory whose *.log files to add, if functions do not run in pods.")
 @click.option(
     "--journal",
     default="",
     envvar=["DATABASE_URL", "JOURNAL"],
-    help="The journal, whose events go in: a file, or postgresql://USER@HOST/DATABASE.  [env: DATABASE_URL, JOURNAL]",
+    help="Journal whose events to add: a file, or postgresql://USER@HOST/DATABASE.  [env: DATABASE_URL, JOURNAL]",
 )
 @output_option
 @cluster_options
 def must_gather(file: Path | None, namespace: str, logs: Path | None, journal: str, output: str) -> None:
-    """Write maintenances, runs, nodes, machines, budgets, events, pods and logs into one archive.
+    """Write maintenances, runs, nodes, virtual machines, budgets, events, pods and logs into one archive.
 
     The archive contains no Secrets, no values of environment variables and no startup data of virtual machines. If some
     data cannot be read, the command keeps the rest and names what is missing.
@@ -51,41 +51,43 @@ def must_gather(file: Path | None, namespace: str, logs: Path | None, journal: s
       kubectl maintenance must-gather
       kubectl maintenance must-gather --file case-17.tar.gz --journal journal.db
     """
-    wanted = file or Path(f"must-gather-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.tar.gz")
-    index = _gather(wanted, namespace, logs, journal)
-    note(f"{wanted}: {counted(len(index['files']), 'file')}", output)
+    path = file or Path(f"must-gather-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.tar.gz")
+    index = _write_archive(path, namespace, logs, journal)
+    note(f"{path}: {format_count(len(index['files']), 'file')}", output)
     if not any(each["file"].startswith("logs/") for each in index["files"]):
-        note("No logs are in it: name the folder that has those of functions that run in no pods by --logs.", output)
+        note(
+            "The archive contains no logs: if functions do not run in pods, name the log directory with --logs.", output
+        )
     if not journal:
-        note("The recorded events are not in it: name their journal by --journal.", output)
+        note("The archive contains no recorded events: name the journal with --journal.", output)
     if output == "json":
-        show_json({"file": str(wanted), **index})
-    if faults := _faults(index):
-        raise click.ClickException(f"{wanted} is not whole: {'; '.join(faults)}")
+        show_json({"file": str(path), **index})
+    if problems := _list_problems(index):
+        raise click.ClickException(f"{path} is incomplete: {'; '.join(problems)}")
 
 
-def _gather(file: Path, namespace: str, logs: Path | None, journal: str) -> dict[str, Any]:
+def _write_archive(file: Path, namespace: str, logs: Path | None, journal: str) -> dict[str, Any]:
     """Write the archive and return its index. Raises `NoResult` for an unreadable journal before it writes anything."""
 
-    async def work(api: Api) -> dict[str, Any]:
+    async def gather_all(api: Api) -> dict[str, Any]:
         version = await api.get("/version")  # fails before the archive is created
         with Archive(file) as archive:
-            goes_on(lambda: f"{file} holds what was read by then, and its index says what that is")
+            set_interrupt_note(lambda: f"{file} contains only the data read so far; its index.json lists it")
             archive.add_json("version.json", version, "get /version")
-            await gather(api, archive, namespace)
+            await gather_cluster(api, archive, namespace)
             for log in sorted(logs.glob("*.log")) if logs else []:
                 _add_log(archive, log)
-            if book:
-                _add_journal(archive, book)
-            return archive.index()
+            if opened_journal:
+                _add_journal(archive, opened_journal)
+            return archive.build_index()
 
     try:
-        with opened(journal) if journal else nullcontext() as book:
-            return with_api(work)
+        with open_journal(journal) if journal else nullcontext() as opened_journal:
+            return run_with_api(gather_all)
     except FileExistsError:
-        raise click.ClickException(f"{file} is there already: name another --file") from None
+        raise click.ClickException(f"{file} already exists: name another --file") from None
     except OSError as error:
-        raise click.ClickException(f"{file} cannot be written: {error.strerror}; name another --file") from None
+        raise click.ClickException(f"cannot write {file}: {error.strerror}; name another --file") from None
 
 
 def _add_log(archive: Archive, log: Path) -> None:
@@ -93,30 +95,30 @@ def _add_log(archive: Archive, log: Path) -> None:
     try:
         lines = log.read_bytes()
     except OSError as error:
-        archive.missing(Missing(str(log), error.strerror or str(error), denied=False))
+        archive.note_unread(UnreadItem(str(log), error.strerror or str(error), is_denied=False))
         return
-    archive.add(f"logs/{log.name}", lines, str(log))
+    archive.add_file(f"logs/{log.name}", lines, str(log))
 
 
-def _add_journal(archive: Archive, book: Journal) -> None:
+def _add_journal(archive: Archive, journal: Journal) -> None:
     """Add the recorded events; if the journal cannot be read completely, note that in the index instead."""
     from eventing.journal.store import JournalError  # imported only here: its libraries load slowly
 
     try:
-        archive.add_lines("journal.jsonl", map(_line, exported(book, Query())), "the journal")
+        archive.add_lines("journal.jsonl", map(_redact_line, export_lines(journal, Query())), "the journal")
     except JournalError as error:
-        archive.missing(Missing("the journal", str(error), denied=False))
+        archive.note_unread(UnreadItem("the journal", str(error), is_denied=False))
 
 
-def _line(line: bytes) -> bytes:
+def _redact_line(line: bytes) -> bytes:
     """Remove from a journal line the values that the archive omits from all objects."""
-    return json.dumps(without_values(json.loads(line))).encode() + b"\n"
+    return json.dumps(redact_values(json.loads(line))).encode() + b"\n"
 
 
-def _faults(index: dict[str, Any]) -> list[str]:
+def _list_problems(index: dict[str, Any]) -> list[str]:
     """Return one message for all missing permissions with the remedy, and one for each other failed read."""
-    faults = []
+    problems = []
     if denied := [item["permission"] for item in index["missingPermissions"]]:
-        faults.append(f"ask an administrator for the rights to {', '.join(denied)}")
-    faults += [f"{item['what']}: {' '.join(item['message'].split())}" for item in index["notRead"]]
-    return faults
+        problems.append(f"ask an administrator for the rights to {', '.join(denied)}")
+    problems += [f"{item['what']}: {' '.join(item['message'].split())}" for item in index["notRead"]]
+    return problems

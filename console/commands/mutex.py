@@ -9,15 +9,15 @@ import click
 from rich.console import RenderableType
 
 from console.operations import upgrade_runs
-from console.operations.run_reports import report
-from console.terminal.connection import with_api
-from console.terminal.escaping import escaped_all
+from console.operations.run_reports import build_report
+from console.terminal.connection import run_with_api
+from console.terminal.escaping import escape_all
 from console.terminal.options import cluster_options, output_option, watch_option
-from console.terminal.run_display import details, line, overview
-from console.terminal.output import live, note, show, show_json, show_json_line
-from console.terminal.param_types import Name
+from console.terminal.output import note, show, show_json, show_json_line, show_live
+from console.terminal.param_types import NonEmptyText
+from console.terminal.run_display import format_line, render_details, render_overview
 from kube.client.api import Api
-from kube.mutex.objects import full_name
+from kube.mutex.objects import format_full_name
 from kube.paths import Object
 
 
@@ -34,7 +34,7 @@ def mutex() -> None:
 
 
 @mutex.command
-@click.argument("name", type=Name(), required=False, default="")
+@click.argument("name", type=NonEmptyText(), required=False, default="")
 @watch_option
 @output_option
 @cluster_options
@@ -49,17 +49,17 @@ def status(name: str, watch: bool, output: str) -> None:
       kubectl maintenance mutex status example --watch
     """
     if watch:
-        with_api(lambda api: _watch(api, name, output))
+        run_with_api(lambda api: _watch_state(api, name, output))
         return
-    state = with_api(lambda api: _read(api, name))
+    state = run_with_api(lambda api: _read_state(api, name))
     if output == "json":
         show_json(state)
     else:
-        show(_render(state))
+        show(_render_state(state))
 
 
 @mutex.command
-@click.argument("name", type=Name())
+@click.argument("name", type=NonEmptyText())
 @output_option
 @cluster_options
 def retry(name: str, output: str) -> None:
@@ -71,34 +71,34 @@ def retry(name: str, output: str) -> None:
     Example:
       kubectl maintenance mutex retry example
     """
-    run = with_api(lambda api: upgrade_runs.retry(api, name))
-    note(f"the run of {full_name(run)} is resumed where it stopped", output)
+    run = run_with_api(lambda api: upgrade_runs.request_retry(api, name))
+    note(f"the run of {format_full_name(run)} resumes where it stopped", output)
     if output == "json":
-        show_json(report(run))
+        show_json(build_report(run))
 
 
-async def _read(api: Api, name: str) -> Object:
-    """Return the JSON output: `{runs}`, or the report of the run that `name` refers to."""
+async def _read_state(api: Api, name: str) -> Object:
+    """Return the JSON output: `{runs}`, or the report on the run that `name` refers to."""
     if name:
-        return report(await upgrade_runs.named(api, name))
-    return {"runs": [report(run) for run in await upgrade_runs.runs(api)]}
+        return build_report(await upgrade_runs.get_run(api, name))
+    return {"runs": [build_report(run) for run in await upgrade_runs.list_runs(api)]}
 
 
-async def _watch(api: Api, name: str, output: str) -> None:
-    chosen = full_name(await upgrade_runs.named(api, name)) if name else ""
-    screen = live(_render, _lines) if output == "table" else nullcontext(show_json_line)
+async def _watch_state(api: Api, name: str, output: str) -> None:
+    chosen = format_full_name(await upgrade_runs.get_run(api, name)) if name else ""
+    screen = show_live(_render_state, _format_lines) if output == "table" else nullcontext(show_json_line)
     with screen as show_state:
-        async with aclosing(upgrade_runs.watched(api)) as states:
-            async for found in states:
-                shown = [report(run) for run in found if chosen in ("", full_name(run))]
-                show_state(shown[0] if chosen and shown else {"runs": shown})
+        async with aclosing(upgrade_runs.watch_runs(api)) as states:
+            async for runs in states:
+                reports = [build_report(run) for run in runs if chosen in ("", format_full_name(run))]
+                show_state(reports[0] if chosen and reports else {"runs": reports})
 
 
-def _render(state: Object) -> RenderableType:
-    now, shown = datetime.now(timezone.utc), escaped_all(state)
-    return overview(shown["runs"], now) if "runs" in shown else details(shown, now)
+def _render_state(state: Object) -> RenderableType:
+    now, escaped = datetime.now(timezone.utc), escape_all(state)
+    return render_overview(escaped["runs"], now) if "runs" in escaped else render_details(escaped, now)
 
 
-def _lines(state: Object) -> str:
-    shown = escaped_all(state)
-    return "\n".join(map(line, shown.get("runs", [shown]))) or "No MutexRunConfig."
+def _format_lines(state: Object) -> str:
+    escaped = escape_all(state)
+    return "\n".join(map(format_line, escaped.get("runs", [escaped]))) or "No MutexRunConfigs found."

@@ -7,33 +7,48 @@ from typing import Any
 
 import click
 
+from console.operations.dead_letter_redrive import (
+    RedriveItem,
+    RedriveResult,
+    build_dead_letter_fields,
+    build_items,
+    find_broker_url,
+    list_awaiting_redrive,
+    redrive_all,
+)
 from console.operations.errors import NoResult
-from console.operations.dead_letter_redrive import Item, Result, broker_address, items, letter_fields, redriven, waiting
-from console.terminal.errors import confirm, door
+from console.terminal.errors import confirm, open_client
+from console.terminal.journal import journal_option, open_journal
 from console.terminal.options import broker_option, cluster_options, functions_option, namespace_option, output_option
-from console.terminal.journal import journal_option, opened
 from console.terminal.output import note, show_json
-from console.terminal.param_types import Name
-from eventing.event_types import short
+from console.terminal.param_types import NonEmptyText
+from eventing.event_types import shorten_type
 from eventing.journal.entries import Entry
-from eventing.replay.redrive import function_of
-from kube.text_limits import counted
+from eventing.replay.redrive import find_failed_function
+from kube.text_limits import format_count
 
 
 @click.command
-@click.argument("ids", type=Name(), nargs=-1, metavar="[ID]...")
-@click.option("--all", "everything", is_flag=True, help="All that are open.")
-@functions_option("base", "the Triggers' addresses")
+@click.argument("ids", type=NonEmptyText(), nargs=-1, metavar="[ID]...")
+@click.option("--all", "everything", is_flag=True, help="Redrive all open dead letters.")
+@functions_option("functions_url", "the addresses in the Triggers")
 @broker_option
 @namespace_option
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @journal_option
 @output_option
 @cluster_options
 def redrive(
-    ids: tuple[str, ...], everything: bool, base: str, broker: str, namespace: str, yes: bool, journal: str, output: str
+    ids: tuple[str, ...],
+    everything: bool,
+    functions_url: str,
+    broker: str,
+    namespace: str,
+    yes: bool,
+    journal: str,
+    output: str,
 ) -> None:
-    """Deliver dead letters again: each to the one function that it was meant for; the answer goes to the broker.
+    """Deliver dead letters again, each only to the function that did not accept it; responses go to the broker.
 
     The function's address comes from --functions or from its Trigger, never from the dead letter. The exit status is 1
     if a delivery fails again. If the Broker requires authentication, $SINK_TOKEN names the file with the token.
@@ -44,48 +59,56 @@ def redrive(
       kubectl maintenance redrive --all --yes
     """
     if bool(ids) == everything:
-        raise click.UsageError("name dead letters by their ids, or take --all")
-    with opened(journal) as book, door() as cluster:
-        letters = waiting(book, ids)
-        _check(letters, ids)
-        sink = broker or broker_address(cluster, namespace)
-        found = items(letters, base, namespace, cluster)
-        if not yes and found:
-            for item in found:
-                note(f"{_named(item)}{'' if item.problem else f' at {item.url}'}", output)
-            confirm(f"Deliver {counted(len(letters), 'dead letter')} again, for real?", "say --yes")
-        made = []
-        for result in redriven(found, sink, book):
-            made.append(result)
-            note(f"{_named(result.item)}  {_outcome(result)}", output)
-    note(f"{sum(not result.failed for result in made)} of {len(made)} redriven", output)
+        raise click.UsageError("name the ids of dead letters, or use --all")
+    with open_journal(journal) as opened_journal, open_client() as client:
+        dead_letters = list_awaiting_redrive(opened_journal, ids)
+        _check_ids(dead_letters, ids)
+        broker_url = broker or find_broker_url(client, namespace)
+        items = build_items(dead_letters, functions_url, namespace, client)
+        if not yes and items:
+            for item in items:
+                note(f"{_format_item(item)}{'' if item.problem else f' at {item.function_url}'}", output)
+            confirm(f"Redrive {format_count(len(dead_letters), 'dead letter')}?", "use --yes")
+        results = []
+        for result in redrive_all(items, broker_url, opened_journal):
+            results.append(result)
+            note(f"{_format_item(result.item)}  {_format_outcome(result)}", output)
+    note(f"{sum(not result.failed for result in results)} of {len(results)} redriven", output)
     if output == "json":
-        show_json({"redriven": [_fields(result) for result in made]})
-    if any(result.failed for result in made):
+        show_json({"redriven": [_build_fields(result) for result in results]})
+    if any(result.failed for result in results):
         raise click.exceptions.Exit(1)
 
 
-def _fields(result: Result) -> dict[str, Any]:
-    now = result.attempt.as_data() if result.attempt else {"note" if result.is_closed else "error": result.problem}
-    return {**letter_fields(result.item.letter), "open": result.failed, "url": result.item.url, "now": now}
+def _build_fields(result: RedriveResult) -> dict[str, Any]:
+    now = (
+        result.attempt.as_data() if result.attempt else {"note" if result.is_already_done else "error": result.problem}
+    )
+    return {
+        **build_dead_letter_fields(result.item.dead_letter),
+        "open": result.failed,
+        "url": result.item.function_url,
+        "now": now,
+    }
 
 
-def _named(item: Item) -> str:
+def _format_item(item: RedriveItem) -> str:
     """Format the dead letter and its function as one line."""
-    event = item.letter.event
-    return f"{event.get_id()}  {short(event.get_type())}  ─▶ {function_of(item.letter) or 'nobody'}"
+    event = item.dead_letter.event
+    function = find_failed_function(item.dead_letter) or "unknown function"
+    return f"{event.get_id()}  {shorten_type(event.get_type())}  ─▶ {function}"
 
 
-def _check(letters: Sequence[Entry], ids: tuple[str, ...]) -> None:
-    missing = sorted(set(ids) - {letter.event.get_id() for letter in letters})
+def _check_ids(dead_letters: Sequence[Entry], ids: tuple[str, ...]) -> None:
+    missing = sorted(set(ids) - {entry.event.get_id() for entry in dead_letters})
     if missing:
-        raise NoResult(f"no open dead letter {', '.join(missing)}: see kubectl maintenance deadletters --all")
+        raise NoResult(f"open dead letter {', '.join(missing)} not found: see kubectl maintenance deadletters --all")
 
 
-def _outcome(result: Result) -> str:
+def _format_outcome(result: RedriveResult) -> str:
     """Describe the outcome of a redrive in words."""
-    made = result.attempt
-    if made is None:
-        return result.problem if result.is_closed else f"failed: {result.problem}"
-    answered = ", ".join(short(str(reply["type"])) for reply in made.replies) or "nothing"
-    return f"failed: {made.status} {made.error}" if made.failed else f"answered {answered}"
+    attempt = result.attempt
+    if attempt is None:
+        return result.problem if result.is_already_done else f"failed: {result.problem}"
+    replies = ", ".join(shorten_type(str(reply["type"])) for reply in attempt.replies) or "no event"
+    return f"failed: {attempt.status} {attempt.error}" if attempt.failed else f"responded with {replies}"

@@ -1,4 +1,4 @@
-"""`kubectl maintenance replay`: posts recorded events again, and compares the new answers with the recorded ones."""
+"""`kubectl maintenance replay`: posts recorded events again, and compares the new responses with the recorded ones."""
 
 from __future__ import annotations
 
@@ -9,33 +9,32 @@ from typing import Any
 
 import click
 
-from console.operations.replay_report import DIFFERS, FAILS, UNRECORDED, Replayed, as_json, summary
 from console.operations.errors import NoResult
-from console.operations.replay_runner import Target, Targets, Wanted, one_by_one
-from console.terminal.replay_display import lost_lines, replay_lines
-from console.terminal.errors import confirm, door
-from console.terminal.options import cluster_options, is_given, output_option, picked, target_options
-from console.terminal.journal import journal_option, opened
+from console.operations.replay_report import DIFFERS, FAILS, UNRECORDED, ReplayResult, format_summary, replay_to_json
+from console.operations.replay_runner import Target, TargetOptions, TargetResolver, replay_calls
+from console.terminal.errors import confirm, open_client
+from console.terminal.event_selection import EventSelection, select_entries, selection_options
+from console.terminal.journal import journal_option, open_journal
+from console.terminal.options import cluster_options, is_given, output_option, pick_fields, target_options
 from console.terminal.output import note, show, show_json
-from console.terminal.event_selection import Chosen, selected, selection_options
+from console.terminal.replay_display import render_gone_objects, render_replay
 from eventing.journal.entries import Entry
-from eventing.replay.function_client import Answer, new_replay_id
-from eventing.replay.function_client import replay as posted
-from eventing.replay.object_changes import Changes, objects_in, read_changes
-from kube.client.sync_client import Cluster
-from kube.text_limits import counted
+from eventing.replay.function_client import FunctionResponse, create_replay_id, replay_event
+from eventing.replay.object_changes import ObjectChanges, find_objects, read_changes
+from kube.client.sync_client import SyncClient
+from kube.text_limits import format_count
 
 Call = tuple[Entry, Target]
 
 
 @dataclass(frozen=True)
-class How:
+class ReplayOptions:
     """The options that apply to every call of one replay."""
 
     replay_id: str
     dry_run: bool
     in_process: bool
-    debug: bool
+    in_debugger: bool
 
 
 @click.command
@@ -46,18 +45,18 @@ class How:
     type=click.Choice(["none", "server"]),
     default="none",
     show_default=True,
-    help="With server, the API server checks every write and keeps none.",
+    help="With server, the API server validates every write and stores none.",
 )
-@click.option("--pdb", "debug", is_flag=True, help="Stop at the function's first line; with --in-process.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before real writes.")
+@click.option("--pdb", "debug", is_flag=True, help="Stop in pdb at the function's first line; requires --in-process.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation of a replay without --dry-run=server.")
 @journal_option
 @output_option
 @cluster_options
 def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **values: Any) -> None:
-    """Replay recorded events, and show what each function answered then and what it answers now.
+    """Replay recorded events, and compare each function's new response with the recorded one.
 
-    The answers do not go to the broker, so a replay triggers no further functions. The exit status is 1 if an answer
-    differs in a way that later changes of the cluster do not explain. It is 2 if no answer can be compared, or if a
+    The responses do not go to the broker, so a replay triggers no further functions. The exit status is 1 if a response
+    differs in a way that later changes of the cluster do not explain. It is 2 if no response can be compared, or if a
     function fails now.
 
     \b
@@ -67,84 +66,103 @@ def replay(dry_run: str, debug: bool, yes: bool, journal: str, output: str, **va
       kubectl maintenance replay --run example --dry-run=server
       kubectl maintenance replay --id ID --function evict --in-process --pdb --dry-run=server
     """
-    wanted, chosen = Wanted(**picked(Wanted, values)), Chosen(**picked(Chosen, values))
-    if debug and not wanted.in_process:
-        raise click.UsageError("--pdb stops in a function of this process: add --in-process")
-    _check_places(wanted)
-    how = How(new_replay_id(), dry_run == "server", wanted.in_process, debug)
-    with opened(journal) as book:
-        entries = selected(book, chosen)
-    with door() as cluster:
-        targets = Targets(wanted, cluster)
-        calls = [(entry, target) for entry in entries for target in targets.of(entry.event)]
+    selection = EventSelection(**pick_fields(EventSelection, values))
+    destination = TargetOptions(**pick_fields(TargetOptions, values))
+    if debug and not destination.in_process:
+        raise click.UsageError("--pdb stops only in a function that runs in this process: add --in-process")
+    _check_function_location(destination)
+    options = ReplayOptions(create_replay_id(), dry_run == "server", destination.in_process, debug)
+    with open_journal(journal) as opened_journal:
+        entries = select_entries(opened_journal, selection)
+    with open_client() as client:
+        targets = TargetResolver(destination, client)
+        calls = [(entry, target) for entry in entries for target in targets.resolve(entry.event)]
         if not calls:
-            raise NoResult("no Trigger calls a function for these events: name one by --function")
-        if not (how.dry_run or yes):
-            _confirm(calls)
-        changes = cluster.run(read_changes(cluster.api, objects_in(entries)))
-        found = _replay(calls, changes, how, cluster, output)
-    _end(found, len(calls) - len(found), changes, how, output)
+            raise NoResult("no Trigger delivers these events to a function: name a function with --function")
+        if not (options.dry_run or yes):
+            _confirm_writes(calls)
+        changes = client.run(read_changes(client.api, find_objects(entries)))
+        results = _replay_calls(calls, changes, options, client, output)
+    _finish(results, len(calls) - len(results), changes, options, output)
 
 
-def _check_places(wanted: Wanted) -> None:
+def _check_function_location(options: TargetOptions) -> None:
     """Raise `UsageError` if more than one option specifies where functions run.
 
     $FUNCTIONS does not count, because it is set for all commands; the options override it.
     """
-    given = {"--in-process": wanted.in_process, "--url": bool(wanted.url), "--functions": is_given("base")}
-    places = [option for option, is_there in given.items() if is_there]
-    if len(places) > 1:
-        raise click.UsageError(f"{' and '.join(places)}: each says where functions run, leave out all but one")
+    is_set = {"--in-process": options.in_process, "--url": bool(options.url), "--functions": is_given("functions_url")}
+    set_options = [option for option, value in is_set.items() if value]
+    if len(set_options) > 1:
+        raise click.UsageError(f"{' and '.join(set_options)}: each specifies where functions run, omit all but one")
 
 
-def _confirm(calls: Sequence[Call]) -> None:
+def _confirm_writes(calls: Sequence[Call]) -> None:
     names = ", ".join(dict.fromkeys(target.function for _, target in calls))
-    question = f"Replay {counted(len(calls), 'time')} for real, to {names}? What is not as it should be will be written"
-    confirm(question, "say --yes, or --dry-run=server, which writes nothing")
+    question = f"Make {format_count(len(calls), 'call')} to {names} without a dry run? Their writes will take effect"
+    confirm(question, "use --yes, or --dry-run=server, which writes nothing")
 
 
-def _replay(calls: Sequence[Call], changes: Changes, how: How, cluster: Cluster, output: str) -> list[Replayed]:
+def _replay_calls(
+    calls: Sequence[Call], changes: ObjectChanges, options: ReplayOptions, client: SyncClient, output: str
+) -> list[ReplayResult]:
     """Make the calls in the order of the recording, and show each result as it arrives."""
     if output == "table":
-        _show_lost(changes)
-    found = []
-    for replayed in one_by_one(calls, partial(_answer, how=how, cluster=cluster), changes):
-        found.append(replayed)
+        _show_gone_objects(changes)
+    results = []
+    for result in replay_calls(calls, partial(_call_function, options=options, client=client), changes):
+        results.append(result)
         if output == "table":
-            show(replay_lines(replayed))
-    return found
+            show(render_replay(result))
+    return results
 
 
-def _show_lost(changes: Changes) -> None:
-    if lost := changes.lost():
-        show(lost_lines(lost))
+def _show_gone_objects(changes: ObjectChanges) -> None:
+    if gone := changes.list_gone():
+        show(render_gone_objects(gone))
 
 
-def _answer(entry: Entry, target: Target, how: How, cluster: Cluster) -> Answer:
-    if how.in_process:
-        from console.operations.in_process import run_here  # imports all functions and Flask
+def _call_function(entry: Entry, target: Target, options: ReplayOptions, client: SyncClient) -> FunctionResponse:
+    if options.in_process:
+        from console.operations.in_process import run_in_process  # imports all functions and Flask
 
-        return run_here(entry, target.function, cluster, run=how.replay_id, dry_run=how.dry_run, debug=how.debug)
-    return posted(entry, target.function, target.url, replay_id=how.replay_id, dry_run=how.dry_run)
+        return run_in_process(
+            entry,
+            target.function,
+            client,
+            replay_id=options.replay_id,
+            dry_run=options.dry_run,
+            debug=options.in_debugger,
+        )
+    return replay_event(entry, target.function, target.url, replay_id=options.replay_id, dry_run=options.dry_run)
 
 
-def _end(found: Sequence[Replayed], left: int, changes: Changes, how: How, output: str) -> None:
+def _finish(
+    replay_results: Sequence[ReplayResult],
+    skipped_calls: int,
+    changes: ObjectChanges,
+    options: ReplayOptions,
+    output: str,
+) -> None:
     """Print the summary and raise the exception for the exit status.
 
-    `left` is the number of calls that were not made because an endpoint is not a function.
+    `skipped_calls` is the number of calls that were not made because an endpoint is not a function.
     """
-    note(summary(found, dry_run=how.dry_run), output)
+    note(format_summary(replay_results, dry_run=options.dry_run), output)
     if output == "json":
-        show_json(as_json(how.replay_id, dry_run=how.dry_run, lost=changes.lost(), found=found))
-    if left:
-        remedy = "say by --functions or --url where functions are, and replay again"
-        raise NoResult(f"{found[-1].now.error}, so the replay ends {counted(left, 'call')} early: {remedy}")
-    results = {replayed.result for replayed in found}
+        show_json(
+            replay_to_json(options.replay_id, dry_run=options.dry_run, gone=changes.list_gone(), results=replay_results)
+        )
+    if skipped_calls:
+        skipped = f"the replay skips the remaining {format_count(skipped_calls, 'call')}"
+        remedy = "name the address of the functions with --functions or --url, and replay again"
+        raise NoResult(f"{replay_results[-1].response.error}; {skipped}: {remedy}")
+    results = {result.result for result in replay_results}
     if DIFFERS in results:
         raise click.exceptions.Exit(1)
     if FAILS in results:
-        now = next(replayed.now for replayed in found if replayed.result == FAILS)
-        remedy = "see its log, or say by --functions where functions are, and replay again"
-        raise NoResult(f"{now.function} fails now, {now.status} {now.error}: {remedy}")
+        failed = next(result.response for result in replay_results if result.result == FAILS)
+        remedy = "see its log, or name the address of the functions with --functions, and replay again"
+        raise NoResult(f"function {failed.function} fails now with {failed.status} {failed.error}: {remedy}")
     if results == {UNRECORDED}:
-        raise NoResult("the journal does not know what these functions answered then: nothing could be compared")
+        raise NoResult("the journal has no recorded responses of these functions, so nothing could be compared")

@@ -8,29 +8,29 @@ from datetime import datetime, timezone
 
 import click
 
-from console.operations.descriptions import full_name, held_up, phase_word, plain
-from console.operations.maintenance_actions import create, machines_on
-from console.operations.maintenance_watch import watched
-from console.operations.drain_preview import Pods, pods_foreseen
-from console.terminal.connection import with_api, within
-from console.terminal.errors import goes_on
-from console.terminal.flags import KubectlFlags, dry_run_switch, switch
+from console.operations.descriptions import format_full_name, get_phase_label, strip_managed_fields, summarize_blockers
+from console.operations.drain_preview import DrainPreview, preview_drain
+from console.operations.maintenance_actions import create_maintenance, read_vmis
+from console.operations.maintenance_watch import watch_maintenances
+from console.terminal.connection import run_with_api, run_with_timeout
+from console.terminal.errors import set_interrupt_note
+from console.terminal.flags import KubectlFlagsCommand, dry_run_option, switch_option
 from console.terminal.options import check_timeout, cluster_options, output_option, timeout_option
-from console.terminal.output import live, note, show_json, warn
-from console.terminal.param_types import Name, Text
+from console.terminal.output import note, show_json, show_live, warn
+from console.terminal.param_types import NonEmptyText, Utf8Text
 from kube.client.access_reviews import whoami
 from kube.client.api import Api
-from kube.client.decoding import hearing
-from kube.maintenance.drain_flags import drain_of, options_of
+from kube.client.decoding import collect_warnings
+from kube.maintenance.drain_flags import build_drain_spec, parse_drain_options
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
-from kube.maintenance.objects import FAILED, condition, is_deleting, node_name, status_of
+from kube.maintenance.objects import FAILED, get_condition, get_node_name, get_status, is_deleting
 from kube.paths import Object
-from kube.pods import NODE_MAINTENANCE, DrainOptions
-from kube.selectors import parsed
+from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions
+from kube.selectors import parse_selector
 
-NO_PODS = Pods([], [], [], [])
+EMPTY_PREVIEW = DrainPreview([], [], [], [])
 GROUPS = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
-FIELDS = {
+FIELD_OF_FLAG = {
     "force": "force",
     "delete_emptydir_data": "deleteEmptyDirData",
     "ignore_daemonsets": "ignoreDaemonSets",
@@ -42,43 +42,54 @@ FIELDS = {
 """Flag of `kubectl drain` → field of `spec.drain` (DRN-1a)."""
 
 
-def selector(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+def check_selector(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
     """Return the label selector unchanged. Raises `BadParameter` if it cannot be parsed."""
     try:
-        parsed(value or "")
+        parse_selector(value or "")
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     return value
 
 
-@click.command(cls=KubectlFlags)
-@click.argument("node", type=Name())
-@click.option("--reason", type=Text(), default="", help="Why, in your own words.")
-@click.option("--name", type=Name(), default="", help="Name of the NodeMaintenance.  [default: the node's name]")
+@click.command(cls=KubectlFlagsCommand)
+@click.argument("node", type=NonEmptyText())
+@click.option("--reason", type=Utf8Text(), default="", help="Reason for the maintenance, as free text.")
 @click.option(
-    "--group", type=click.Choice(list(GROUPS)), default="medik8s", show_default=True, help="API group to use."
+    "--name", type=NonEmptyText(), default="", help="Name of the NodeMaintenance.  [default: the node's name]"
 )
-@switch("--force", default=None, help="Evict pods too that no controller makes again.  [default: true]")
-@switch(
+@click.option(
+    "--group",
+    type=click.Choice(list(GROUPS)),
+    default="medik8s",
+    show_default=True,
+    help="API group of the NodeMaintenance.",
+)
+@switch_option(
+    "--force", default=None, help="Also evict pods without a controller; nothing recreates them.  [default: true]"
+)
+@switch_option(
     "--delete-emptydir-data",
     "--delete-local-data",
     default=None,
-    help="Evict pods with emptyDir volumes too; their data is lost.  [default: true]",
+    help="Also evict pods with emptyDir volumes; their data is lost.  [default: true]",
 )
-@switch("--ignore-daemonsets", default=None, help="Leave DaemonSet pods where they are.  [default: true]")
+@switch_option("--ignore-daemonsets", default=None, help="Ignore pods of DaemonSets.  [default: true]")
 @click.option(
-    "--pod-selector", type=Name(), callback=selector, help="Evict only pods with these labels, such as app=web."
+    "--pod-selector",
+    type=NonEmptyText(),
+    callback=check_selector,
+    help="Evict only pods that match this label selector, such as app=web.",
 )
 @click.option(
-    "--grace-period", type=click.IntRange(-1), help="Seconds that pods have to end.  [default: the pod's own]"
+    "--grace-period", type=click.IntRange(-1), help="Seconds that pods have to terminate.  [default: the pod's own]"
 )
-@switch("--disable-eviction", default=None, help="Delete pods, whatever their budgets say.  [default: false]")
+@switch_option("--disable-eviction", default=None, help="Delete pods, regardless of their budgets.  [default: false]")
 @click.option(
     "--skip-wait-for-delete-timeout",
     type=click.IntRange(0),
-    help="Do not wait for pods that were to be gone so many seconds ago.  [default: wait]",
+    help="Do not wait for pods whose deletion is overdue by more than this number of seconds.  [default: wait]",
 )
-@dry_run_switch("Show what would become of pods and virtual machines, and change nothing.")
+@dry_run_option("Show what would happen to pods and virtual machines, and change nothing.")
 @click.option("--wait", is_flag=True, help="Show the progress and return when the node is drained.")
 @timeout_option("0", "the node is drained, with --wait")
 @output_option
@@ -110,76 +121,78 @@ def start(
     """
     check_timeout(wait=wait, remedy="add --wait")
     if wait and dry_run:
-        raise click.UsageError("--dry-run changes nothing that --wait could wait for: leave one of them out")
-    drain = {FIELDS[flag]: value for flag, value in flags.items()}
+        raise click.UsageError("--dry-run starts no drain that --wait could wait for: omit one of them")
+    drain = {FIELD_OF_FLAG[flag]: value for flag, value in flags.items()}
 
-    async def work(api: Api) -> Object:
+    async def create_and_follow(api: Api) -> Object:
         requester = await whoami(api)
-        door = api.dry_run() if dry_run else api
-        options, foreseen = options_of({"spec": drain_of(drain)}), await machines_on(api, node)
-        is_plain = options == NODE_MAINTENANCE and not dry_run
-        pods = NO_PODS if is_plain else await pods_foreseen(api, node, options, foreseen.reports)
-        foreseen = foreseen.without(pods.machines)
-        with hearing() as warnings:
-            made = await create(door, GROUPS[group], node, name or node, reason, requester, drain)
-        for warning in (*warnings, *foreseen.warnings(GROUPS[group]), *_about(pods, node, options)):
+        create_api = api.with_dry_run() if dry_run else api
+        options, node_vmis = parse_drain_options({"spec": build_drain_spec(drain)}), await read_vmis(api, node)
+        needs_preview = dry_run or options != DEFAULT_DRAIN_OPTIONS
+        preview = await preview_drain(api, node, options, node_vmis.reports) if needs_preview else EMPTY_PREVIEW
+        node_vmis = node_vmis.exclude(preview.remaining_vms)
+        with collect_warnings() as warnings:
+            created = await create_maintenance(create_api, GROUPS[group], node, name or node, reason, requester, drain)
+        for warning in (*warnings, *node_vmis.list_warnings(GROUPS[group]), *_iter_warnings(preview, node, options)):
             warn(warning)
-        if moving := foreseen.moves(GROUPS[group]):
-            note(moving, output)
+        if moves := node_vmis.describe_moves(GROUPS[group]):
+            note(moves, output)
         if dry_run:
-            return _shown(pods, made, foreseen.reports, output)
-        note(f"{full_name(made)} created", output)
+            return _report_dry_run(preview, created, node_vmis.reports, output)
+        note(f"{format_full_name(created)} created", output)
         if wait:
-            return await _awaited(api, made, node, timeout, output)
+            return await _wait_until_drained(api, created, node, timeout, output)
         note(f"Follow it with: kubectl maintenance status {node} --watch", output)
-        return made
+        return created
 
-    made = with_api(work)
+    maintenance = run_with_api(create_and_follow)
     if output == "json":
-        show_json(plain(made))
+        show_json(strip_managed_fields(maintenance))
 
 
-def _about(pods: Pods, node: str, options: DrainOptions) -> Iterator[str]:
+def _iter_warnings(preview: DrainPreview, node: str, options: DrainOptions) -> Iterator[str]:
     """Yield warnings about the pods of this drain, including any that could not be read."""
-    yield from pods.unknown
-    if pods.selects_none:
-        yield f"no pod that would leave {node} is selected by {options.pod_selector}"
-    if pods.deleted:
-        yield "pods are deleted, whatever their budgets say, where the component deleting is installed: else they stay"
+    yield from preview.errors
+    if preview.selects_none:
+        yield f'pod selector {options.pod_selector} matches no pod that would leave node "{node}"'
+    if preview.uses_deletion:
+        yield "pods are deleted regardless of their budgets if the component deleting is installed; otherwise they stay"
 
 
-def _shown(pods: Pods, made: Object, machines: list[Object], output: str) -> Object:
+def _report_dry_run(preview: DrainPreview, maintenance: Object, vmi_reports: list[Object], output: str) -> Object:
     """Show the preview of a dry run, and return it with the NodeMaintenance that would be created."""
-    for line in pods.lines():
+    for line in preview.format_lines():
         note(line, output)
-    note(f"{full_name(made)} would be created", output)
-    return {**made, **pods.as_data(), "virtualMachines": machines}
+    note(f"{format_full_name(maintenance)} would be created", output)
+    return {**maintenance, **preview.as_data(), "virtualMachines": vmi_reports}
 
 
-async def _awaited(api: Api, made: Object, node: str, timeout: float, output: str) -> Object:
+async def _wait_until_drained(api: Api, maintenance: Object, node: str, timeout: float, output: str) -> Object:
     """Return the NodeMaintenance once its node is drained.
 
     If the wait fails and the output is JSON, the function prints the last known state of the object.
     """
-    follow, end = f"kubectl maintenance status {node}", f"kubectl maintenance stop {node}"
-    goes_on(lambda: f"the maintenance of {node} goes on: {follow} shows it, {end} ends it")
-    latest = [made]
+    remedy = f"to see it, run kubectl maintenance status {node}; to end it, run kubectl maintenance stop {node}"
+    set_interrupt_note(lambda: f'the maintenance of node "{node}" continues: {remedy}')
+    latest = [maintenance]
     try:
-        return await within(timeout, _drained(api, latest, output), lambda: _late(node, timeout, latest[0]))
+        return await run_with_timeout(
+            timeout, _follow_until_drained(api, latest, output), lambda: _format_timeout(node, timeout, latest[0])
+        )
     except click.ClickException:
         if output == "json":
-            show_json(plain(latest[0]))
+            show_json(strip_managed_fields(latest[0]))
         raise
 
 
-def _late(node: str, seconds: float, item: Object) -> str:
+def _format_timeout(node: str, timeout: float, maintenance: Object) -> str:
     """Build the message for a drain that exceeds the timeout, with the reason that blocks it."""
-    reason = held_up(status_of(item))
-    why = f" ({reason})" if reason else ""
-    return f"{node} is not drained after {seconds:g} s{why}, its maintenance goes on: kubectl maintenance status {node}"
+    reason = summarize_blockers(get_status(maintenance))
+    state = f'node "{node}" not drained within {timeout:g}s{f" ({reason})" if reason else ""}'
+    return f"{state}, its maintenance continues: see kubectl maintenance status {node}"
 
 
-async def _drained(api: Api, latest: list[Object], output: str) -> Object:
+async def _follow_until_drained(api: Api, latest: list[Object], output: str) -> Object:
     """Show the progress, and return the NodeMaintenance once its node is drained.
 
     In: `latest`, a list with the created object. The function replaces that object with each newer state, so that the
@@ -187,28 +200,33 @@ async def _drained(api: Api, latest: list[Object], output: str) -> Object:
 
     Raises `ClickException` if the maintenance fails or is deleted.
     """
-    from console.terminal.maintenance_display import awaited, line  # imports rich, which only drawing needs
-    from console.terminal.escaping import escaped_all
+    from console.terminal.escaping import escape_all
+    from console.terminal.maintenance_display import (  # imports rich, which only drawing needs
+        format_line,
+        render_awaited,
+    )
 
     screen = (
-        live(lambda item: awaited(item, datetime.now(timezone.utc)), line) if output == "table" else nullcontext(_mute)
+        show_live(lambda item: render_awaited(item, datetime.now(timezone.utc)), format_line)
+        if output == "table"
+        else nullcontext(_show_nothing)
     )
-    (made,) = latest
-    uid, name = made["metadata"]["uid"], full_name(made)
+    (created,) = latest
+    uid, name = created["metadata"]["uid"], format_full_name(created)
     with screen as show_state:
-        async with aclosing(watched(api, node_name(made))) as states:
+        async with aclosing(watch_maintenances(api, get_node_name(created))) as states:
             async for state in states:
                 item = next((item for item in state if item["metadata"]["uid"] == uid), None)
                 if item is None or is_deleting(item):
                     raise click.ClickException(f"{name} was deleted before its node was drained")
                 latest[0] = item
-                show_state(escaped_all(item))
-                if condition(item, "Drained").get("status") == "True":
+                show_state(escape_all(item))
+                if get_condition(item, "Drained").get("status") == "True":
                     return item
-                if phase_word(item) == FAILED:
+                if get_phase_label(item) == FAILED:
                     raise click.ClickException(f"{name} failed: {item['status'].get('lastError')}")
     raise click.ClickException(f"the watch on {name} ended: see kubectl maintenance status")
 
 
-def _mute(item: Object) -> None:
+def _show_nothing(item: Object) -> None:
     """Show nothing: the JSON output is printed at the end."""

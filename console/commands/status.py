@@ -11,25 +11,25 @@ from datetime import datetime, timezone
 import click
 from rich.console import Group, RenderableType
 
-from console.operations.descriptions import GONE, node_report, plain
-from console.operations.maintenance_actions import machines_on, unknown
-from console.operations.maintenance_watch import watched
-from console.terminal.connection import with_api
-from console.terminal.maintenance_display import details, line, overview
-from console.terminal.escaping import escaped_all
-from console.terminal.flags import OneNode
-from console.terminal.vmi_display import machines
+from console.operations.descriptions import STATE_GONE, build_node_report, strip_managed_fields
+from console.operations.maintenance_actions import build_unknown_node, read_vmis
+from console.operations.maintenance_watch import watch_maintenances
+from console.terminal.connection import run_with_api
+from console.terminal.escaping import escape_all
+from console.terminal.flags import SingleNodeCommand
+from console.terminal.maintenance_display import format_line, render_details, render_overview
 from console.terminal.options import cluster_options, output_option, watch_option
-from console.terminal.output import live, show, show_json, show_json_line
-from console.terminal.param_types import Name
-from kube.client.api import Api, absent_ok
-from kube.maintenance.lookup import maintenances
-from kube.nodes import node_path
+from console.terminal.output import show, show_json, show_json_line, show_live
+from console.terminal.param_types import NonEmptyText
+from console.terminal.vmi_display import render_vmis
+from kube.client.api import Api, get_or_none
+from kube.maintenance.lookup import list_maintenances
+from kube.nodes import build_node_path
 from kube.paths import Object
 
 
-@click.command(cls=OneNode)
-@click.argument("node", type=Name(), required=False, default="")
+@click.command(cls=SingleNodeCommand)
+@click.argument("node", type=NonEmptyText(), required=False, default="")
 @watch_option
 @output_option
 @cluster_options
@@ -45,51 +45,53 @@ def status(node: str, watch: bool, output: str) -> None:
       kubectl maintenance status node-1 --watch
     """
     if watch:
-        with_api(lambda api: _watch(api, node, output))
+        run_with_api(lambda api: _watch_state(api, node, output))
         return
-    state = with_api(lambda api: _read(api, node))
+    state = run_with_api(lambda api: _read_state(api, node))
     if output == "json":
         show_json(state)
     else:
-        show(_render(state))
+        show(_render_state(state))
 
 
-async def _read(api: Api, node: str) -> Object:
+async def _read_state(api: Api, node: str) -> Object:
     """Return the current state. Raises `Refusal` for a node that does not exist and that no maintenance names."""
-    state = await _state(api, node, await maintenances(api, node or None))
-    if state.get("state") == GONE and not state["maintenances"]:
-        raise unknown(node)
+    state = await _build_state(api, node, await list_maintenances(api, node or None))
+    if state.get("state") == STATE_GONE and not state["maintenances"]:
+        raise build_unknown_node(node)
     return state
 
 
-async def _state(api: Api, node: str, found: list[Object]) -> Object:
+async def _build_state(api: Api, node: str, found_maintenances: list[Object]) -> Object:
     """Return the JSON output: `{maintenances}`, and for one node also `{node, schedulable, state, virtualMachines}`.
 
     If the virtual machines cannot be read, `virtualMachinesUnknown` with the reason replaces `virtualMachines`.
     """
-    items = [plain(item) for item in found]
+    items = [strip_managed_fields(item) for item in found_maintenances]
     if not node:
         return {"maintenances": items}
-    seen = await machines_on(api, node)
-    told: Object = {"virtualMachinesUnknown": seen.unknown} if seen.unknown else {"virtualMachines": seen.reports}
-    return {**node_report(node, await absent_ok(api.get(node_path(node)))), "maintenances": items, **told}
+    vmis = await read_vmis(api, node)
+    vmi_fields: Object = {"virtualMachinesUnknown": vmis.error} if vmis.error else {"virtualMachines": vmis.reports}
+    node_report = build_node_report(node, await get_or_none(api.get(build_node_path(node))))
+    return {**node_report, "maintenances": items, **vmi_fields}
 
 
-async def _watch(api: Api, node: str, output: str) -> None:
-    screen = live(_render, _lines) if output == "table" else nullcontext(show_json_line)
+async def _watch_state(api: Api, node: str, output: str) -> None:
+    screen = show_live(_render_state, _format_lines) if output == "table" else nullcontext(show_json_line)
     with screen as show_state:
-        async with aclosing(watched(api, node or None)) as states:
-            async for found in states:
-                show_state(await _state(api, node, found))
+        async with aclosing(watch_maintenances(api, node or None)) as states:
+            async for maintenances in states:
+                show_state(await _build_state(api, node, maintenances))
 
 
-def _render(state: Object) -> RenderableType:
-    now, shown = datetime.now(timezone.utc), escaped_all(state)
-    if "node" in shown:
-        known = details(shown["node"], shown["state"], shown["maintenances"], now)
-        return Group(known, *machines(shown.get("virtualMachines", []), shown.get("virtualMachinesUnknown", "")))
-    return overview(shown["maintenances"], now)
+def _render_state(state: Object) -> RenderableType:
+    now, escaped = datetime.now(timezone.utc), escape_all(state)
+    if "node" in escaped:
+        details = render_details(escaped["node"], escaped["state"], escaped["maintenances"], now)
+        vmis = render_vmis(escaped.get("virtualMachines", []), escaped.get("virtualMachinesUnknown", ""))
+        return Group(details, *vmis)
+    return render_overview(escaped["maintenances"], now)
 
 
-def _lines(state: Object) -> str:
-    return "\n".join(line(item) for item in escaped_all(state["maintenances"])) or "No maintenance."
+def _format_lines(state: Object) -> str:
+    return "\n".join(format_line(item) for item in escape_all(state["maintenances"])) or "No maintenances found."

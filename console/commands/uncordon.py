@@ -6,58 +6,62 @@ from contextlib import suppress
 
 import click
 
-from console.operations.descriptions import SCHEDULABLE, full_name, node_report
-from console.operations.maintenance_actions import known_node
-from console.terminal.connection import with_api
-from console.terminal.flags import OneNode
+from console.operations.descriptions import STATE_SCHEDULABLE, build_node_report, format_full_name
+from console.operations.maintenance_actions import get_node_or_refuse
+from console.terminal.connection import run_with_api
+from console.terminal.flags import SingleNodeCommand
 from console.terminal.options import cluster_options, output_option
 from console.terminal.output import note, show_json
-from console.terminal.param_types import Name
+from console.terminal.param_types import NonEmptyText
 from kube.client.api import JSON_PATCH, Api
 from kube.client.api_errors import Conflict
 from kube.maintenance.groups import DRAIN_TAINTS
-from kube.maintenance.lookup import maintenances
-from kube.maintenance.objects import standing
-from kube.nodes import is_labelled, node_path, restore_patch
+from kube.maintenance.lookup import list_maintenances
+from kube.maintenance.objects import select_unreleased
+from kube.nodes import build_node_path, build_restore_patch, has_maintenance_label
 from kube.paths import Object
 
-ATTEMPTS = 5
+MAX_ATTEMPTS = 5
 """Maximum attempts to patch the node; the node lifecycle controller's taint writes after a cordon cause conflicts."""
 
 
-@click.command(cls=OneNode)
-@click.argument("node", type=Name())
+@click.command(cls=SingleNodeCommand)
+@click.argument("node", type=NonEmptyText())
 @output_option
 @cluster_options
 def uncordon(node: str, output: str) -> None:
-    """Let NODE take new pods again after a drain.
+    """Make NODE schedulable again after a drain.
 
     \b
     Example:
       kubectl maintenance uncordon node-1
     """
-    changed, report = with_api(lambda api: _uncordon(api, node))
+    changed, report = run_with_api(lambda api: _uncordon_node(api, node))
     note(f"node/{node} {'uncordoned' if changed else 'already uncordoned'}", output)
-    if report["state"] != SCHEDULABLE:
+    if report["state"] != STATE_SCHEDULABLE:
         note(f"Node {node}: {report['state']}", output)
     if output == "json":
         show_json({**report, "changed": changed})
 
 
-async def _uncordon(api: Api, name: str) -> tuple[bool, Object]:
+async def _uncordon_node(api: Api, node_name: str) -> tuple[bool, Object]:
     """Uncordon the node, and return whether that changed it, and the node's report.
 
     If the node carries our maintenance label, the patch also removes that label and the drain taints. Without the
     label, another actor set the drain taints, and they stay. Raises `ClickException` while the node is in maintenance,
     because that maintenance would cordon it again.
     """
-    for other in standing(await maintenances(api, name)):
-        raise click.ClickException(f"{name} is in maintenance by {full_name(other)}: kubectl maintenance stop {name}")
-    for _ in range(ATTEMPTS):
-        node = await known_node(api, name)
-        patch = restore_patch(node, DRAIN_TAINTS if is_labelled(node) else ())
+    for other in select_unreleased(await list_maintenances(api, node_name)):
+        raise click.ClickException(
+            f'node "{node_name}" is in maintenance by {format_full_name(other)}: '
+            f"to end it, run kubectl maintenance stop {node_name}"
+        )
+    for _ in range(MAX_ATTEMPTS):
+        node = await get_node_or_refuse(api, node_name)
+        patch = build_restore_patch(node, DRAIN_TAINTS if has_maintenance_label(node) else ())
         if not patch:
-            return False, node_report(name, node)
+            return False, build_node_report(node_name, node)
         with suppress(Conflict):
-            return True, node_report(name, await api.patch(node_path(name), patch, JSON_PATCH))
-    raise click.ClickException(f"{name} is being changed by somebody else all the time: try again")
+            return True, build_node_report(node_name, await api.patch(build_node_path(node_name), patch, JSON_PATCH))
+    message = f'node "{node_name}" not uncordoned: other clients changed it during each of {MAX_ATTEMPTS} attempts'
+    raise click.ClickException(f"{message}; try again")

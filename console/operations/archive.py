@@ -15,27 +15,27 @@ from tempfile import TemporaryFile
 from types import TracebackType
 from typing import Any
 
-from kube.times import timestamp
+from kube.times import format_time
 
-ROOT = "must-gather"
+ROOT_DIRECTORY = "must-gather"
 """The only top-level directory of the archive."""
-PRIVATE = 0o600
+FILE_MODE = 0o600
 """File mode: only the file's owner may read the names of pods and nodes."""
 
 
 @dataclass(frozen=True)
-class Missing:
+class UnreadItem:
     """A read that failed.
 
     Attributes:
-        right: The permission that the read requires, e.g. `list nodes`, or the name of the unreadable source.
+        permission: The permission that the read requires, e.g. `list nodes`, or the name of the unreadable source.
         message: The error message of the server or the operating system.
-        denied: Whether the account lacks the permission; otherwise the read failed for another reason.
+        is_denied: Whether the account lacks the permission; otherwise the read failed for another reason.
     """
 
-    right: str
+    permission: str
     message: str
-    denied: bool
+    is_denied: bool
 
 
 class Archive:
@@ -48,31 +48,31 @@ class Archive:
         self.file = file
         self.files: list[dict[str, Any]] = []
         self.not_installed: list[str] = []
-        self.not_read: list[Missing] = []
-        self._gathered = timestamp(datetime.now(timezone.utc))
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
-        self._out = os.fdopen(descriptor, "wb")
-        self._tar = tarfile.open(fileobj=self._out, mode="w:gz")  # noqa: SIM115 - closed at exit
+        self.unread: list[UnreadItem] = []
+        self._gathered_at = format_time(datetime.now(timezone.utc))
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+        self._output_file = os.fdopen(descriptor, "wb")
+        self._tar = tarfile.open(fileobj=self._output_file, mode="w:gz")  # noqa: SIM115 - closed at exit
 
     def __enter__(self) -> Archive:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._write("index.json", _pretty(self.index()))
+        self._write_file("index.json", _encode_json(self.build_index()))
         self._tar.close()
-        self._out.close()
+        self._output_file.close()
 
-    def add(self, name: str, content: bytes, source: str, items: int | None = None) -> None:
-        """Add a file; `source` names the origin of the content, `items` is the number of objects in it."""
-        self._write(name, content)
-        counted = {} if items is None else {"items": items}
+    def add_file(self, name: str, content: bytes, source: str, item_count: int | None = None) -> None:
+        """Add a file; `source` names the origin of the content, `item_count` is the number of objects in it."""
+        self._write_file(name, content)
+        counted = {} if item_count is None else {"items": item_count}
         self.files.append({"file": name, "from": source, "bytes": len(content), **counted})
 
-    def add_json(self, name: str, value: Any, source: str, items: int | None = None) -> None:
+    def add_json(self, name: str, value: Any, source: str, item_count: int | None = None) -> None:
         """Add a value as JSON."""
-        self.add(name, _pretty(value), source, items)
+        self.add_file(name, _encode_json(value), source, item_count)
 
     def add_lines(self, name: str, lines: Iterable[bytes], source: str) -> None:
         """Add any number of lines, through a temporary file: tar needs the size before the content."""
@@ -80,41 +80,41 @@ class Archive:
             count = sum(1 for line in lines if whole.write(line))
             size = whole.tell()
             whole.seek(0)
-            self._tar.addfile(_entry(name, size), whole)
+            self._tar.addfile(_build_tar_info(name, size), whole)
         self.files.append({"file": name, "from": source, "bytes": size, "items": count})
 
-    def absent(self, right: str) -> None:
+    def note_not_installed(self, permission: str) -> None:
         """Record that a kind is not installed, which is not an error."""
-        self.not_installed.append(right)
+        self.not_installed.append(permission)
 
-    def missing(self, missing: Missing) -> None:
+    def note_unread(self, unread_item: UnreadItem) -> None:
         """Record a failed read, once per permission."""
-        if missing.right not in {item.right for item in self.not_read}:
-            self.not_read.append(missing)
+        if unread_item.permission not in {item.permission for item in self.unread}:
+            self.unread.append(unread_item)
 
-    def index(self) -> dict[str, Any]:
+    def build_index(self) -> dict[str, Any]:
         """Return the index: the archive's files, and what is missing from it and why."""
         return {
-            "gathered": self._gathered,
+            "gathered": self._gathered_at,
             "files": self.files,
             "notInstalled": self.not_installed,
-            "missingPermissions": [_fields(item) for item in self.not_read if item.denied],
-            "notRead": [_fields(item) for item in self.not_read if not item.denied],
+            "missingPermissions": [_build_unread_fields(item) for item in self.unread if item.is_denied],
+            "notRead": [_build_unread_fields(item) for item in self.unread if not item.is_denied],
         }
 
-    def _write(self, name: str, content: bytes) -> None:
-        self._tar.addfile(_entry(name, len(content)), io.BytesIO(content))
+    def _write_file(self, name: str, content: bytes) -> None:
+        self._tar.addfile(_build_tar_info(name, len(content)), io.BytesIO(content))
 
 
-def _entry(name: str, size: int) -> tarfile.TarInfo:
-    entry = tarfile.TarInfo(f"{ROOT}/{name}")
-    entry.size, entry.mtime, entry.mode = size, int(time.time()), PRIVATE
+def _build_tar_info(name: str, size: int) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(f"{ROOT_DIRECTORY}/{name}")
+    entry.size, entry.mtime, entry.mode = size, int(time.time()), FILE_MODE
     return entry
 
 
-def _fields(item: Missing) -> dict[str, str]:
-    return {"permission" if item.denied else "what": item.right, "message": item.message}
+def _build_unread_fields(item: UnreadItem) -> dict[str, str]:
+    return {"permission" if item.is_denied else "what": item.permission, "message": item.message}
 
 
-def _pretty(value: Any) -> bytes:
+def _encode_json(value: Any) -> bytes:
     return json.dumps(value, indent=1).encode()

@@ -18,164 +18,177 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from console.operations.errors import NoResult
-from eventing.dead_letters import original
+from eventing.dead_letters import to_original_event
+from eventing.journal.batching import strip_data
 from eventing.journal.entries import Attempt, Entry, Query
-from eventing.journal.keys import event_keys
-from eventing.journal.batching import bare
-from eventing.replay.redrive import function_of, is_open, redrive, still_open
+from eventing.journal.keys import get_event_keys
+from eventing.replay.redrive import awaits_redrive, filter_awaiting_redrive, find_failed_function, redrive
 
 if TYPE_CHECKING:
-    from console.operations.replay_runner import Targets
+    from console.operations.replay_runner import TargetResolver
     from eventing.journal.store import Journal
-    from kube.client.sync_client import Cluster
+    from kube.client.sync_client import SyncClient
 
-UNDER_WAY: set[int] = set()
+IN_PROGRESS: set[int] = set()
 """Journal numbers of the dead letters that this process is redriving."""
-GUARD = threading.Lock()
+IN_PROGRESS_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Item:
+class RedriveItem:
     """One dead letter to redrive.
 
     Attributes:
-        url: The address of its function; "" if it is unknown, for the reason in `problem`.
+        function_url: The address of its function; "" if it is unknown, for the reason in `problem`.
     """
 
-    letter: Entry
-    url: str
+    dead_letter: Entry
+    function_url: str
     problem: str = ""
 
 
 @dataclass(frozen=True)
-class Result:
+class RedriveResult:
     """The outcome of one redrive: the attempt, or the problem if no attempt was made.
 
     Attributes:
-        is_closed: Whether the event has meanwhile been redriven to this function, so that nothing is left to do.
+        is_already_done: Whether the event has meanwhile been redriven to this function, so that nothing is left to do.
     """
 
-    item: Item
+    item: RedriveItem
     attempt: Attempt | None
     problem: str = ""
-    is_closed: bool = False
+    is_already_done: bool = False
 
     @property
     def failed(self) -> bool:
         """Return whether the dead letter is still open."""
-        return not self.is_closed and (self.attempt is None or self.attempt.failed)
+        return not self.is_already_done and (self.attempt is None or self.attempt.failed)
 
 
-def waiting(book: Journal, ids: tuple[str, ...]) -> list[Entry]:
+def list_awaiting_redrive(journal: Journal, ids: tuple[str, ...]) -> list[Entry]:
     """Return the open dead letters, all or those with these ids, without their data; a redrive reads each in full."""
-    return list(map(bare, still_open(book.each(Query(dead=True, ids=ids)))))
+    return list(map(strip_data, filter_awaiting_redrive(journal.iter_entries(Query(dead_letters_only=True, ids=ids)))))
 
 
-def items(letters: Iterable[Entry], base: str, namespace: str, cluster: Cluster) -> list[Item]:
+def build_items(
+    dead_letters: Iterable[Entry], functions_url: str, namespace: str, client: SyncClient
+) -> list[RedriveItem]:
     """Return the target of each dead letter: its function, if a Trigger delivers such an event to that function.
 
-    The address is the URL `base` plus the function's name; if `base` is "", the Triggers name the addresses. Raises
-    `NoResult` if no Trigger exists.
+    The address is the URL `functions_url` plus the function's name; if `functions_url` is "", the Triggers name the
+    addresses. Raises `NoResult` if no Trigger exists.
     """
-    letters = list(letters)
-    if not letters:
+    dead_letters = list(dead_letters)
+    if not dead_letters:
         return []
-    from console.operations.replay_runner import Targets, Wanted  # slow import, not needed to list dead letters
+    from console.operations.replay_runner import (  # slow import, not needed to list dead letters
+        TargetOptions,
+        TargetResolver,
+    )
 
-    targets = Targets(Wanted(base=base, namespace=namespace), cluster)
-    return [item_of(letter, targets) for letter in letters]
+    targets = TargetResolver(TargetOptions(functions_url=functions_url, namespace=namespace), client)
+    return [build_item(dead_letter, targets) for dead_letter in dead_letters]
 
 
-def item_of(letter: Entry, targets: Targets) -> Item:
+def build_item(dead_letter: Entry, resolver: TargetResolver) -> RedriveItem:
     """Return the target of one dead letter; the addresses of the event's other subscribers do not matter."""
-    function = function_of(letter)
-    if function not in targets.functions(original(letter.event)):
-        return Item(letter, "", f"no Trigger delivers such an event to {function or 'a function that is not named'}")
+    function = find_failed_function(dead_letter)
+    if function not in resolver.list_functions(to_original_event(dead_letter.event)):
+        return RedriveItem(
+            dead_letter, "", f"no Trigger delivers this event to {function or 'the unknown function that rejected it'}"
+        )
     try:
-        return Item(letter, targets.url(function))
+        return RedriveItem(dead_letter, resolver.get_url(function))
     except NoResult:
-        problem = f"no Trigger says where {function} is: name the URL below it by --functions or $FUNCTIONS"
-        return Item(letter, "", problem)
+        problem = f"no Trigger has the address of {function}: name the functions' URL with --functions or $FUNCTIONS"
+        return RedriveItem(dead_letter, "", problem)
 
 
-def redriven(found: Sequence[Item], broker: str, book: Journal) -> Iterator[Result]:
+def redrive_all(items: Sequence[RedriveItem], broker_url: str, journal: Journal) -> Iterator[RedriveResult]:
     """Redrive the dead letters one by one, and record each attempt at once; a failure does not stop the others.
 
     A dead letter gets no attempt if it is already being redriven, has been redriven, or was removed from the journal.
     """
-    for item in found:
-        yield _redriven(item, broker, book)
+    for item in items:
+        yield _redrive_item(item, broker_url, journal)
 
 
-def _redriven(item: Item, broker: str, book: Journal) -> Result:
+def _redrive_item(item: RedriveItem, broker_url: str, journal: Journal) -> RedriveResult:
     if item.problem:
-        return Result(item, None, item.problem)
-    with _claimed(item.letter.seq, book) as mine:
-        if not mine:
-            return Result(item, None, "it is being redriven already")
-        letter = _recorded(item.letter, book)
-        if letter is None:
-            return Result(item, None, "the journal has it no more: list what is open now, and choose again")
-        if not is_open(letter):
-            return Result(item, None, "it was redriven meanwhile", is_closed=True)
-        made = redrive(letter, item.url, broker)
-        book.write_attempts([made])
-        return Result(item, made)
+        return RedriveResult(item, None, item.problem)
+    with _try_claim(item.dead_letter.seq, journal) as is_claimed:
+        if not is_claimed:
+            return RedriveResult(item, None, "another redrive of this dead letter is in progress")
+        dead_letter = _read_current(item.dead_letter, journal)
+        if dead_letter is None:
+            problem = "the journal does not have the dead letter any more: list the open dead letters, and choose again"
+            return RedriveResult(item, None, problem)
+        if not awaits_redrive(dead_letter):
+            return RedriveResult(item, None, "another redrive has delivered it already", is_already_done=True)
+        attempt = redrive(dead_letter, item.function_url, broker_url)
+        journal.write_attempts([attempt])
+        return RedriveResult(item, attempt)
 
 
 @contextmanager
-def _claimed(seq: int, book: Journal) -> Iterator[bool]:
+def _try_claim(seq: int, journal: Journal) -> Iterator[bool]:
     """Yield whether only this call redrives the dead letter, in this process and in others on the same PostgreSQL."""
-    with GUARD:
-        mine = seq not in UNDER_WAY
-        UNDER_WAY.add(seq)
-    if not mine:
+    with IN_PROGRESS_LOCK:
+        is_new = seq not in IN_PROGRESS
+        IN_PROGRESS.add(seq)
+    if not is_new:
         yield False
         return
     try:
-        with book.redriving(seq) as alone:
-            yield alone
+        with journal.try_lock_redrive(seq) as is_locked:
+            yield is_locked
     finally:
-        UNDER_WAY.discard(seq)
+        IN_PROGRESS.discard(seq)
 
 
-def _recorded(letter: Entry, book: Journal) -> Entry | None:
+def _read_current(dead_letter: Entry, journal: Journal) -> Entry | None:
     """Return the recorded dead letter in full, or None if it no longer exists.
 
     Its number may now belong to another event, if the journal's file was replaced or pruned completely.
     """
-    keys, found = event_keys(letter.event), book.select(Query(dead=True, numbers=(letter.seq,)))
-    return next((one for one in found if event_keys(one.event) == keys), None)
+    keys = get_event_keys(dead_letter.event)
+    entries = journal.select(Query(dead_letters_only=True, seqs=(dead_letter.seq,)))
+    return next((entry for entry in entries if get_event_keys(entry.event) == keys), None)
 
 
-class Run:
-    """A redrive in a thread of its own, with readable progress; it calls `told` with each result."""
+class BackgroundRedrive:
+    """A redrive in a thread of its own, with readable progress; it calls `on_result` with each result."""
 
     def __init__(
-        self, found: Sequence[Item], broker: str, book: Journal, told: Callable[[Result], None] = lambda _result: None
+        self,
+        items: Sequence[RedriveItem],
+        broker_url: str,
+        journal: Journal,
+        on_result: Callable[[RedriveResult], None] = lambda _result: None,
     ) -> None:
-        self.found = found
-        self.results: list[Result] = []
-        self._error, self._told = "", told
-        self._thread = threading.Thread(target=self._work, args=(broker, book), name="redrive", daemon=True)
+        self.items = items
+        self.results: list[RedriveResult] = []
+        self._error, self._on_result = "", on_result
+        self._thread = threading.Thread(target=self._run, args=(broker_url, journal), name="redrive", daemon=True)
         self._thread.start()
 
-    def _work(self, broker: str, book: Journal) -> None:
+    def _run(self, broker_url: str, journal: Journal) -> None:
         try:
-            for result in redriven(self.found, broker, book):
+            for result in redrive_all(self.items, broker_url, journal):
                 self.results.append(result)
-                self._told(result)
+                self._on_result(result)
         except OSError as error:  # from the journal: a dead letter without a recorded attempt stays open
             self._error = str(error)
-            for item in self.found[len(self.results) :]:
-                self._told(Result(item, None, self._error))
+            for item in self.items[len(self.results) :]:
+                self._on_result(RedriveResult(item, None, self._error))
 
-    def await_end(self, seconds: float) -> None:
-        """Wait until all dead letters are redriven, at most `seconds`."""
-        self._thread.join(seconds)
+    def wait(self, timeout: float) -> None:
+        """Wait until all dead letters are redriven, at most `timeout`."""
+        self._thread.join(timeout)
 
     @property
-    def under_way(self) -> bool:
+    def is_in_progress(self) -> bool:
         """Return whether the thread is still running."""
         return self._thread.is_alive()
 
@@ -185,31 +198,31 @@ class Run:
         return self._error
 
 
-def broker_address(cluster: Cluster, namespace: str) -> str:
+def find_broker_url(client: SyncClient, namespace: str) -> str:
     """Return the Broker's address from its status. Raises `NoResult` if no Broker has one."""
-    from kube.client.api import absent_ok  # slow import, not needed to list dead letters
+    from kube.client.api import get_or_none  # slow import, not needed to list dead letters
 
     path = f"/apis/eventing.knative.dev/v1/namespaces/{namespace}/brokers"
-    found = cluster.run(absent_ok(cluster.api.list(path)))
-    for item in found["items"] if found else []:
+    brokers = client.run(get_or_none(client.api.list(path)))
+    for item in brokers["items"] if brokers else []:
         if url := ((item.get("status") or {}).get("address") or {}).get("url"):
             return str(url)
-    raise NoResult(f"no Broker in namespace {namespace} says its address: name it by --broker or $BROKER")
+    raise NoResult(f"no Broker in namespace {namespace} has an address: name one with --broker or $BROKER")
 
 
-def letter_fields(letter: Entry) -> dict[str, Any]:
+def build_dead_letter_fields(dead_letter: Entry) -> dict[str, Any]:
     """Return one dead letter as JSON data."""
-    why = letter.dead_letter
+    failure = dead_letter.dead_letter
     return {
-        "event": letter.event.get_id(),
-        "source": letter.event.get_source(),
-        "type": letter.event.get_type(),
-        "node": letter.node,
-        "maintenance": letter.maintenance,
-        "arrived": letter.arrived.isoformat(),
-        "function": function_of(letter),
-        "destination": why.destination if why else "",
-        "code": why.code if why else 0,
-        "reason": why.data if why else "",
-        "open": is_open(letter),
+        "event": dead_letter.event.get_id(),
+        "source": dead_letter.event.get_source(),
+        "type": dead_letter.event.get_type(),
+        "node": dead_letter.node,
+        "maintenance": dead_letter.maintenance,
+        "arrived": dead_letter.arrived.isoformat(),
+        "function": find_failed_function(dead_letter),
+        "destination": failure.destination if failure else "",
+        "code": failure.code if failure else 0,
+        "reason": failure.data if failure else "",
+        "open": awaits_redrive(dead_letter),
     }

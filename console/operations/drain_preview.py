@@ -6,120 +6,126 @@ from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from kube.budgets import Blocked, plan
+from kube.budgets import BlockedPod, plan_evictions
 from kube.client.api import Api
 from kube.client.api_errors import ApiError
-from kube.client.eviction_batch import budgets_over, orphans
+from kube.client.eviction_batch import find_orphan_uids, list_covering_budgets
 from kube.maintenance import drain_flags
-from kube.maintenance.lookup import pods_on_node
+from kube.maintenance.lookup import list_pods_on_node
 from kube.paths import Object
-from kube.pods import DrainOptions, Pod, is_mirror, is_terminating, key, name_of, uid
-from kube.virtualization.drain_forecast import launcher_of
+from kube.pods import DrainOptions, Pod, build_name_reference, format_key, get_uid, is_mirror_pod, is_terminating
+from kube.virtualization.drain_forecast import get_launched_vmi_key
 
-STATIC, DAEMON = "static", "of a DaemonSet"
+STATIC_POD_REASON, DAEMON_SET_REASON = "static pod", "pod of a DaemonSet"
 """Reasons for which a pod stays, regardless of the flags."""
 
 
-class Pods(NamedTuple):
+class DrainPreview(NamedTuple):
     """The preview of a drain: what happens to each pod of a node.
 
     Attributes:
-        going: Pods that leave, unless earlier evictions use up their budget.
+        evictable: Pods that leave, unless earlier evictions use up their budget.
         blocked: Pods that a budget blocks for now, or that a flag excludes permanently.
-        ending: Terminating pods, which the drain waits for.
-        staying: Pods that the drain ignores, each with the reason.
-        deleted: Whether the drain deletes pods, which bypasses disruption budgets.
+        terminating: Terminating pods, which the drain waits for.
+        ignored: Pods that the drain ignores, each with the reason.
+        uses_deletion: Whether the drain deletes pods, which bypasses disruption budgets.
         selects_none: Whether there is a pod selector and no pod would leave.
-        machines: Virtual machines, by namespace and name, whose virt-launcher pods stay.
-        unknown: One sentence for each failed read.
+        remaining_vms: Virtual machines, by namespace and name, whose virt-launcher pods stay.
+        errors: One sentence for each failed read.
     """
 
-    going: list[Pod]
-    blocked: list[Blocked]
-    ending: list[Pod]
-    staying: list[tuple[Pod, str]]
-    deleted: bool = False
+    evictable: list[Pod]
+    blocked: list[BlockedPod]
+    terminating: list[Pod]
+    ignored: list[tuple[Pod, str]]
+    uses_deletion: bool = False
     selects_none: bool = False
-    machines: Collection[tuple[str, str]] = ()
-    unknown: tuple[str, ...] = ()
+    remaining_vms: Collection[tuple[str, str]] = ()
+    errors: tuple[str, ...] = ()
 
-    def lines(self) -> Iterator[str]:
+    def format_lines(self) -> Iterator[str]:
         """Yield one line for each pod."""
-        for pod in self.going:
-            yield f"would {'delete' if self.deleted else 'evict'} pod {key(pod)}"
+        for pod in self.evictable:
+            yield f"would {'delete' if self.uses_deletion else 'evict'} pod {format_key(pod)}"
         for item in self.blocked:
-            yield f"would wait with pod {item.key}: {item.message}"
-        for pod in self.ending:
-            yield f"would wait for pod {key(pod)}, which is ending"
-        for pod, why in self.staying:
-            yield f"would leave pod {key(pod)}: {why}"
+            yield f"would not evict pod {item.key} now: {item.message}"
+        for pod in self.terminating:
+            yield f"would wait for pod {format_key(pod)}, which is terminating"
+        for pod, reason in self.ignored:
+            yield f"would ignore pod {format_key(pod)}: {reason}"
 
     def as_data(self) -> dict[str, Any]:
         """Return the preview as JSON data, with the field names of `drain -o json` and of the status."""
         return {
-            "evicted": [name_of(pod) for pod in self.going],
+            "evicted": [build_name_reference(pod) for pod in self.evictable],
             "blockedPods": [item.as_data() for item in self.blocked],
-            "ending": [name_of(pod) for pod in self.ending],
-            "ignored": [{**name_of(pod), "reason": why} for pod, why in self.staying],
-            **({"podsUnknown": "; ".join(self.unknown)} if self.unknown else {}),
+            "ending": [build_name_reference(pod) for pod in self.terminating],
+            "ignored": [{**build_name_reference(pod), "reason": reason} for pod, reason in self.ignored],
+            **({"podsUnknown": "; ".join(self.errors)} if self.errors else {}),
         }
 
 
-async def pods_foreseen(api: Api, node: str, options: DrainOptions, machines: Iterable[Object]) -> Pods:
+async def preview_drain(api: Api, node: str, options: DrainOptions, vmi_reports: Iterable[Object]) -> DrainPreview:
     """Preview a drain of the node's pods with these options.
 
-    The preview omits pods that leave and that are virt-launcher pods of `machines`, because the caller reports the
-    virtual machines separately. A failed read is noted in `unknown` and does not prevent the rest.
+    The preview omits pods that leave and that are virt-launcher pods of the VMIs in `vmi_reports`, because the caller
+    reports these separately. A failed read is noted in `errors` and does not prevent the rest.
     """
     try:
-        pods = sorted((await pods_on_node(api, node)).items, key=key)
+        pods = sorted((await list_pods_on_node(api, node)).items, key=format_key)
     except ApiError as error:
-        return Pods([], [], [], [], unknown=(f"the pods of {node} could not be read: {error.message}",))
-    unknown, orphaned = await _orphans(api, pods)
+        return DrainPreview([], [], [], [], errors=(f'cannot list the pods of node "{node}": {error.message}',))
+    errors, orphaned = await _find_orphans(api, pods)
     now = datetime.now(timezone.utc)
-    found = drain_flags.sorted_for(pods, options, now, orphaned)
-    leaving = {uid(pod): pod for pod in drain_flags.going(found, options)}
-    launchers = _launchers(pods, machines)
-    foreseen = await fates(api, [pod for mark, pod in leaving.items() if mark not in launchers], options)
-    about, refused = {uid(pod) for pod in found.leaving}, drain_flags.refused(found, options)
-    return foreseen._replace(
-        blocked=sorted([*foreseen.blocked, *refused], key=lambda item: (item.pod["namespace"], item.pod["name"])),
-        staying=[(pod, _why(pod, options, now)) for pod in pods if uid(pod) not in about],
-        selects_none=bool(options.pod_selector) and not found.leaving,
-        machines={machine for mark, machine in launchers.items() if mark not in leaving},
-        unknown=(*unknown, *foreseen.unknown),
+    classification = drain_flags.classify_for_drain(pods, options, now, orphaned)
+    evictable = {get_uid(pod): pod for pod in drain_flags.select_evictable(classification, options)}
+    launched_vmis = _find_launchers(pods, vmi_reports)
+    preview = await preview_pods(api, [pod for uid, pod in evictable.items() if uid not in launched_vmis], options)
+    leaving_uids = {get_uid(pod) for pod in classification.leaving}
+    refused = drain_flags.find_refused(classification, options)
+    return preview._replace(
+        blocked=sorted([*preview.blocked, *refused], key=lambda item: (item.pod["namespace"], item.pod["name"])),
+        ignored=[(pod, _explain_ignored(pod, options, now)) for pod in pods if get_uid(pod) not in leaving_uids],
+        selects_none=bool(options.pod_selector) and not classification.leaving,
+        remaining_vms={vmi for uid, vmi in launched_vmis.items() if uid not in evictable},
+        errors=(*errors, *preview.errors),
     )
 
 
-async def fates(api: Api, leaving: Iterable[Pod], options: DrainOptions) -> Pods:
+async def preview_pods(api: Api, leaving: Iterable[Pod], options: DrainOptions) -> DrainPreview:
     """Preview the eviction of these pods: each leaves, is already terminating, or waits for a budget."""
-    unknown: tuple[str, ...] = ()
-    ordered = sorted(leaving, key=key)
-    waiting = [pod for pod in ordered if not is_terminating(pod)]
+    errors: tuple[str, ...] = ()
+    ordered = sorted(leaving, key=format_key)
+    running = [pod for pod in ordered if not is_terminating(pod)]
     try:
-        budgets = [] if options.disable_eviction else (await budgets_over(api, waiting)).items
+        budgets = [] if options.disable_eviction else (await list_covering_budgets(api, running)).items
     except ApiError as error:
-        budgets, unknown = [], (f"disruption budgets could not be read, so none is thought of: {error.message}",)
-    blocked = plan(waiting, budgets, options).blocked
-    kept = {item.pod["uid"] for item in blocked}
-    going, ending = [pod for pod in waiting if uid(pod) not in kept], [pod for pod in ordered if is_terminating(pod)]
-    return Pods(going, blocked, ending, [], options.disable_eviction, unknown=unknown)
+        budgets, errors = [], (f"cannot list disruption budgets, so the preview ignores them: {error.message}",)
+    blocked = plan_evictions(running, budgets, options).blocked
+    blocked_uids = {item.pod["uid"] for item in blocked}
+    evictable = [pod for pod in running if get_uid(pod) not in blocked_uids]
+    terminating = [pod for pod in ordered if is_terminating(pod)]
+    return DrainPreview(evictable, blocked, terminating, [], options.disable_eviction, errors=errors)
 
 
-async def _orphans(api: Api, pods: Iterable[Pod]) -> tuple[tuple[str, ...], Collection[str]]:
+async def _find_orphans(api: Api, pods: Iterable[Pod]) -> tuple[tuple[str, ...], Collection[str]]:
     """Return a warning if the DaemonSets could not be read, and the uids of pods whose DaemonSet no longer exists."""
     try:
-        return (), await orphans(api, pods)
+        return (), await find_orphan_uids(api, pods)
     except ApiError as error:
-        return (f"DaemonSets could not be read, so none is thought to be gone: {error.message}",), ()
+        return (f"cannot read DaemonSets, so the preview assumes that all of them exist: {error.message}",), ()
 
 
-def _launchers(pods: Iterable[Pod], machines: Iterable[Object]) -> dict[str, tuple[str, str]]:
+def _find_launchers(pods: Iterable[Pod], vmi_reports: Iterable[Object]) -> dict[str, tuple[str, str]]:
     """Map the uid of each virt-launcher pod of these virtual machines to its virtual machine."""
-    told = {(machine["namespace"], machine["name"]) for machine in machines}
-    found = {uid(pod): launcher_of(pod) for pod in pods}
-    return {mark: machine for mark, machine in found.items() if machine in told}
+    reported_keys = {(report["namespace"], report["name"]) for report in vmi_reports}
+    key_by_uid = {get_uid(pod): get_launched_vmi_key(pod) for pod in pods}
+    return {uid: key for uid, key in key_by_uid.items() if key in reported_keys}
 
 
-def _why(pod: Pod, options: DrainOptions, now: datetime) -> str:
-    return STATIC if is_mirror(pod) else drain_flags.left_out(pod, options, now) or DAEMON
+def _explain_ignored(pod: Pod, options: DrainOptions, now: datetime) -> str:
+    return (
+        STATIC_POD_REASON
+        if is_mirror_pod(pod)
+        else drain_flags.get_exclusion_reason(pod, options, now) or DAEMON_SET_REASON
+    )

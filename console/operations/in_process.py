@@ -14,40 +14,44 @@ from cloudevents.core.base import BaseCloudEvent
 
 from console.operations.errors import NoResult
 from eventing import replay_extensions
+from eventing.http_binding import BATCH_CONTENT_TYPE
 from eventing.journal.entries import Entry
-from eventing.replay.function_client import Answer, answer_of
-from eventing.http_binding import BATCH
+from eventing.replay.function_client import FunctionResponse, parse_response
 from functions.app import FUNCTIONS
 from functions.serving.attempts import OngoingAttempt, Publisher
 from functions.serving.function import Function
-from functions.serving.handler import answer
-from kube.client.deadline import within
-from kube.client.sync_client import Cluster
+from functions.serving.handler import handle_event
+from kube.client.deadline import set_deadline
+from kube.client.sync_client import SyncClient
 
 
-def run_here(entry: Entry, function: str, cluster: Cluster, *, run: str, dry_run: bool, debug: bool) -> Answer:
-    """Replay a recorded event to a function of this code, and return its answer.
+def run_in_process(
+    entry: Entry, function: str, client: SyncClient, *, replay_id: str, dry_run: bool, debug: bool
+) -> FunctionResponse:
+    """Replay a recorded event to a function of this code, and return its response.
 
-    With `debug`, pdb stops at the function's first line, where `event` and `cluster` are available. Raises `NoResult`
+    With `debug`, pdb stops at the function's first line, where `event` and `client` are available. Raises `NoResult`
     if the user quits pdb.
     """
     served = FUNCTIONS[function]
-    event = replay_extensions.marked(entry.event, run, dry_run=dry_run)
+    event = replay_extensions.add_replay_extensions(entry.event, replay_id, dry_run=dry_run)
     with OngoingAttempt(function, event, Publisher("")) as attempt:
-        response = answer(_stopped(served) if debug else served, attempt, cluster, accept=BATCH)
+        response = handle_event(
+            _wrap_in_debugger(served) if debug else served, attempt, client, accept_header=BATCH_CONTENT_TYPE
+        )
     headers = {name.lower(): value for name, value in response.headers.items()}
-    return answer_of(function, response.status_code, headers, response.get_data(), attempt.seconds)
+    return parse_response(function, response.status_code, headers, response.get_data(), attempt.duration_seconds)
 
 
-def _stopped(function: Function) -> Function:
+def _wrap_in_debugger(function: Function) -> Function:
     """Return the same function under pdb, which uses stderr because stdout carries the command's output."""
 
-    def run(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+    def run_step(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
         debugger = Pdb(stdout=sys.stderr, nosigint=True)
-        with within(inf):  # no deadline while the user debugs
-            replies: list[BaseCloudEvent] | None = debugger.runcall(function.step, event, cluster)
+        with set_deadline(inf):  # no deadline while the user debugs
+            replies: list[BaseCloudEvent] | None = debugger.runcall(function.step, event, client)
         if replies is None:  # `runcall` returns None after `quit`
-            raise NoResult(f"stopped in {function.name}; nothing after it was replayed")
+            raise NoResult(f"replay stopped by pdb in function {function.name}: the remaining calls were not made")
         return replies
 
-    return replace(function, step=run)
+    return replace(function, step=run_step)

@@ -6,62 +6,62 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from console.operations.errors import OperationError
-from kube.client.api import Api, absent_ok
+from kube.client.api import Api, get_or_none
 from kube.client.api_errors import Rejected
-from kube.client.concurrent_requests import together
-from kube.client.list_watch import Change, follow, merged
-from kube.maintenance.groups import GROUPS, Group
-from kube.maintenance.lookup import knows_no_selector
-from kube.maintenance.objects import node_name
-from kube.paths import Object, on_node
+from kube.client.concurrent_requests import gather_all
+from kube.client.list_watch import Change, follow, merge_streams
+from kube.maintenance.groups import GROUPS, ApiGroup
+from kube.maintenance.lookup import is_selector_unsupported
+from kube.maintenance.objects import get_node_name
+from kube.paths import Object, build_node_name_selector
 
 
-async def served_groups(api: Api) -> list[Group]:
+async def list_served_groups(api: Api) -> list[ApiGroup]:
     """Return the API groups whose CRD is installed. Raises `OperationError` if none is."""
-    answers = await together(*(absent_ok(api.get(f"/apis/{version}")) for version in GROUPS))
-    served = [group for group, answer in zip(GROUPS.values(), answers, strict=True) if _serves(answer)]
+    resources = await gather_all(*(get_or_none(api.get(f"/apis/{version}")) for version in GROUPS))
+    served = [group for group, listed in zip(GROUPS.values(), resources, strict=True) if _serves_maintenances(listed)]
     if not served:
-        raise OperationError("this cluster has no NodeMaintenance kind", "install the CRDs first")
+        raise OperationError("the cluster does not serve NodeMaintenances", "install the CRDs first")
     return served
 
 
-def _serves(answer: Object | None) -> bool:
-    return any(resource["name"] == "nodemaintenances" for resource in (answer or {}).get("resources", []))
+def _serves_maintenances(api_resources: Object | None) -> bool:
+    return any(resource["name"] == "nodemaintenances" for resource in (api_resources or {}).get("resources", []))
 
 
-async def watched(api: Api, node: str | None = None) -> AsyncGenerator[list[Object], None]:
+async def watch_maintenances(api: Api, node: str | None = None) -> AsyncGenerator[list[Object], None]:
     """Yield all NodeMaintenances (of `node`), oldest first: once after the initial lists, then after every change."""
-    groups = await served_groups(api)
+    groups = await list_served_groups(api)
     unread = set(range(len(groups)))
-    known: dict[str, Object] = {}
-    streams = [_followed(api, group, node) for group in groups]
-    async with aclosing(merged(*streams)) as changes:
+    objects_by_uid: dict[str, Object] = {}
+    streams = [_follow_group(api, group, node) for group in groups]
+    async with aclosing(merge_streams(*streams)) as changes:
         async for number, change in changes:
-            if change.kind == "SYNCED":
+            if change.change_type == "SYNCED":
                 unread.discard(number)
-            elif change.kind == "DELETED":
-                known.pop(change.object["metadata"]["uid"], None)
+            elif change.change_type == "DELETED":
+                objects_by_uid.pop(change.object["metadata"]["uid"], None)
             else:
-                known[change.object["metadata"]["uid"]] = change.object
+                objects_by_uid[change.object["metadata"]["uid"]] = change.object
             if not unread:
-                yield sorted(known.values(), key=lambda item: item["metadata"]["creationTimestamp"])
+                yield sorted(objects_by_uid.values(), key=lambda item: item["metadata"]["creationTimestamp"])
 
 
-async def _followed(api: Api, group: Group, node: str | None) -> AsyncGenerator[Change, None]:
+async def _follow_group(api: Api, group: ApiGroup, node: str | None) -> AsyncGenerator[Change, None]:
     """Yield the changes of one API group (of `node`).
 
     If the CRD comes from another product, it may not support our field selector. The function then watches all objects,
     and skips those of other nodes.
     """
-    fields = "" if node is None else on_node(node)  # all kinds name their node in spec.nodeName
+    fields = "" if node is None else build_node_name_selector(node)  # all kinds name their node in spec.nodeName
     try:
-        async with aclosing(follow(api, group.path, fields=fields)) as changes:
+        async with aclosing(follow(api, group.path, field_selector=fields)) as changes:
             async for change in changes:
                 yield change
     except Rejected as error:
-        if node is None or not knows_no_selector(error):
+        if node is None or not is_selector_unsupported(error):
             raise
         async with aclosing(follow(api, group.path)) as changes:
             async for change in changes:
-                if change.kind == "SYNCED" or node_name(change.object) == node:
+                if change.change_type == "SYNCED" or get_node_name(change.object) == node:
                     yield change

@@ -7,156 +7,158 @@ from collections.abc import Callable, Iterable
 from contextlib import aclosing
 
 from console.operations.errors import InvalidSelector, OperationError
-from console.operations.maintenance_actions import known_node
-from kube.budgets import BUDGETS, Blocked, Budget, budget_key, plan
+from console.operations.maintenance_actions import get_node_or_refuse
+from kube.budgets import BUDGETS_PATH, BlockedPod, Budget, format_budget_key, plan_evictions
 from kube.client.api import JSON_PATCH, Api
 from kube.client.api_errors import Rejected
-from kube.client.eviction_batch import evict_batch, orphans
-from kube.client.eviction_tracker import Sending
-from kube.client.list_watch import Change, follow, merged
-from kube.maintenance.blocked_pods import summary
-from kube.nodes import cordon_patch, node_path
-from kube.paths import pods_on
-from kube.pods import DrainOptions, Pod, Sorted, key, sort, uid
-from kube.text_limits import counted
+from kube.client.eviction_batch import evict_batch, find_orphan_uids
+from kube.client.eviction_tracker import EvictionTracker
+from kube.client.list_watch import Change, follow, merge_streams
+from kube.maintenance.blocked_pods import format_summary
+from kube.nodes import build_cordon_patch, build_node_path
+from kube.paths import build_pods_on_node_query
+from kube.pods import DrainOptions, Pod, PodClassification, classify_pods, format_key, get_uid
+from kube.text_limits import format_count
 
-HOPELESS = ("Forbidden", "MultipleBudgets")
+PERMANENT_REFUSALS = ("Forbidden", "MultipleBudgets")
 """Reasons for refused evictions that waiting does not resolve; kubectl drain also ends with an error on them."""
 RETRY_SECONDS = 5.0
 """Delay before a retry if no watched budget explains a refusal, so that no event may follow; kubectl uses the same."""
-UNANSWERED_SECONDS = 1.0
+IN_FLIGHT_RETRY_SECONDS = 1.0
 """Delay before the next pass while an eviction is unanswered: a refusal would change no pod and cause no event."""
 
 
-async def cordon(api: Api, name: str) -> bool:
+async def cordon_node(api: Api, node: str) -> bool:
     """Make the node unschedulable; return False if it already was."""
-    patch = cordon_patch(await known_node(api, name))
+    patch = build_cordon_patch(await get_node_or_refuse(api, node))
     if patch:
-        await api.patch(node_path(name), patch, JSON_PATCH)
+        await api.patch(build_node_path(node), patch, JSON_PATCH)
     return bool(patch)
 
 
-async def look(api: Api, node: str, options: DrainOptions) -> Sorted:
+async def classify_node_pods(api: Api, node: str, options: DrainOptions) -> PodClassification:
     """Classify the node's pods by the drain flags. Raises `InvalidSelector` if the API server rejects the selector."""
-    path, fields = pods_on(node)
+    path, fields = build_pods_on_node_query(node)
     try:
-        pods = (await api.list(path, fields=fields, labels=options.pod_selector))["items"]
+        pods = (await api.list(path, field_selector=fields, label_selector=options.pod_selector))["items"]
     except Rejected as error:
         raise InvalidSelector(error.message) from None
-    return sort(pods, options, await orphans(api, pods))
+    return classify_pods(pods, options, await find_orphan_uids(api, pods))
 
 
-class Drain:
+class NodeDrain:
     """A drain that evicts exactly the given pods, as their budgets allow; `run` returns when all are gone.
 
-    In: the pods that leave (from `look`), and `show`, which prints a line for the user.
+    In: the pods that leave (from `classify_node_pods`), and `report`, which prints a line for the user.
     """
 
-    def __init__(self, api: Api, node: str, selector: str, leaving: Iterable[Pod], show: Callable[[str], None]) -> None:
+    def __init__(
+        self, api: Api, node: str, selector: str, leaving: Iterable[Pod], report: Callable[[str], None]
+    ) -> None:
         self._api = api
-        self._show = show
-        path, fields = pods_on(node)
-        self._streams = (follow(api, path, fields=fields, labels=selector), follow(api, BUDGETS))
-        self._left: dict[str, Pod] = {uid(pod): pod for pod in leaving}
-        self._seen: set[str] = set()
+        self._report = report
+        path, fields = build_pods_on_node_query(node)
+        self._streams = (follow(api, path, field_selector=fields, label_selector=selector), follow(api, BUDGETS_PATH))
+        self._remaining: dict[str, Pod] = {get_uid(pod): pod for pod in leaving}
+        self._seen_uids: set[str] = set()
         self._budgets: dict[str, Budget] = {}
-        self._unread = {0, 1}
-        self._sent: set[str] = set()
-        self._blocked: dict[str, Blocked] = {}
+        self._unsynced = {0, 1}
+        self._evicted_uids: set[str] = set()
+        self._blocked: dict[str, BlockedPod] = {}
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
         """Evict pods until none is left. Raises `OperationError` if the remaining pods cannot be evicted."""
         watching = asyncio.create_task(self._watch())
         try:
-            await self._next(watching, None)
-            while self._left:
-                again = await self._pass()
-                self._end_if_hopeless()
-                await self._next(watching, again)
+            await self._wait_for_change(watching, None)
+            while self._remaining:
+                next_pass_delay = await self._run_pass()
+                self._raise_if_permanent()
+                await self._wait_for_change(watching, next_pass_delay)
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
 
-    def rest(self) -> str:
+    def describe_remaining(self) -> str:
         """Return which pods are left, and why, in one line."""
-        names = sorted(key(pod) for pod in self._left.values())
-        blocked = summary(self._blocked[mark] for mark in self._left if mark in self._blocked)
-        return f"{counted(len(names), 'pod')} left: {blocked or ', '.join(names[:5])}"
+        names = sorted(format_key(pod) for pod in self._remaining.values())
+        blocked = format_summary(self._blocked[uid] for uid in self._remaining if uid in self._blocked)
+        return f"{format_count(len(names), 'pod')} left: {blocked or ', '.join(names[:5])}"
 
-    async def _next(self, watching: asyncio.Task[None], seconds: float | None) -> None:
-        """Wait for the next change, at most `seconds`. Raises the error that ended the watch."""
+    async def _wait_for_change(self, watch_task: asyncio.Task[None], timeout: float | None) -> None:
+        """Wait for the next change, at most `timeout`. Raises the error that ended the watch."""
         change = asyncio.ensure_future(self._changed.wait())
-        await asyncio.wait({change, watching}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({change, watch_task}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         change.cancel()
-        if watching.done():
-            watching.result()
+        if watch_task.done():
+            watch_task.result()
         self._changed.clear()
 
-    async def _pass(self) -> float | None:
+    async def _run_pass(self) -> float | None:
         """Evict the pods that the budgets allow now, and return the delay before the next pass.
 
         The delay is None if only a change can allow more evictions.
         """
-        unsent = [pod for mark, pod in self._left.items() if mark not in self._sent]
-        intended = plan(unsent, self._budgets.values())
-        for pod in [*intended.free, *(pod for queue in intended.queues.values() for pod in queue)]:
-            if not Sending.of(self._api).has_sent(pod):
-                self._show(f"evicting pod {key(pod)}")
-        batch = await evict_batch(self._api, intended)
-        self._sent.update(pod["uid"] for pod in (*batch.evicted, *batch.gone))
-        self._show_blocked(batch.blocked)
-        if batch.unsent:
+        waiting = [pod for uid, pod in self._remaining.items() if uid not in self._evicted_uids]
+        plan = plan_evictions(waiting, self._budgets.values())
+        for pod in [*plan.unbudgeted, *(pod for queue in plan.queues_by_budget.values() for pod in queue)]:
+            if not EvictionTracker.for_client(self._api).has_sent(pod):
+                self._report(f"evicting pod {format_key(pod)}")
+        batch = await evict_batch(self._api, plan)
+        self._evicted_uids.update(pod["uid"] for pod in (*batch.evicted, *batch.already_gone))
+        self._report_blocked(batch.blocked)
+        if batch.deferred:
             return 0.0
-        if batch.under_way:
-            return UNANSWERED_SECONDS
-        return RETRY_SECONDS if len(batch.blocked) > len(intended.blocked) else None
+        if batch.in_flight:
+            return IN_FLIGHT_RETRY_SECONDS
+        return RETRY_SECONDS if len(batch.blocked) > len(plan.blocked) else None
 
-    def _show_blocked(self, blocked: Iterable[Blocked]) -> None:
+    def _report_blocked(self, blocked: Iterable[BlockedPod]) -> None:
         before, self._blocked = self._blocked, {item.pod["uid"]: item for item in blocked}
-        for mark, item in self._blocked.items():
-            if mark not in before or before[mark].message != item.message:
-                self._show(f"waiting with pod {item.key}: {item.message}")
+        for uid, item in self._blocked.items():
+            if uid not in before or before[uid].message != item.message:
+                self._report(f"waiting to evict pod {item.key}: {item.message}")
 
-    def _end_if_hopeless(self) -> None:
-        reasons = {self._blocked[mark].reason if mark in self._blocked else "" for mark in self._left}
-        if reasons and reasons <= set(HOPELESS):
-            raise OperationError(f"these pods cannot be evicted: {summary(self._blocked.values())}")
+    def _raise_if_permanent(self) -> None:
+        reasons = {self._blocked[uid].reason if uid in self._blocked else "" for uid in self._remaining}
+        if reasons and reasons <= set(PERMANENT_REFUSALS):
+            raise OperationError(f"cannot evict these pods: {format_summary(self._blocked.values())}")
 
     async def _watch(self) -> None:
-        async with aclosing(merged(*self._streams)) as changes:
+        async with aclosing(merge_streams(*self._streams)) as changes:
             async for number, change in changes:
-                if change.kind == "SYNCED":
-                    self._synced(number)
+                if change.change_type == "SYNCED":
+                    self._handle_synced(number)
                 elif number == 0:
-                    self._pod(change)
+                    self._handle_pod_change(change)
                 else:
-                    self._budget(change)
-                if not self._unread:
+                    self._handle_budget_change(change)
+                if not self._unsynced:
                     self._changed.set()
 
-    def _synced(self, number: int) -> None:
+    def _handle_synced(self, stream_index: int) -> None:
         """Handle the end of an initial list: pods that it does not contain were gone before the watch began."""
-        self._unread.discard(number)
-        if number == 0:
-            for mark in self._left.keys() - self._seen:
-                self._gone(mark)
+        self._unsynced.discard(stream_index)
+        if stream_index == 0:
+            for uid in self._remaining.keys() - self._seen_uids:
+                self._remove_pod(uid)
 
-    def _pod(self, change: Change) -> None:
-        mark = uid(change.object)
-        self._seen.add(mark)
-        if mark not in self._left:
+    def _handle_pod_change(self, change: Change) -> None:
+        uid = get_uid(change.object)
+        self._seen_uids.add(uid)
+        if uid not in self._remaining:
             return
-        if change.kind == "DELETED":
-            self._gone(mark)
+        if change.change_type == "DELETED":
+            self._remove_pod(uid)
         else:
-            self._left[mark] = change.object
+            self._remaining[uid] = change.object
 
-    def _gone(self, mark: str) -> None:
-        self._show(f"pod {key(self._left.pop(mark))} is gone")
+    def _remove_pod(self, pod_uid: str) -> None:
+        self._report(f"pod {format_key(self._remaining.pop(pod_uid))} is gone")
 
-    def _budget(self, change: Change) -> None:
-        if change.kind == "DELETED":
-            self._budgets.pop(budget_key(change.object), None)
+    def _handle_budget_change(self, change: Change) -> None:
+        if change.change_type == "DELETED":
+            self._budgets.pop(format_budget_key(change.object), None)
         else:
-            self._budgets[budget_key(change.object)] = change.object
+            self._budgets[format_budget_key(change.object)] = change.object

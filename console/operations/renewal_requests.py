@@ -10,54 +10,63 @@ from http import HTTPStatus
 
 from console.operations.errors import Refusal
 from kube.certificates import certificate_objects
-from kube.certificates.components import COMPONENTS, LABEL
+from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
 from kube.client.api import Api
 from kube.client.api_errors import NotFound
-from kube.client.paging import pages
+from kube.client.paging import list_all
 from kube.paths import Object
-from kube.times import timestamp
+from kube.times import format_time
 
-MAPS = "/api/v1/configmaps"
+CONFIG_MAPS_PATH = "/api/v1/configmaps"
 
 
-async def certificates(api: Api) -> list[Object]:
+async def list_certificates(api: Api) -> list[Object]:
     """Return one entry per Secret, sorted by component, namespace and Secret name.
 
     An entry also has the names, kind, serial, begin, end and next renewal of the certificate.
     """
-    maps = (await pages(api, MAPS, labels=LABEL)).items
-    entries = [entry for item in maps for entry in _entries(item)]
+    maps = (await list_all(api, CONFIG_MAPS_PATH, label_selector=COMPONENT_LABEL)).items
+    entries = [entry for item in maps for entry in _build_entries(item)]
     return sorted(entries, key=lambda entry: (entry["component"], entry["namespace"], entry["secret"]))
 
 
-def _entries(publication: Object) -> list[Object]:
-    component = COMPONENTS.get(certificate_objects.component_of(publication) or "")
-    if component is None or certificate_objects.name_of(publication) != component.publication:
+def _build_entries(config_map: Object) -> list[Object]:
+    component = COMPONENTS.get(certificate_objects.get_component_name(config_map) or "")
+    if component is None or certificate_objects.get_name(config_map) != component.bundle_configmap_name:
         return []
-    where = {"component": component.name, "namespace": publication["metadata"]["namespace"]}
-    return [{**where, **held.as_data()} for held in certificate_objects.remembered(publication).values()]
+    location = {"component": component.name, "namespace": config_map["metadata"]["namespace"]}
+    summaries = certificate_objects.parse_summaries(config_map).values()
+    return [{**location, **summary.as_data()} for summary in summaries]
 
 
-async def renew(api: Api, name: str) -> Object:
+async def request_renewal(api: Api, secret_name: str) -> Object:
     """Request the renewal of a Secret, given as `NAME` or `NAMESPACE/NAME`, and return its entry.
 
     Raises `Refusal` if no Secret or several Secrets match, or if the Secret no longer exists.
     """
-    found = [entry for entry in await certificates(api) if name in (entry["secret"], _full(entry))]
-    if not found:
-        raise Refusal(HTTPStatus.NOT_FOUND, f"there is no certificate {name}", "see kubectl maintenance certificates")
-    if len(found) > 1:
-        places = ", ".join(map(_full, found))
-        raise Refusal(HTTPStatus.CONFLICT, f"there are several certificates {name}", f"name one of {places}")
-    (entry,) = found
-    asked = {"metadata": {"annotations": {certificate_objects.RENEW: timestamp(datetime.now(timezone.utc))}}}
+    entries = [
+        entry for entry in await list_certificates(api) if secret_name in (entry["secret"], _format_full_name(entry))
+    ]
+    if not entries:
+        raise Refusal(
+            HTTPStatus.NOT_FOUND, f'certificate "{secret_name}" not found', "see kubectl maintenance certificates"
+        )
+    if len(entries) > 1:
+        names = ", ".join(map(_format_full_name, entries))
+        message = f'several certificates have the name "{secret_name}"'
+        raise Refusal(HTTPStatus.CONFLICT, message, f"name one of {names}")
+    (entry,) = entries
+    patch = {
+        "metadata": {"annotations": {certificate_objects.RENEW_ANNOTATION: format_time(datetime.now(timezone.utc))}}
+    }
     try:
-        await api.patch(certificate_objects.secrets_path(entry["namespace"], entry["secret"]), asked)
+        await api.patch(certificate_objects.build_secrets_path(entry["namespace"], entry["secret"]), patch)
     except NotFound:
-        message, remedy = f"the Secret {_full(entry)} is gone", "it is made again by itself"
+        message = f'Secret "{_format_full_name(entry)}" not found'
+        remedy = "the certificate renewal recreates it"
         raise Refusal(HTTPStatus.NOT_FOUND, message, remedy) from None
     return entry
 
 
-def _full(entry: Object) -> str:
+def _format_full_name(entry: Object) -> str:
     return f"{entry['namespace']}/{entry['secret']}"

@@ -1,4 +1,4 @@
-"""Replays recorded events, for the commands and the web console: finds the functions and compares their answers."""
+"""Replays recorded events, for the commands and the web console: finds the functions and compares their responses."""
 
 from __future__ import annotations
 
@@ -11,29 +11,37 @@ from urllib.parse import urlsplit
 
 from cloudevents.core.base import BaseCloudEvent
 
-from console.operations.replay_report import Replayed
 from console.operations.errors import NoResult
+from console.operations.replay_report import ReplayResult
 from eventing.journal.entries import Entry
 from eventing.local import manifests
 from eventing.local.manifests import ManifestError
-from eventing.local.triggers import Policy, Trigger
-from eventing.replay.function_client import Answer, NoAnswer, NoFunction, TooLate, new_replay_id, recorded, replay
-from eventing.replay.object_changes import Changes, objects_in, read_changes
-from eventing.replay.response_diff import compare
-from eventing.replay.redrive import NOBODY_THERE
-from eventing.subscriptions import SUBSCRIPTIONS, function_of
-from eventing.urls import below
-from kube.client.api import Api, absent_ok
-from kube.client.sync_client import Cluster
-from kube.paths import NAMESPACE
+from eventing.local.triggers import DeliveryPolicy, Trigger
+from eventing.replay.function_client import (
+    FunctionResponse,
+    NoResponse,
+    NotAFunction,
+    ResponseTimeout,
+    create_replay_id,
+    find_recorded_attempt,
+    replay_event,
+)
+from eventing.replay.object_changes import ObjectChanges, find_objects, read_changes
+from eventing.replay.redrive import NO_RESPONSE_STATUS
+from eventing.replay.response_diff import compare_responses
+from eventing.subscriptions import SUBSCRIPTIONS, parse_function_name
+from eventing.urls import join_url
+from kube.client.api import Api, get_or_none
+from kube.client.sync_client import SyncClient
+from kube.paths import DEFAULT_NAMESPACE
 
 FUNCTION_LABEL = "nodemaintenance.dev/function"
-MANIFESTS = Path(__file__).parents[2] / "manifests"
-SHIPPED = (MANIFESTS / "base", MANIFESTS / "components" / "mutex" / "eventing.yaml")
+MANIFESTS_DIRECTORY = Path(__file__).parents[2] / "manifests"
+SHIPPED_MANIFESTS = (MANIFESTS_DIRECTORY / "base", MANIFESTS_DIRECTORY / "components" / "mutex" / "eventing.yaml")
 """The manifests in the source tree; an installed package has none."""
-RECORDS_ONLY = "record"
+RECORD_FUNCTION = "record"
 """The function that only writes to the journal and never replies; a replay omits it unless the user names it."""
-FUNCTIONS = (*dict.fromkeys(name for name, _ in SUBSCRIPTIONS), "renew-certificates", RECORDS_ONLY)
+KNOWN_FUNCTIONS = (*dict.fromkeys(name for name, _ in SUBSCRIPTIONS), "renew-certificates", RECORD_FUNCTION)
 """All functions of this product; the subscription table lacks the last two."""
 
 
@@ -46,13 +54,13 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TargetOptions:
     """The functions and addresses that the caller specifies; an empty field specifies nothing.
 
     Attributes:
         functions: Names of functions.
         url: One address for all functions.
-        base: URL under which functions are found by name.
+        functions_url: URL under which functions are found by name.
         namespace: Namespace of the Triggers.
         manifests: Files or folders with Triggers, used instead of the cluster's Triggers.
         in_process: Whether functions run in this process, without an address.
@@ -60,169 +68,191 @@ class Wanted:
 
     functions: tuple[str, ...] = ()
     url: str = ""
-    base: str = ""
+    functions_url: str = ""
     namespace: str = ""
     manifests: tuple[Path, ...] = ()
     in_process: bool = False
 
 
-class Targets:
+class TargetResolver:
     """The functions that receive a replayed event. Raises `NoResult` if the caller must specify more."""
 
-    def __init__(self, wanted: Wanted, cluster: Cluster) -> None:
-        self._wanted = wanted
-        unknown = [name for name in wanted.functions if name not in FUNCTIONS]
-        if unknown and not wanted.url:
-            raise NoResult(f"there is no function {unknown[0]}: {', '.join(FUNCTIONS)}")
-        alone = _named_by(wanted) if wanted.url else ""
-        self._named = wanted.functions or ((alone,) if alone else ())
-        needed = not self._named or not (wanted.base or wanted.url or wanted.in_process)
-        self._triggers = _triggers(wanted, cluster) if needed else []
+    def __init__(self, options: TargetOptions, client: SyncClient) -> None:
+        self._options = options
+        unknown = [name for name in options.functions if name not in KNOWN_FUNCTIONS]
+        if unknown and not options.url:
+            raise NoResult(f'function "{unknown[0]}" not found: name one of {", ".join(KNOWN_FUNCTIONS)}')
+        function_at_url = _get_function_at_url(options) if options.url else ""
+        self._named_functions = options.functions or ((function_at_url,) if function_at_url else ())
+        needs_triggers = not self._named_functions or not (options.functions_url or options.url or options.in_process)
+        self._triggers = _read_triggers(options, client) if needs_triggers else []
 
-    def of(self, event: BaseCloudEvent) -> list[Target]:
+    def resolve(self, event: BaseCloudEvent) -> list[Target]:
         """Return the named functions, else all functions whose Trigger filter matches; each once, in their order."""
-        return [Target(name, self.url(name)) for name in self.functions(event)]
+        return [Target(name, self.get_url(name)) for name in self.list_functions(event)]
 
-    def functions(self, event: BaseCloudEvent) -> list[str]:
+    def list_functions(self, event: BaseCloudEvent) -> list[str]:
         """Return only the names of these functions, without their addresses."""
-        if self._named:
-            return list(self._named)
-        subscribed = [each.name for each in self._triggers if each.matches(lambda name: _attribute(event, name))]
-        return [name for name in dict.fromkeys(subscribed) if name != RECORDS_ONLY]
+        if self._named_functions:
+            return list(self._named_functions)
+        subscribed = [each.name for each in self._triggers if each.matches(lambda name: _get_attribute(event, name))]
+        return [name for name in dict.fromkeys(subscribed) if name != RECORD_FUNCTION]
 
-    def url(self, function: str) -> str:
+    def get_url(self, function: str) -> str:
         """Return the address of the function, "" for this process. Raises `NoResult` if it is unknown."""
-        if self._wanted.in_process:
+        if self._options.in_process:
             return ""
-        if self._wanted.url:
-            return self._wanted.url
-        if self._wanted.base:
-            return below(self._wanted.base, function)
-        url = next((trigger.url for trigger in self._triggers if trigger.name == function and trigger.url), "")
+        if self._options.url:
+            return self._options.url
+        if self._options.functions_url:
+            return join_url(self._options.functions_url, function)
+        url = next(
+            (
+                trigger.subscriber_url
+                for trigger in self._triggers
+                if trigger.name == function and trigger.subscriber_url
+            ),
+            "",
+        )
         if not url:
             raise NoResult(
-                f"no Trigger on the cluster says where the function {function} is: name the URL under which functions "
-                "are found by --functions or $FUNCTIONS, or one function's own by --url"
+                f"no Trigger has the address of {function}: name the functions' URL with --functions or $FUNCTIONS, "
+                "or the URL of one function with --url"
             )
         return url
 
 
-def _named_by(wanted: Wanted) -> str:
+def _get_function_at_url(options: TargetOptions) -> str:
     """Return the function at `--url`: the named one, else the last path segment of the URL."""
-    if len(wanted.functions) > 1:
-        raise NoResult("--url is one function's address: name one --function with it")
-    name = wanted.functions[0] if wanted.functions else urlsplit(wanted.url).path.rstrip("/").rpartition("/")[2]
+    if len(options.functions) > 1:
+        raise NoResult("--url is the address of one function: name only one --function")
+    name = options.functions[0] if options.functions else urlsplit(options.url).path.rstrip("/").rpartition("/")[2]
     if not name:
-        raise NoResult(f"which function is at {wanted.url}? Name it with --function")
+        raise NoResult(f"the path of {options.url} does not name a function: name it with --function")
     return name
 
 
-def _triggers(wanted: Wanted, cluster: Cluster) -> list[Trigger]:
+def _read_triggers(options: TargetOptions, client: SyncClient) -> list[Trigger]:
     """Return the Triggers of our functions, each with its function's name.
 
     They come from the specified manifests, else from the cluster, else from the shipped manifests. Triggers of other
     subscribers are omitted: these do not support dry runs, and must not receive recorded events.
     """
-    found: Iterable[Mapping[str, Any]] = [] if wanted.manifests else _on_cluster(wanted.namespace, cluster)
-    paths = wanted.manifests or (SHIPPED if MANIFESTS.is_dir() else ())
+    installed: Iterable[Mapping[str, Any]] = (
+        [] if options.manifests else _list_cluster_triggers(options.namespace, client)
+    )
+    paths = options.manifests or (SHIPPED_MANIFESTS if MANIFESTS_DIRECTORY.is_dir() else ())
     try:
-        triggers = _ours(found) or _ours(item.body for item in manifests.read(paths) if item.kind == "Trigger")
+        triggers = _build_own_triggers(installed) or _build_own_triggers(
+            item.body for item in manifests.read_documents(paths) if item.kind == "Trigger"
+        )
     except ManifestError as error:
         raise NoResult(str(error)) from None
     if not triggers:
-        message = f"no Trigger of a function of ours in namespace {wanted.namespace}"
-        raise NoResult(f"{message}: name their files by --manifests, or --function")
+        message = f"no Trigger of a nodemaintenance function found in namespace {options.namespace}"
+        raise NoResult(f"{message}: name the files of the Triggers with --manifests, or functions with --function")
     return triggers
 
 
-def _on_cluster(namespace: str, cluster: Cluster) -> list[Mapping[str, Any]]:
+def _list_cluster_triggers(namespace: str, client: SyncClient) -> list[Mapping[str, Any]]:
     path = f"/apis/eventing.knative.dev/v1/namespaces/{namespace}/triggers"
-    found = cluster.run(absent_ok(cluster.api.list(path)))
-    return list(found["items"]) if found else []
+    triggers = client.run(get_or_none(client.api.list(path)))
+    return list(triggers["items"]) if triggers else []
 
 
-def _ours(items: Iterable[Mapping[str, Any]]) -> list[Trigger]:
-    named = ((_function(item["metadata"]), item) for item in items)
-    return [_trigger(function, item) for function, item in named if function in FUNCTIONS]
+def _build_own_triggers(trigger_objects: Iterable[Mapping[str, Any]]) -> list[Trigger]:
+    pairs = ((_get_function_name(item["metadata"]), item) for item in trigger_objects)
+    return [_build_trigger(function, item) for function, item in pairs if function in KNOWN_FUNCTIONS]
 
 
-def _function(metadata: Mapping[str, Any]) -> str:
-    return (metadata.get("labels") or {}).get(FUNCTION_LABEL) or function_of(metadata["name"])
+def _get_function_name(metadata: Mapping[str, Any]) -> str:
+    return (metadata.get("labels") or {}).get(FUNCTION_LABEL) or parse_function_name(metadata["name"])
 
 
-def _trigger(function: str, item: Mapping[str, Any]) -> Trigger:
-    spec, name = item["spec"], item["metadata"]["name"]
+def _build_trigger(function: str, trigger_object: Mapping[str, Any]) -> Trigger:
+    spec, name = trigger_object["spec"], trigger_object["metadata"]["name"]
     if spec.get("filters"):
-        raise NoResult(f"the Trigger {name} has spec.filters, which replay does not read: name functions by --function")
+        raise NoResult(f'Trigger "{name}": replay does not support spec.filters: name functions with --function')
     attributes = (spec.get("filter") or {}).get("attributes") or {}
-    return Trigger(function, attributes, (item.get("status") or {}).get("subscriberUri") or "", Policy())
+    return Trigger(
+        function, attributes, (trigger_object.get("status") or {}).get("subscriberUri") or "", DeliveryPolicy()
+    )
 
 
-def _attribute(event: BaseCloudEvent, name: str) -> str | None:
+def _get_attribute(event: BaseCloudEvent, name: str) -> str | None:
     value = event.get_attributes().get(name)
     return None if value is None else str(value)
 
 
 @dataclass(frozen=True)
-class DryRun:
-    """The result of a dry run: an answer of each function, and a sentence for each object that no longer exists."""
+class DryRunResult:
+    """The result of a dry run: a response of each function, and a sentence for each object that no longer exists."""
 
-    answers: tuple[Replayed, ...]
-    lost: tuple[str, ...]
+    results: tuple[ReplayResult, ...]
+    gone: tuple[str, ...]
 
 
-def one_by_one(
-    calls: Iterable[tuple[Entry, Target]], ask: Callable[[Entry, Target], Answer], changes: Changes
-) -> Iterator[Replayed]:
+def replay_calls(
+    calls: Iterable[tuple[Entry, Target]],
+    call_function: Callable[[Entry, Target], FunctionResponse],
+    changes: ObjectChanges,
+) -> Iterator[ReplayResult]:
     """Make the calls in order, and yield each result; `changes` describes changes of the recorded objects since then.
 
-    A function without a comparable answer counts as failing now, with the reason. The replay continues with the next
+    A function without a comparable response counts as failing now, with the reason. The replay continues with the next
     call. After a timeout, the function is not called again; its later calls fail with the same message. If an endpoint
     is not one of our functions, the replay ends and skips the remaining calls.
     """
-    late: dict[Target, TooLate] = {}
+    timeouts: dict[Target, ResponseTimeout] = {}
     for entry, target in calls:
-        if target in late:
-            yield _unanswered(entry, target.function, late[target])
+        if target in timeouts:
+            yield _build_failed_result(entry, target.function, timeouts[target])
             continue
         try:
-            now = ask(entry, target)
-        except NoAnswer as error:
-            if isinstance(error, TooLate):
-                late[target] = error
-            yield _unanswered(entry, target.function, error)
-            if isinstance(error, NoFunction):
+            response = call_function(entry, target)
+        except NoResponse as error:
+            if isinstance(error, ResponseTimeout):
+                timeouts[target] = error
+            yield _build_failed_result(entry, target.function, error)
+            if isinstance(error, NotAFunction):
                 return
         else:
-            yield _compared(entry, now, changes)
+            yield _compare_with_recorded(entry, response, changes)
 
 
-def _compared(entry: Entry, now: Answer, changes: Changes) -> Replayed:
-    """Compare the new answer with the recorded one."""
-    then = recorded(entry, now.function)
-    return Replayed(entry, then, now, compare(then, now, changes) if then else [])
+def _compare_with_recorded(entry: Entry, response: FunctionResponse, changes: ObjectChanges) -> ReplayResult:
+    """Compare the new response with the recorded one."""
+    recorded = find_recorded_attempt(entry, response.function)
+    return ReplayResult(entry, recorded, response, compare_responses(recorded, response, changes) if recorded else [])
 
 
-def _unanswered(entry: Entry, function: str, error: NoAnswer) -> Replayed:
-    return Replayed(entry, recorded(entry, function), Answer(function, NOBODY_THERE, 0.0, error=str(error)), [])
+def _build_failed_result(entry: Entry, function: str, error: NoResponse) -> ReplayResult:
+    return ReplayResult(
+        entry,
+        find_recorded_attempt(entry, function),
+        FunctionResponse(function, NO_RESPONSE_STATUS, 0.0, error=str(error)),
+        [],
+    )
 
 
-def dry_run(entry: Entry, cluster: Cluster, caller: Api, functions: str) -> DryRun:
+def replay_dry_run(entry: Entry, client: SyncClient, api: Api, functions_url: str) -> DryRunResult:
     """Replay the event to every function whose Trigger filter matches, without keeping any of their writes.
 
     In: the console's client, which reads the Triggers; the caller's client, which reads the current objects.
-    `functions` is the URL under which functions are found by name, "" to use the Triggers' addresses. Raises
+    `functions_url` is the URL under which functions are found by name, "" to use the Triggers' addresses. Raises
     `NoResult`.
 
     The calls are concurrent, so that several slow functions delay the browser no longer than one.
     """
-    targets = Targets(Wanted(base=functions, namespace=NAMESPACE), cluster).of(entry.event)
-    changes = cluster.run(read_changes(caller, objects_in([entry])))
-    replay_id = new_replay_id()
+    targets = TargetResolver(TargetOptions(functions_url=functions_url, namespace=DEFAULT_NAMESPACE), client).resolve(
+        entry.event
+    )
+    changes = client.run(read_changes(api, find_objects([entry])))
+    replay_id = create_replay_id()
 
-    def ask(event: Entry, target: Target) -> Answer:
-        return replay(event, target.function, target.url, dry_run=True, replay_id=replay_id)
+    def call_function(recorded_entry: Entry, target: Target) -> FunctionResponse:
+        return replay_event(recorded_entry, target.function, target.url, dry_run=True, replay_id=replay_id)
 
-    with ThreadPoolExecutor(len(FUNCTIONS)) as threads:
-        found = threads.map(lambda target: next(one_by_one([(entry, target)], ask, changes)), targets)
-    return DryRun(tuple(found), tuple(changes.lost()))
+    with ThreadPoolExecutor(len(KNOWN_FUNCTIONS)) as threads:
+        results = threads.map(lambda target: next(replay_calls([(entry, target)], call_function, changes)), targets)
+    return DryRunResult(tuple(results), tuple(changes.list_gone()))

@@ -8,94 +8,102 @@ from datetime import datetime, timezone
 from http import HTTPStatus
 
 from console.operations.errors import OperationError, Refusal
-from console.operations.run_reports import step_word
-from kube.client.api import Api, absent_ok
+from console.operations.run_reports import get_step_label
+from kube.client.api import Api, get_or_none
 from kube.client.api_errors import NotFound
 from kube.client.list_watch import follow
-from kube.client.paging import pages
-from kube.mutex.objects import PLURALS, RETRY, ROOT, RUN, collection, full_name, path
-from kube.mutex.run_record import is_resumed, record_of
+from kube.client.paging import list_all
+from kube.mutex.objects import (
+    API_PATH,
+    PLURALS,
+    RETRY_ANNOTATION,
+    RUN_KIND,
+    build_collection_path,
+    build_object_path,
+    format_full_name,
+)
+from kube.mutex.run_record import get_record, is_resume_requested
 from kube.paths import Object
-from kube.times import microtime
+from kube.times import format_micro_time
 
-RUNS = collection(RUN)
-NOT_SERVED = OperationError(
-    "this cluster has no MutexRunConfig kind", "install the component mutex first", HTTPStatus.NOT_FOUND
+RUNS_PATH = build_collection_path(RUN_KIND)
+NOT_SERVED_ERROR = OperationError(
+    "the cluster does not serve MutexRunConfigs", "install the component mutex first", HTTPStatus.NOT_FOUND
 )
 
 
-async def runs(api: Api) -> list[Object]:
+async def list_runs(api: Api) -> list[Object]:
     """Return all run configs by namespace and name. Raises `OperationError` if the kind is not installed."""
     try:
-        return in_order((await pages(api, RUNS)).items)
+        return sort_runs((await list_all(api, RUNS_PATH)).items)
     except NotFound:
-        raise NOT_SERVED from None
+        raise NOT_SERVED_ERROR from None
 
 
 async def is_served(api: Api) -> bool:
     """Return whether the kind is installed."""
-    answer = await absent_ok(api.get(ROOT))
-    return any(each["name"] == PLURALS[RUN] for each in (answer or {}).get("resources", []))
+    api_resources = await get_or_none(api.get(API_PATH))
+    return any(each["name"] == PLURALS[RUN_KIND] for each in (api_resources or {}).get("resources", []))
 
 
-def in_order(items: list[Object]) -> list[Object]:
+def sort_runs(runs: list[Object]) -> list[Object]:
     """Return the run configs sorted by namespace and name."""
-    return sorted(items, key=full_name)
+    return sorted(runs, key=format_full_name)
 
 
-def is_named(run: Object, name: str) -> bool:
+def matches_name(run: Object, name: str) -> bool:
     """Return whether `NAME` or `NAMESPACE/NAME` refers to this run config."""
-    return name in (run["metadata"]["name"], full_name(run))
+    return name in (run["metadata"]["name"], format_full_name(run))
 
 
-async def named(api: Api, name: str) -> Object:
+async def get_run(api: Api, name: str) -> Object:
     """Return the run config that `NAME` or `NAMESPACE/NAME` refers to. Raises `Refusal` for none, and for several."""
-    found = [run for run in await runs(api) if is_named(run, name)]
-    if not found:
-        raise unknown(name)
-    if len(found) > 1:
-        places = ", ".join(map(full_name, found))
-        raise Refusal(HTTPStatus.CONFLICT, f"there are several MutexRunConfigs {name}", f"name one of {places}")
-    return found[0]
+    runs = [run for run in await list_runs(api) if matches_name(run, name)]
+    if not runs:
+        raise build_unknown_run(name)
+    if len(runs) > 1:
+        names = ", ".join(map(format_full_name, runs))
+        raise Refusal(HTTPStatus.CONFLICT, f'several MutexRunConfigs have the name "{name}"', f"name one of {names}")
+    return runs[0]
 
 
-def unknown(name: str) -> Refusal:
+def build_unknown_run(name: str) -> Refusal:
     """Build the refusal for a run config that does not exist."""
-    message = f"there is no MutexRunConfig {name}"
+    message = f'MutexRunConfig "{name}" not found'
     return Refusal(HTTPStatus.NOT_FOUND, message, "see kubectl maintenance mutex status")
 
 
-async def retry(api: Api, name: str) -> Object:
+async def request_retry(api: Api, name: str) -> Object:
     """Request that the run resume where it stopped, and return the run config.
 
     Raises `Refusal` if the run has not stopped, or if its resumption is already requested.
     """
-    run = await named(api, name)
-    if not record_of(run).get("failure"):
-        message = f"the run of {full_name(run)} has not stopped, it is {step_word(run)}"
-        remedy = f"kubectl maintenance mutex status {full_name(run)} says what it waits for"
+    run = await get_run(api, name)
+    if not get_record(run).get("failure"):
+        message = f"the run of {format_full_name(run)} has not stopped, its step is {get_step_label(run)}"
+        remedy = f"to see what it waits for, run kubectl maintenance mutex status {format_full_name(run)}"
         raise Refusal(HTTPStatus.CONFLICT, message, remedy)
-    if is_resumed(run):
-        message = f"the run of {full_name(run)} is about to be resumed: somebody asked for it already"
-        raise Refusal(HTTPStatus.CONFLICT, message, "do the functions run?")
-    asked = {"metadata": {"annotations": {RETRY: microtime(datetime.now(timezone.utc))}}}
-    return await api.patch(path(run), asked)
+    if is_resume_requested(run):
+        message = f"a retry of the run of {format_full_name(run)} is already requested"
+        raise Refusal(HTTPStatus.CONFLICT, message, "if the run does not resume, check that the functions run")
+    patch = {"metadata": {"annotations": {RETRY_ANNOTATION: format_micro_time(datetime.now(timezone.utc))}}}
+    return await api.patch(build_object_path(run), patch)
 
 
-async def watched(api: Api) -> AsyncGenerator[list[Object], None]:
+async def watch_runs(api: Api) -> AsyncGenerator[list[Object], None]:
     """Yield all run configs: once after the initial list, then after every change."""
-    known: dict[str, Object] = {}
+    objects_by_uid: dict[str, Object] = {}
     is_read = False
     try:
-        async with aclosing(follow(api, RUNS)) as changes:
+        async with aclosing(follow(api, RUNS_PATH)) as changes:
             async for change in changes:
-                if change.kind == "SYNCED":
+                if change.change_type == "SYNCED":
                     is_read = True
-                elif change.kind == "DELETED":
-                    known.pop(change.object["metadata"]["uid"], None)
+                elif change.change_type == "DELETED":
+                    objects_by_uid.pop(change.object["metadata"]["uid"], None)
                 else:
-                    known[change.object["metadata"]["uid"]] = {"kind": RUN, **change.object}
+                    objects_by_uid[change.object["metadata"]["uid"]] = {"kind": RUN_KIND, **change.object}
                 if is_read:
-                    yield in_order(list(known.values()))
+                    yield sort_runs(list(objects_by_uid.values()))
     except NotFound:
-        raise NOT_SERVED from None
+        raise NOT_SERVED_ERROR from None

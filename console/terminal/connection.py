@@ -9,37 +9,37 @@ from typing import TypeVar
 
 import click
 
-from console.terminal.options import Access, access
+from console.terminal.options import ClusterAccess, get_cluster_access
 from kube.client.api import Api
 from kube.client.api_errors import ApiError, Denied, Unavailable
 
 T = TypeVar("T")
 
 
-def with_api(work: Callable[[Api], Awaitable[T]]) -> T:
-    """Run `work` with a client for the cluster that the command line names, and return its result.
+def run_with_api(operation: Callable[[Api], Awaitable[T]]) -> T:
+    """Run `operation` with a client for the cluster that the command line names, and return its result.
 
     An `ApiError` becomes the server's message with a remedy (exit status 1).
     """
     logging.getLogger("kubernetes").setLevel(logging.ERROR)  # its warnings would repeat the error message
     try:
-        return asyncio.run(_connected(access(), work))
+        return asyncio.run(_connect_and_run(get_cluster_access(), operation))
     except ApiError as error:
-        raise click.ClickException(sentence(error)) from None
+        raise click.ClickException(format_api_error(error)) from None
 
 
-async def _connected(wanted: Access, work: Callable[[Api], Awaitable[T]]) -> T:
+async def _connect_and_run(cluster_access: ClusterAccess, operation: Callable[[Api], Awaitable[T]]) -> T:
     try:
-        api = await Api.connect(*wanted)
+        api = await Api.connect(*cluster_access)
     except Unavailable as error:
         raise click.ClickException(error.message) from None  # the message contains the remedy
     try:
-        return await work(api)
+        return await operation(api)
     finally:
         await api.close()
 
 
-def sentence(error: ApiError) -> str:
+def format_api_error(error: ApiError) -> str:
     """Return the server's message on one line, with a remedy if there is one."""
     message = " ".join(error.message.split())
     if isinstance(error, Denied):
@@ -49,9 +49,9 @@ def sentence(error: ApiError) -> str:
     return message
 
 
-async def within(seconds: float, work: Awaitable[T], late: Callable[[], str]) -> T:
-    """Return the result of `work`; raise `late()` as a one-line error after `seconds`, where 0 means no limit."""
+async def run_with_timeout(timeout: float, operation: Awaitable[T], build_message: Callable[[], str]) -> T:
+    """Return the result of `operation`; after `timeout` (0: no limit), raise `build_message()` as a one-line error."""
     try:
-        return await asyncio.wait_for(work, seconds or None)
+        return await asyncio.wait_for(operation, timeout or None)
     except asyncio.TimeoutError:
-        raise click.ClickException(late()) from None
+        raise click.ClickException(build_message()) from None

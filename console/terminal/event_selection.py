@@ -9,141 +9,159 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from console.operations.errors import NoResult
-from console.terminal.escaping import escaped
-from console.terminal.param_types import Name
-from eventing.events import SOURCE
+from console.terminal.escaping import escape
+from console.terminal.param_types import NonEmptyText
+from eventing.events import SOURCE_PREFIX
+from eventing.journal.batching import strip_data
 from eventing.journal.entries import Entry, Query
-from eventing.journal.batching import bare
-from kube.mutex.objects import RUN
+from kube.mutex.objects import RUN_KIND
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-SHOWN = 5
+MAX_SHOWN_UIDS = 5
 """Maximum number of other uids that the note about an ambiguous name lists."""
 
 
 @dataclass(frozen=True)
-class Chosen:
+class EventSelection:
     """The events that the command line names: ids, or a maintenance or run, with the first and the last event type."""
 
     ids: tuple[str, ...] = ()
     maintenance: str = ""
     run: str = ""
-    first: str = ""
-    last: str = ""
+    first_type: str = ""
+    last_type: str = ""
 
 
 def selection_options(command: Decorated) -> Decorated:
-    """Add the options of `Chosen`."""
-    ids = click.option("--id", "ids", type=Name(), multiple=True, help="The event with this id; repeatable.")
+    """Add the options of `EventSelection`."""
+    ids = click.option("--id", "ids", type=NonEmptyText(), multiple=True, help="The event with this id; repeatable.")
     maintenance = click.option(
         "--maintenance",
-        type=Name(),
+        type=NonEmptyText(),
         default="",
-        help="All events of the NodeMaintenance with this uid, or the newest of this name.",
+        help="All events of the NodeMaintenance with this uid, or the newest with this name.",
     )
-    run = run_option("All events of the MutexRunConfig with this uid, or the newest of this name.")
+    run = run_option("All events of the MutexRunConfig with this uid, or the newest with this name.")
     first = click.option(
         "--from",
-        "first",
-        type=Name(),
+        "first_type",
+        type=NonEmptyText(),
         default="",
-        metavar="STEP",
-        help="Of those, from this type on, such as node.cordoned.",
+        metavar="TYPE",
+        help="Start at the first of these events of this type, such as node.cordoned.",
     )
     last = click.option(
-        "--until", "last", type=Name(), default="", metavar="STEP", help="And up to the last one of this type."
+        "--until",
+        "last_type",
+        type=NonEmptyText(),
+        default="",
+        metavar="TYPE",
+        help="Stop after the last of these events of this type.",
     )
     return ids(maintenance(run(first(last(command)))))
 
 
-def run_option(text: str) -> Callable[[Decorated], Decorated]:
+def run_option(help: str) -> Callable[[Decorated], Decorated]:
     """Add `--run`."""
-    return click.option("--run", type=Name(), default="", help=text)
+    return click.option("--run", type=NonEmptyText(), default="", help=help)
 
 
-def refuse_both(maintenance: str, run: str) -> None:
+def check_not_both(maintenance: str, run: str) -> None:
     """Raise `UsageError` if the user names both a maintenance and a run."""
     if run and maintenance:
-        raise click.UsageError("--run is of a MutexRunConfig, --maintenance of a NodeMaintenance: leave one out")
+        raise click.UsageError("--run names a MutexRunConfig, --maintenance a NodeMaintenance: omit one of them")
 
 
-def uid_of_run(book: Journal, run: str) -> str:
-    """Return the uid of the newest MutexRunConfig with this name or uid, by the rules of `_newest`.
+def find_run_uid(journal: Journal, name_or_uid: str) -> str:
+    """Return the uid of the newest MutexRunConfig with this name or uid, by the rules of `_find_newest_uid`.
 
     Raises `NoResult` if the journal has none.
     """
-    found = [bare(entry) for entry in book.each(Query(maintenance=run)) if entry.kind == RUN and entry.maintenance]
-    if not found:
-        message = f"the journal has no event of a MutexRunConfig {run}, by name or uid"
+    entries = [
+        strip_data(entry)
+        for entry in journal.iter_entries(Query(maintenance=name_or_uid))
+        if entry.kind == RUN_KIND and entry.maintenance
+    ]
+    if not entries:
+        message = f'MutexRunConfig "{name_or_uid}" not found in the journal, by name or uid'
         raise NoResult(f"{message}: see kubectl maintenance mutex status")
-    return _newest(found, run)
+    return _find_newest_uid(entries, name_or_uid)
 
 
-def selected(book: Journal, chosen: Chosen) -> list[Entry]:
+def select_entries(journal: Journal, selection: EventSelection) -> list[Entry]:
     """Return the selected entries in order of arrival, each event once. Raises `NoResult` naming the missing events."""
-    refuse_both(chosen.maintenance, chosen.run)
-    ids, maintenance = chosen.ids, uid_of_run(book, chosen.run) if chosen.run else chosen.maintenance
+    check_not_both(selection.maintenance, selection.run)
+    ids, maintenance = selection.ids, find_run_uid(journal, selection.run) if selection.run else selection.maintenance
     if not ids and not maintenance:
         raise click.UsageError(
-            "which events? Name them by --id, or their NodeMaintenance by --maintenance, their MutexRunConfig by --run"
+            "no events selected: name their ids with --id, or their object with --maintenance or --run"
         )
-    found = _once(book.select(Query(ids=ids, maintenance=maintenance)))
+    entries = _deduplicate(journal.select(Query(ids=ids, maintenance=maintenance)))
     if maintenance:  # an event from another client may have only the name
-        found = [entry for entry in found if entry.maintenance]
-    missing = set(ids) - {entry.event.get_id() for entry in found}
-    if missing or not found:
-        what = f"event {', '.join(sorted(missing))}" if missing else f"event of NodeMaintenance {maintenance}"
-        raise NoResult(f"the journal holds no {what}: see kubectl maintenance events")
+        entries = [entry for entry in entries if entry.maintenance]
+    missing = set(ids) - {entry.event.get_id() for entry in entries}
+    if missing or not entries:
+        what = f"event {', '.join(sorted(missing))}" if missing else f'NodeMaintenance "{maintenance}"'
+        raise NoResult(f"{what} not found in the journal: see kubectl maintenance events")
     if maintenance:
-        newest = _newest(found, maintenance)
-        found = [entry for entry in found if entry.maintenance == newest]
-    return between(found, chosen.first, chosen.last)
+        newest = _find_newest_uid(entries, maintenance)
+        entries = [entry for entry in entries if entry.maintenance == newest]
+    return slice_by_types(entries, selection.first_type, selection.last_type)
 
 
-def _newest(entries: Sequence[Entry], name: str) -> str:
-    """Return `name` if it is the uid of an object, else the uid of the newest object with this name.
+def _find_newest_uid(entries: Sequence[Entry], name_or_uid: str) -> str:
+    """Return `name_or_uid` if it is the uid of an object, else the uid of the newest object with this name.
 
     Any client can emit an event about an object, even one whose uid equals another object's name. Objects with an event
     from our functions therefore take precedence. If the entries are about several objects, a note on stderr names the
-    choice, unless our functions confirm that `name` is a uid.
+    choice, unless our functions confirm that `name_or_uid` is a uid.
     """
     uids = list(dict.fromkeys(entry.maintenance for entry in entries))  # in order of their first event
-    ours = {entry.maintenance for entry in entries if entry.event.get_source().startswith(SOURCE)}
+    ours = {entry.maintenance for entry in entries if entry.event.get_source().startswith(SOURCE_PREFIX)}
     possible = [uid for uid in uids if uid in ours or not ours]
-    newest = name if name in possible else possible[-1]
+    newest = name_or_uid if name_or_uid in possible else possible[-1]
     others = [uid for uid in reversed(uids) if uid != newest]
-    if others and name not in ours:
-        also = ", ".join(others[:SHOWN]) + (f" and {len(others) - SHOWN} more" if len(others) > SHOWN else "")
-        note = f"{name} is the one with the uid {newest} here; in the journal are also {also}: name one by its uid."
-        click.echo(escaped(note), err=True)
+    if others and name_or_uid not in ours:
+        more = f" and {len(others) - MAX_SHOWN_UIDS} more" if len(others) > MAX_SHOWN_UIDS else ""
+        other_uids = ", ".join(others[:MAX_SHOWN_UIDS]) + more
+        note = (
+            f'Several objects match "{name_or_uid}": using the uid {newest}. Name another one by its uid: {other_uids}.'
+        )
+        click.echo(escape(note), err=True)
     return newest
 
 
-def _once(entries: Sequence[Entry]) -> list[Entry]:
+def _deduplicate(entries: Sequence[Entry]) -> list[Entry]:
     """Drop each dead letter whose event was also recorded as it arrived."""
-    whole = {(entry.event.get_source(), entry.event.get_id()) for entry in entries if entry.dead_letter is None}
+    recorded = {(entry.event.get_source(), entry.event.get_id()) for entry in entries if entry.dead_letter is None}
     return [
         entry
         for entry in entries
-        if entry.dead_letter is None or (entry.event.get_source(), entry.event.get_id()) not in whole
+        if entry.dead_letter is None or (entry.event.get_source(), entry.event.get_id()) not in recorded
     ]
 
 
-def between(entries: Sequence[Entry], first: str, last: str) -> list[Entry]:
-    """Return the entries from the first event of type `first` to the last of type `last`; "" means no limit."""
-    start = _places(entries, first, "--from")[0] if first else 0
-    end = _places(entries, last, "--until")[-1] if last else len(entries) - 1
+def slice_by_types(entries: Sequence[Entry], first_type: str, last_type: str) -> list[Entry]:
+    """Return the entries from the first event of `first_type` to the last of `last_type`; "" means no limit."""
+    start = _find_positions(entries, first_type, "--from")[0] if first_type else 0
+    end = _find_positions(entries, last_type, "--until")[-1] if last_type else len(entries) - 1
     if start > end:
-        raise NoResult(f"--until {last} comes before --from {first} in this recording")
+        raise NoResult(f"the last event of --until {last_type} is before the first of --from {first_type}")
     return list(entries[start : end + 1])
 
 
-def _places(entries: Sequence[Entry], step: str, option: str) -> list[int]:
-    kinds = [entry.event.get_type() for entry in entries]
-    places = [place for place, kind in enumerate(kinds) if kind == step or kind.endswith(f".{step}")]
-    if not places:
-        raise NoResult(f"{option} {step}: there are only {', '.join(dict.fromkeys(kinds))}")
-    return places
+def _find_positions(entries: Sequence[Entry], type_or_suffix: str, option: str) -> list[int]:
+    types = [entry.event.get_type() for entry in entries]
+    positions = [
+        position
+        for position, event_type in enumerate(types)
+        if event_type == type_or_suffix or event_type.endswith(f".{type_or_suffix}")
+    ]
+    if not positions:
+        raise NoResult(
+            f"{option} {type_or_suffix}: no event has this type: name one of {', '.join(dict.fromkeys(types))}"
+        )
+    return positions

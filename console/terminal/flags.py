@@ -9,39 +9,41 @@ from typing import Any, TypeVar
 import click
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-DRY = {"server": True, "client": True, "none": False}
+DRY_RUN_VALUES = {"server": True, "client": True, "none": False}
 """kubectl's values of `--dry-run`; `client` has the same effect as `server`, and neither stores any change."""
-VALUES = ("true", "false", *DRY)
+SWITCH_VALUES = ("true", "false", *DRY_RUN_VALUES)
 """Words that a switch accepts as its value."""
 
 
-class _TrueOrFalse(click.types.BoolParamType):
+class _SwitchType(click.types.BoolParamType):
     """Click's boolean type, except that an empty value is an error: an unset shell variable must not mean false.
 
     In: additional words, each with its boolean value.
     """
 
-    def __init__(self, words: Mapping[str, bool]) -> None:
-        self._words = words
+    def __init__(self, extra_values: Mapping[str, bool]) -> None:
+        self._extra_values = extra_values
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
         """Return the boolean, or fail with a usage error."""
         if value == "":
-            self.fail("nothing follows the =: write true or false", param, ctx)
-        return self._words[value] if value in self._words else super().convert(value, param, ctx)
+            self.fail("the value after = is empty: write true or false", param, ctx)
+        return self._extra_values[value] if value in self._extra_values else super().convert(value, param, ctx)
 
 
-def switch(*names: str, help: str, default: bool | None = False) -> Callable[[Decorated], Decorated]:
-    """Return the option of a boolean flag, by default off, for a command of class `KubectlFlags`."""
-    return click.option(*names, type=_TrueOrFalse({}), default=default, metavar="[=true|false]", help=help)
+def switch_option(*names: str, help: str, default: bool | None = False) -> Callable[[Decorated], Decorated]:
+    """Return the option of a boolean flag, by default off, for a command of class `KubectlFlagsCommand`."""
+    return click.option(*names, type=_SwitchType({}), default=default, metavar="[=true|false]", help=help)
 
 
-def dry_run_switch(help: str) -> Callable[[Decorated], Decorated]:
-    """Return the option `--dry-run` with kubectl's values, for a command of class `KubectlFlags`."""
-    return click.option("--dry-run", type=_TrueOrFalse(DRY), default=False, metavar="[=server|none]", help=help)
+def dry_run_option(help: str) -> Callable[[Decorated], Decorated]:
+    """Return the option `--dry-run` with kubectl's values, for a command of class `KubectlFlagsCommand`."""
+    return click.option(
+        "--dry-run", type=_SwitchType(DRY_RUN_VALUES), default=False, metavar="[=server|none]", help=help
+    )
 
 
-class OneNode(click.Command):
+class SingleNodeCommand(click.Command):
     """A command on one node, which explains the error if the user names several nodes."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -49,15 +51,15 @@ class OneNode(click.Command):
         words, ctx.allow_extra_args = [*args], True
         extra = super().parse_args(ctx, args)
         if extra and not ctx.resilient_parsing:
-            ctx.fail(self.too_many(words, extra))
+            ctx.fail(self.format_extra_args_error(words, extra))
         return extra
 
-    def too_many(self, words: Sequence[str], extra: Sequence[str]) -> str:
-        """Return the error message for the `extra` arguments among all `words` of the command line."""
-        return f"one node at a time: leave out {' '.join(extra)}"
+    def format_extra_args_error(self, args: Sequence[str], extra_args: Sequence[str]) -> str:
+        """Return the error message for the `extra_args` arguments among all `args` of the command line."""
+        return f"only one node is allowed: omit {' '.join(extra_args)}"
 
 
-class KubectlFlags(OneNode):
+class KubectlFlagsCommand(SingleNodeCommand):
     """A command on one node whose switches stand alone or take a value after `=` (DRN-1, DRN-3).
 
     The next argument is never the value of a switch.
@@ -65,17 +67,17 @@ class KubectlFlags(OneNode):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Add `=true` to each switch that stands alone, so that click does not read the next argument as its value."""
-        switches = self._switches()
+        switches = self._list_switches()
         return super().parse_args(ctx, [f"{word}=true" if word in switches else word for word in args])
 
-    def too_many(self, words: Sequence[str], extra: Sequence[str]) -> str:
+    def format_extra_args_error(self, args: Sequence[str], extra_args: Sequence[str]) -> str:
         """Return a message that suggests `=` if an argument after a switch is probably the switch's value."""
-        switches = self._switches()
-        for word, value in pairwise(words):
+        switches = self._list_switches()
+        for word, value in pairwise(args):
             switch = word.removesuffix("=true")
-            if switch in switches and value in VALUES:
-                return f"the value of {switch} is not a word of its own: write {switch}={value}"
-        return super().too_many(words, extra)
+            if switch in switches and value in SWITCH_VALUES:
+                return f"the value of {switch} must follow an equals sign: write {switch}={value}"
+        return super().format_extra_args_error(args, extra_args)
 
-    def _switches(self) -> set[str]:
-        return {name for option in self.params if isinstance(option.type, _TrueOrFalse) for name in option.opts}
+    def _list_switches(self) -> set[str]:
+        return {name for option in self.params if isinstance(option.type, _SwitchType) for name in option.opts}

@@ -16,38 +16,38 @@ if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-DEFAULT = "journal.db"
+DEFAULT_JOURNAL = "journal.db"
 
 
 def journal_option(command: Decorated) -> Decorated:
     """Add `--journal`."""
     return click.option(
         "--journal",
-        default=lambda: os.environ.get("DATABASE_URL") or os.environ.get("JOURNAL") or DEFAULT,
+        default=lambda: os.environ.get("DATABASE_URL") or os.environ.get("JOURNAL") or DEFAULT_JOURNAL,
         show_default="$DATABASE_URL, $JOURNAL, journal.db",
         help="The journal: a file, or postgresql://USER@HOST/DATABASE.",
     )(command)
 
 
-def missing(journal: str) -> Path | None:
+def find_missing_file(journal_url: str) -> Path | None:
     """Return the journal's file if it does not exist; None if it exists, or if a database server has the journal."""
-    name = journal.removeprefix("sqlite:///")
+    name = journal_url.removeprefix("sqlite:///")
     return None if "://" in name or Path(name).is_file() else Path(name)
 
 
 @contextmanager
-def opened(journal: str, *, create: bool = False) -> Iterator[Journal]:
+def open_journal(journal_url: str, *, create: bool = False) -> Iterator[Journal]:
     """Open the journal, which must exist unless `create` is set. Raises `NoResult`, also for errors in the block."""
     from eventing.journal.store import (  # this import takes a seventh of a second
-        BadData,
         Journal,
         JournalError,
+        UnstorableData,
     )
 
-    if not create and (file := missing(journal)):
-        raise NoResult(f"there is no journal at {file}: name it with --journal or $JOURNAL")
+    if not create and (file := find_missing_file(journal_url)):
+        raise NoResult(f"journal {file} not found: name it with --journal or $JOURNAL")
     try:
-        with closing(Journal(journal, create=create)) as book:
-            yield book
-    except (JournalError, BadData) as error:
+        with closing(Journal(journal_url, create=create)) as journal:
+            yield journal
+    except (JournalError, UnstorableData) as error:
         raise NoResult(str(error)) from None

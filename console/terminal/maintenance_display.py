@@ -12,169 +12,194 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from console.operations.descriptions import WAITING, age, full_name, held_up, phase_word, remedy
-from kube.maintenance.objects import FAILED, Maintenance, node_name, spec_of, status_of
-from kube.text_limits import counted
+from console.operations.descriptions import (
+    PHASE_WAITING,
+    format_age,
+    format_full_name,
+    get_phase_label,
+    suggest_remedy,
+    summarize_blockers,
+)
+from kube.maintenance.objects import FAILED, Maintenance, get_node_name, get_spec, get_status
+from kube.text_limits import format_count
 
 BAR_WIDTH = 20
-HEADINGS = ("BLOCKED", "WHY", "BUDGET", "HEALTHY/NEEDED", "SINCE", "WHAT UNBLOCKS IT")
-COMMAND = "kubectl "
-"""Start of a command within a remedy; the list format of `BlockedPods` prints the command on its own line."""
-SPACE, LEAST_FOR_REMEDY = 3, 40
+BLOCKED_HEADINGS = ("BLOCKED", "WHY", "BUDGET", "HEALTHY/NEEDED", "SINCE", "WHAT UNBLOCKS IT")
+COMMAND_PREFIX = "kubectl "
+"""Start of a command within a remedy; the list format of `BlockedPodsView` prints the command on its own line."""
+COLUMN_SPACING, MIN_REMEDY_WIDTH = 3, 40
 """Spaces between two table columns, and minimum width of the remedy column; a narrower one would break words."""
-COLORS = {"Running": "yellow", "Succeeded": "green", "Failed": "red"}
+PHASE_COLORS = {"Running": "yellow", "Succeeded": "green", "Failed": "red"}
 
 
-def bar(percent: int) -> Text:
+def render_bar(percent: int) -> Text:
     """Build a progress bar with its percentage."""
     filled = BAR_WIDTH * percent // 100
     return Text.assemble(("━" * filled, "green"), ("─" * (BAR_WIDTH - filled), "dim"), f" {percent:3d}%")
 
 
-def line(maintenance: Maintenance) -> str:
+def format_line(maintenance: Maintenance) -> str:
     """Return one line for a pipe: node, phase, progress, remaining pods, and why the drain failed or is blocked."""
-    status = status_of(maintenance)
+    status = get_status(maintenance)
     blocked = len(status.get("blockedPods") or [])
-    left = f"{len(status.get('pendingPods') or [])} pending, {blocked} blocked"
-    progress = f"{phase_word(maintenance)} {status.get('drainProgress') or 0}%"
-    return f"{node_name(maintenance)} {progress} {left}{_error(maintenance) or _held_up(maintenance)}"
+    counts = f"{len(status.get('pendingPods') or [])} pending, {blocked} blocked"
+    progress = f"{get_phase_label(maintenance)} {status.get('drainProgress') or 0}%"
+    return (
+        f"{get_node_name(maintenance)} {progress} {counts}{_format_error(maintenance) or _format_blockers(maintenance)}"
+    )
 
 
-def awaited(maintenance: Maintenance, now: datetime) -> RenderableType:
+def render_awaited(maintenance: Maintenance, now: datetime) -> RenderableType:
     """Build the table row of the maintenance that the command waits for, and below it what blocks the drain."""
-    reason = _held_up(maintenance)
-    below = [Text(f"{full_name(maintenance)} waits{reason}", "yellow")] if reason else []
-    return Group(overview([maintenance], now), *below)
+    reason = _format_blockers(maintenance)
+    below = [Text(f"{format_full_name(maintenance)} waits{reason}", "yellow")] if reason else []
+    return Group(render_overview([maintenance], now), *below)
 
 
-def overview(maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
+def render_overview(maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
     """Build a table with a row per maintenance, and below it a line for each error."""
     if not maintenances:
-        return Text("No maintenance.")
-    table = headed("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON")
+        return Text("No maintenances found.")
+    table = create_table("NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON")
     for item in maintenances:
-        status = status_of(item)
-        word = phase_word(item)
+        status = get_status(item)
+        phase = get_phase_label(item)
         table.add_row(
-            node_name(item),
-            Text(word, COLORS.get(word, "")),
-            bar(status.get("drainProgress") or 0),
+            get_node_name(item),
+            Text(phase, PHASE_COLORS.get(phase, "")),
+            render_bar(status.get("drainProgress") or 0),
             str(len(status.get("pendingPods") or [])),
             str(len(status.get("blockedPods") or [])),
-            age(item["metadata"]["creationTimestamp"], now),
-            Text(spec_of(item).get("reason") or ""),
+            format_age(item["metadata"]["creationTimestamp"], now),
+            Text(get_spec(item).get("reason") or ""),
         )
-    errors = [Text(f"{full_name(item)} {_verb(item)}{_error(item)}", "red") for item in maintenances if _error(item)]
+    errors = [
+        Text(f"{format_full_name(item)} {_get_verb(item)}{_format_error(item)}", "red")
+        for item in maintenances
+        if _format_error(item)
+    ]
     return Group(table, *errors)
 
 
-def _verb(item: Maintenance) -> str:
-    return "failed" if phase_word(item) == FAILED else "waits"
+def _get_verb(maintenance: Maintenance) -> str:
+    return "failed" if get_phase_label(maintenance) == FAILED else "waits"
 
 
-def _error(item: Maintenance) -> str:
+def _format_error(maintenance: Maintenance) -> str:
     """Return why the maintenance failed or cannot start, after a colon; "" while it is running."""
-    error = status_of(item).get("lastError")
-    return f": {error}" if phase_word(item) == FAILED or (phase_word(item) == WAITING and error) else ""
+    error = get_status(maintenance).get("lastError")
+    return (
+        f": {error}"
+        if get_phase_label(maintenance) == FAILED or (get_phase_label(maintenance) == PHASE_WAITING and error)
+        else ""
+    )
 
 
-def _held_up(item: Maintenance) -> str:
+def _format_blockers(maintenance: Maintenance) -> str:
     """Return why pods are blocked, after a colon; "" if none is."""
-    status = status_of(item)
-    return f": {held_up(status)}" if status.get("blockedPods") else ""
+    status = get_status(maintenance)
+    return f": {summarize_blockers(status)}" if status.get("blockedPods") else ""
 
 
-def details(name: str, state: str, maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
+def render_details(node: str, state: str, maintenances: Sequence[Maintenance], now: datetime) -> RenderableType:
     """Build the view of one node: its state, then every maintenance that names it."""
-    head = Text(f"Node {name}: {state}")
+    head = Text(f"Node {node}: {state}")
     if not maintenances:
-        return Group(head, Text("No maintenance."))
-    return Group(head, *(part for item in maintenances for part in _maintenance(item, now)))
+        return Group(head, Text("No maintenances found."))
+    return Group(head, *(part for item in maintenances for part in _render_maintenance(item, now)))
 
 
-def _maintenance(item: Maintenance, now: datetime) -> list[RenderableType]:
-    status = status_of(item)
-    reason = spec_of(item).get("reason")
+def _render_maintenance(maintenance: Maintenance, now: datetime) -> list[RenderableType]:
+    status = get_status(maintenance)
+    reason = get_spec(maintenance).get("reason")
     parts: list[RenderableType] = [
         Text(""),
-        Text(f"{full_name(item)}{f': {reason}' if reason else ''}", "bold"),
-        Text.assemble(f"{phase_word(item)}  ", bar(status.get("drainProgress") or 0), f"  {_counts(item, now)}"),
+        Text(f"{format_full_name(maintenance)}{f': {reason}' if reason else ''}", "bold"),
+        Text.assemble(
+            f"{get_phase_label(maintenance)}  ",
+            render_bar(status.get("drainProgress") or 0),
+            f"  {_format_counts(maintenance, now)}",
+        ),
     ]
     if status.get("lastError"):
         parts.append(Text(f"Last error: {status['lastError']}", "red"))
     if status.get("blockedPods"):
-        parts += [Text(""), BlockedPods(status["blockedPods"], now)]
-    parts += _pending(status)
+        parts += [Text(""), BlockedPodsView(status["blockedPods"], now)]
+    parts += _render_pending(status)
     return parts
 
 
-def _counts(item: Maintenance, now: datetime) -> str:
-    status = status_of(item)
+def _format_counts(maintenance: Maintenance, now: datetime) -> str:
+    status = get_status(maintenance)
     if "evictionPods" not in status:
-        return "not begun yet"
+        return "not started yet"
     pending = len(status.get("pendingPods") or [])
-    since = age(item["metadata"]["creationTimestamp"], now)
-    return f"{pending} of {counted(status['evictionPods'], 'pod')} left, created {since} ago"
+    since = format_age(maintenance["metadata"]["creationTimestamp"], now)
+    return f"{pending} of {format_count(status['evictionPods'], 'pod')} left, created {since} ago"
 
 
-def _pending(status: Mapping[str, Any]) -> list[RenderableType]:
+def _render_pending(status: Mapping[str, Any]) -> list[RenderableType]:
     """Build the list of pending pods that are not blocked: those missing from the table of blocked pods."""
     blocked = {(item["namespace"], item["name"]) for item in status.get("blockedPods") or []}
     names = [(item["namespace"], item["name"]) for item in status.get("pendingPodsRefs") or []]
-    moving = [f"  {namespace}/{name}" for namespace, name in names if (namespace, name) not in blocked]
-    return [Text(""), Text("PENDING"), *map(Text, moving)] if moving else []
+    unblocked = [f"  {namespace}/{name}" for namespace, name in names if (namespace, name) not in blocked]
+    return [Text(""), Text("PENDING"), *map(Text, unblocked)] if unblocked else []
 
 
-class BlockedPods:
+class BlockedPodsView:
     """The blocked pods, drawn as a table if the terminal is wide enough, else as a few lines per pod.
 
     A table that is too wide would wrap names and commands, which then cannot be copied.
     """
 
-    def __init__(self, blocked: Sequence[Mapping[str, Any]], now: datetime) -> None:
-        self._rows = [_blocked_row(item, now) for item in blocked]
+    def __init__(self, blocked_pods: Sequence[Mapping[str, Any]], now: datetime) -> None:
+        self._rows = [_build_blocked_row(item, now) for item in blocked_pods]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw a table or a list, depending on the available width."""
-        widths = (max(map(cell_len, column)) for column in zip(HEADINGS, *self._rows, strict=True))
-        *others, _remedy = (width + SPACE for width in widths)
-        yield self._table() if sum(others) + LEAST_FOR_REMEDY <= options.max_width else self._list()
+        widths = (max(map(cell_len, column)) for column in zip(BLOCKED_HEADINGS, *self._rows, strict=True))
+        *others, _remedy = (width + COLUMN_SPACING for width in widths)
+        yield self._render_table() if sum(others) + MIN_REMEDY_WIDTH <= options.max_width else self._render_list()
 
-    def _table(self) -> Table:
-        table = headed(*HEADINGS)
+    def _render_table(self) -> Table:
+        table = create_table(*BLOCKED_HEADINGS)
         for column in table.columns[:-1]:
             column.no_wrap = True
         for *cells, unblocks in self._rows:
             table.add_row(*cells, Text(unblocks))
         return table
 
-    def _list(self) -> Group:
-        return Group(Text(HEADINGS[0], "bold"), *(part for row in self._rows for part in _lines(row)))
+    def _render_list(self) -> Group:
+        return Group(Text(BLOCKED_HEADINGS[0], "bold"), *(part for row in self._rows for part in _render_row(row)))
 
 
-def _blocked_row(item: Mapping[str, Any], now: datetime) -> tuple[str, ...]:
-    counts = f"{item['healthy']}/{item['needed']}" if "healthy" in item and "needed" in item else ""
-    since = age(item["since"], now) if item.get("since") else ""
-    pod = f"{item['namespace']}/{item['name']}"
-    return pod, item["reason"], item.get("budget") or "", counts, since, remedy(item)
+def _build_blocked_row(blocked_pod: Mapping[str, Any], now: datetime) -> tuple[str, ...]:
+    counts = (
+        f"{blocked_pod['healthy']}/{blocked_pod['needed']}"
+        if "healthy" in blocked_pod and "needed" in blocked_pod
+        else ""
+    )
+    since = format_age(blocked_pod["since"], now) if blocked_pod.get("since") else ""
+    pod = f"{blocked_pod['namespace']}/{blocked_pod['name']}"
+    return pod, blocked_pod["reason"], blocked_pod.get("budget") or "", counts, since, suggest_remedy(blocked_pod)
 
 
-def _lines(row: Sequence[str]) -> Iterator[RenderableType]:
+def _render_row(row: Sequence[str]) -> Iterator[RenderableType]:
     """Yield the pod, why it is blocked, and indented below it what unblocks it."""
     pod, reason, budget, counts, since, unblocks = row
-    under, counted_as = f"under {budget}" if budget else "", f"{counts} healthy/needed" if counts else ""
-    about = (reason, under, counted_as, f"for {since}" if since else "")
+    budget_text, counts_text = f"under {budget}" if budget else "", f"{counts} healthy/needed" if counts else ""
+    details = (reason, budget_text, counts_text, f"for {since}" if since else "")
     yield Text(pod)
-    yield Padding(Text(", ".join(filter(None, about))), (0, 0, 0, 2))
-    words, _, command = unblocks.partition(f": {COMMAND}")
-    yield Padding(Text(f"{words}:" if command else words), (0, 0, 0, 2))
+    yield Padding(Text(", ".join(filter(None, details))), (0, 0, 0, 2))
+    remedy, _, command = unblocks.partition(f": {COMMAND_PREFIX}")
+    yield Padding(Text(f"{remedy}:" if command else remedy), (0, 0, 0, 2))
     if command:
-        yield Padding(Text(f"{COMMAND}{command}"), (0, 0, 0, 4))
+        yield Padding(Text(f"{COMMAND_PREFIX}{command}"), (0, 0, 0, 4))
 
 
-def headed(*columns: str) -> Table:
+def create_table(*columns: str) -> Table:
     """Build a table with these headings and without borders."""
-    table = Table(box=None, pad_edge=False, padding=(0, SPACE, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, COLUMN_SPACING, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
     return table

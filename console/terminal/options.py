@@ -10,51 +10,51 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from click.core import ParameterSource
 
-from console.terminal.param_types import Account, Duration, Name, Url
-from kube.paths import NAMESPACE
+from console.terminal.param_types import AccountName, Duration, NonEmptyText, Url
+from kube.paths import DEFAULT_NAMESPACE
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-KUBECONFIG, CONTEXT = "console.kubeconfig", "console.context"
-AS_USER, AS_GROUPS = "console.as", "console.as_groups"
+KUBECONFIG_KEY, CONTEXT_KEY = "console.kubeconfig", "console.context"
+AS_USER_KEY, AS_GROUPS_KEY = "console.as", "console.as_groups"
 
 
 def cluster_options(command: Decorated) -> Decorated:
-    """Add the options of `access`, which are valid before and after the command's name, as with kubectl."""
+    """Add the options of `get_cluster_access`, which are valid before and after the command's name, as with kubectl."""
     kubeconfig = click.option(
         "--kubeconfig",
         type=click.Path(exists=True, dir_okay=False),
         expose_value=False,
-        callback=_remember(KUBECONFIG),
-        help="File that says how to reach the cluster.  [default: $KUBECONFIG, then ~/.kube/config]",
+        callback=_build_remember_callback(KUBECONFIG_KEY),
+        help="Path to the kubeconfig file.  [default: $KUBECONFIG, then ~/.kube/config]",
     )
     context = click.option(
         "--context",
-        type=Name(),
+        type=NonEmptyText(),
         expose_value=False,
-        callback=_remember(CONTEXT),
-        help="Which of the kubeconfig's contexts to use.",
+        callback=_build_remember_callback(CONTEXT_KEY),
+        help="The kubeconfig context to use.",
     )
     user = click.option(
         "--as",
-        type=Account(),
+        type=AccountName(),
         expose_value=False,
-        callback=_remember(AS_USER),
+        callback=_build_remember_callback(AS_USER_KEY),
         metavar="USER",
-        help="Act as this user.",
+        help="User to impersonate.",
     )
     groups = click.option(
         "--as-group",
-        type=Account(),
+        type=AccountName(),
         multiple=True,
         expose_value=False,
-        callback=_remember(AS_GROUPS),
+        callback=_build_remember_callback(AS_GROUPS_KEY),
         metavar="GROUP",
-        help="Act as a member of this group, with --as; repeatable.",
+        help="Group to impersonate, with --as; repeatable.",
     )
     return kubeconfig(context(user(groups(command))))
 
 
-class Access(NamedTuple):
+class ClusterAccess(NamedTuple):
     """How to reach the cluster, and which user to impersonate; None and empty values mean the kubeconfig's defaults."""
 
     kubeconfig: str | None
@@ -63,16 +63,16 @@ class Access(NamedTuple):
     as_groups: tuple[str, ...]
 
 
-def access() -> Access:
+def get_cluster_access() -> ClusterAccess:
     """Return the access options of the command line. Raises `UsageError` for `--as-group` without `--as`."""
     meta = click.get_current_context().meta
-    user, groups = meta.get(AS_USER, ""), meta.get(AS_GROUPS, ())
+    user, groups = meta.get(AS_USER_KEY, ""), meta.get(AS_GROUPS_KEY, ())
     if groups and not user:
-        raise click.UsageError("--as-group is of a user: name one by --as")
-    return Access(meta.get(KUBECONFIG), meta.get(CONTEXT), user, groups)
+        raise click.UsageError("--as-group requires a user: name one with --as")
+    return ClusterAccess(meta.get(KUBECONFIG_KEY), meta.get(CONTEXT_KEY), user, groups)
 
 
-def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+def _build_remember_callback(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         if value:
             ctx.meta[key] = value
@@ -85,22 +85,22 @@ def namespace_option(command: Decorated) -> Decorated:
     return click.option(
         "-n",
         "--namespace",
-        type=Name(),
-        default=NAMESPACE,
+        type=NonEmptyText(),
+        default=DEFAULT_NAMESPACE,
         show_default=True,
         help="The namespace that the functions run in.",
     )(command)
 
 
-def functions_option(name: str, otherwise: str) -> Callable[[Decorated], Decorated]:
-    """Add `--functions`, passed to the command as `name`; `otherwise` describes the default in the help."""
+def functions_option(param_name: str, default_text: str) -> Callable[[Decorated], Decorated]:
+    """Add `--functions`, passed to the command as `param_name`; `default_text` describes the default in the help."""
     return click.option(
         "--functions",
-        name,
+        param_name,
         type=Url(),
         default="",
         envvar="FUNCTIONS",
-        help=f"URL under which functions are found by name.  [default: $FUNCTIONS, then {otherwise}]",
+        help=f"URL below which functions are found by name.  [default: $FUNCTIONS, then {default_text}]",
     )
 
 
@@ -111,7 +111,7 @@ def broker_option(command: Decorated) -> Decorated:
         type=Url(),
         default="",
         envvar="BROKER",
-        help="Where answers go.  [default: $BROKER, then the Broker's]",
+        help="URL to send the functions' responses to.  [default: $BROKER, then the address of the Broker]",
     )(command)
 
 
@@ -123,60 +123,62 @@ def output_option(command: Decorated) -> Decorated:
         type=click.Choice(["table", "json"]),
         default="table",
         show_default=True,
-        help="For eyes, or one JSON object for programs.",
+        help="Output format: table, or json for one JSON object.",
     )(command)
 
 
 def watch_option(command: Decorated) -> Decorated:
     """Add `--watch`."""
-    text = "Keep showing it as it changes, until Ctrl-C; JSON is then one object per line."
+    text = "Watch for changes until Ctrl-C; with -o json, print one object per line."
     return click.option("-w", "--watch", is_flag=True, help=text)(command)
 
 
-def picked(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are fields of the dataclass `kind`, so that the command can construct one."""
-    return {field.name: values[field.name] for field in fields(kind) if field.name in values}
+def pick_fields(dataclass_type: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are fields of the dataclass `dataclass_type`, so that the command can construct one."""
+    return {field.name: values[field.name] for field in fields(dataclass_type) if field.name in values}
 
 
-def timeout_option(default: str, what: str) -> Callable[[Decorated], Decorated]:
+def timeout_option(default: str, condition: str) -> Callable[[Decorated], Decorated]:
     """Add `--timeout`."""
     return click.option(
         "--timeout",
         type=Duration(),
         default=default,
         show_default=True,
-        help=f"How long to wait until {what}, such as 90s or 5m; 0 is without limit.",
+        help=f"Maximum time to wait until {condition}, such as 90s or 5m; 0 means no limit.",
     )
 
 
-def is_given(name: str) -> bool:
+def is_given(param_name: str) -> bool:
     """Return whether the command line itself sets this parameter, rather than the environment or a default."""
-    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
+    return click.get_current_context().get_parameter_source(param_name) is ParameterSource.COMMANDLINE
 
 
 def check_timeout(*, wait: bool, remedy: str) -> None:
     """Raise `UsageError` if the user sets `--timeout` and the command does not wait, so that it has no effect."""
     if is_given("timeout") and not wait:
-        raise click.UsageError(f"--timeout limits a wait, and this command would not wait: {remedy}")
+        raise click.UsageError(f"--timeout has no effect, because the command would not wait: {remedy}")
 
 
 def target_options(command: Decorated) -> Decorated:
-    """Add the options of `console.operations.replay_runner.Wanted`."""
+    """Add the options of `console.operations.replay_runner.TargetOptions`."""
     functions = click.option(
         "--function",
         "functions",
         multiple=True,
-        help="To this function; repeatable.  [default: all whose Trigger lets the event pass]",
+        help="Function to replay to; repeatable.  [default: all whose Trigger selects the event]",
     )
-    url = click.option("--url", type=Url(), default="", help="To this address, of one function.")
-    base = functions_option("base", "the Triggers' own addresses")
+    url = click.option("--url", type=Url(), default="", help="Address of a single function to replay to.")
+    functions_url = functions_option("functions_url", "the addresses in the Triggers")
     manifests = click.option(
         "--manifests",
         multiple=True,
         type=click.Path(exists=True, path_type=Path),
         envvar="TRIGGERS",
-        help="File or folder with the Triggers; repeatable.  "
-        "[env: TRIGGERS; default: the cluster's, then those shipped]",
+        help="File or directory with Triggers; repeatable.  "
+        "[env: TRIGGERS; default: the cluster's Triggers, then the shipped ones]",
     )
-    here = click.option("--in-process", is_flag=True, help="Run the function in this process, with your own rights.")
-    return functions(url(base(manifests(namespace_option(here(command))))))
+    in_process = click.option(
+        "--in-process", is_flag=True, help="Run the function in this process, with your own rights."
+    )
+    return functions(url(functions_url(manifests(namespace_option(in_process(command))))))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from console.terminal.escaping import escaped
+from console.terminal.escaping import escape
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -23,7 +23,7 @@ REFRESH_PER_SECOND = 2
 """How often ages are redrawn; changes are drawn immediately."""
 
 
-def console() -> Console:
+def create_console() -> Console:
     """Return a console on the current standard output, new on each call because tests replace that output."""
     from rich.console import Console  # needed only for drawing
 
@@ -31,14 +31,14 @@ def console() -> Console:
     return Console(highlight=False, markup=False, emoji=False, width=width)  # the text is not markup
 
 
-def show(what: RenderableType) -> None:
+def show(renderable: RenderableType) -> None:
     """Print one object that rich can render."""
-    console().print(what)
+    create_console().print(renderable)
 
 
-def show_json(what: Any, indent: int | None = 2) -> None:
+def show_json(value: Any, indent: int | None = 2) -> None:
     """Print one JSON object."""
-    click.echo(json.dumps(what, indent=indent))
+    click.echo(json.dumps(value, indent=indent))
 
 
 def show_json_list(items: Iterable[Any]) -> None:
@@ -50,37 +50,37 @@ def show_json_list(items: Iterable[Any]) -> None:
     click.echo("[]" if before == "[" else "\n]")
 
 
-def show_json_line(what: Any) -> None:
+def show_json_line(value: Any) -> None:
     """Print one JSON object on one line."""
-    show_json(what, indent=None)
+    show_json(value, indent=None)
 
 
 def note(text: str, output: str = "table") -> None:
     """Print a line for the user; with JSON output nothing, because the JSON object contains all information."""
     if output == "table":
-        click.echo(escaped(text))
+        click.echo(escape(text))
 
 
 def warn(text: str) -> None:
     """Print a warning on stderr, as kubectl does, whatever the output format."""
-    click.echo(f"Warning: {escaped(text)}", err=True)
+    click.echo(f"Warning: {escape(text)}", err=True)
 
 
 @contextmanager
-def live(render: Callable[[T], RenderableType], text: Callable[[T], str]) -> Iterator[Callable[[T], None]]:
+def show_live(render: Callable[[T], RenderableType], format_text: Callable[[T], str]) -> Iterator[Callable[[T], None]]:
     """Yield a function that shows the latest state: redrawn in place on a terminal, else as lines when they change."""
-    out = console()
+    out = create_console()
     if not out.is_terminal:
-        yield _lines(text)
+        yield _build_line_printer(format_text)
         return
     from rich.live import Live
 
     states: list[T] = []
 
-    def newest() -> RenderableType:
+    def render_latest() -> RenderableType:
         return render(states[-1]) if states else ""
 
-    with Live(console=out, get_renderable=newest, refresh_per_second=REFRESH_PER_SECOND) as drawn:
+    with Live(console=out, get_renderable=render_latest, refresh_per_second=REFRESH_PER_SECOND) as drawn:
 
         def redraw(state: T) -> None:
             states[:] = [state]
@@ -89,12 +89,12 @@ def live(render: Callable[[T], RenderableType], text: Callable[[T], str]) -> Ite
         yield redraw
 
 
-def _lines(text: Callable[[T], str]) -> Callable[[T], None]:
+def _build_line_printer(format_text: Callable[[T], str]) -> Callable[[T], None]:
     last = ""
 
     def show_lines(state: T) -> None:
         nonlocal last
-        lines = text(state)
+        lines = format_text(state)
         if lines and lines != last:
             last = lines
             click.echo(lines)

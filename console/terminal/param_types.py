@@ -1,4 +1,4 @@
-"""Click types of command-line values: durations, moments, names, URLs."""
+"""Click types of command-line values: durations, times, names, URLs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from console.operations.time_parsing import parse_moment
+from console.operations.time_parsing import parse_time_or_age
 from eventing.urls import is_url
 
-SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-SURROGATE = re.compile("[\ud800-\udfff]")
+UNIT_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+SURROGATE_PATTERN = re.compile("[\ud800-\udfff]")
 """Matches the surrogate that Python uses for a command-line byte that is not UTF-8."""
-CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-MOST = 2**63 - 1
-PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
+CONTROL_PATTERN = re.compile(r"[\x00-\x1f\x7f]")
+MAX_LIMIT = 2**63 - 1
+DURATION_PART_PATTERN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
 
 
 class Duration(click.ParamType[float]):
@@ -29,40 +29,40 @@ class Duration(click.ParamType[float]):
         """Return the seconds, or fail with a usage error."""
         if isinstance(value, float):
             return value
-        parts = PART.findall(str(value))
+        parts = DURATION_PART_PATTERN.findall(str(value))
         if not parts or "".join(number + unit for number, unit in parts) != value:
             self.fail(f"{value!r} is not a duration such as 90s, 5m or 1h30m", param, ctx)
-        return sum(float(number) * SECONDS[unit] for number, unit in parts)
+        return sum(float(number) * UNIT_SECONDS[unit] for number, unit in parts)
 
 
-class Moment(click.ParamType[datetime]):
+class TimeOrAge(click.ParamType[datetime]):
     """A point in time: an age such as `10m`, `2h` or `1d`, or an ISO 8601 time, local if it has no zone."""
 
-    name = "moment"
+    name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         """Return the time with its zone, or fail with a usage error."""
         if isinstance(value, datetime):
             return value
         try:
-            return parse_moment(value)
+            return parse_time_or_age(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-class Text(click.ParamType[str]):
+class Utf8Text(click.ParamType[str]):
     """A text in UTF-8, as the API server requires."""
 
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the text unchanged, or fail with a usage error if it is not UTF-8."""
-        if SURROGATE.search(str(value)):
-            self.fail("it is no UTF-8: name one as the cluster does", param, ctx)
+        if SURROGATE_PATTERN.search(str(value)):
+            self.fail("the value is not valid UTF-8", param, ctx)
         return str(value)
 
 
-class Name(Text):
+class NonEmptyText(Utf8Text):
     """The name of an object, or another value that selects objects, such as a selector; the default "" means none.
 
     An empty value on the command line is an error: it is usually an unset shell variable, and must not select all.
@@ -71,23 +71,23 @@ class Name(Text):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name unchanged, or fail with a usage error if it is empty or not UTF-8."""
         if not str(value).strip() and not _is_default(param, ctx):
-            self.fail("it is empty: name one, or is a variable of the shell not set?", param, ctx)
+            self.fail("the value is empty: check whether a shell variable is unset", param, ctx)
         return super().convert(value, param, ctx)
 
 
-class Account(Name):
+class AccountName(NonEmptyText):
     """The name of a user or a group, which is sent in an HTTP header."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name unchanged, or fail with a usage error, also if it contains control characters."""
-        if CONTROL.search(str(value)):
-            self.fail("a control character is in it: no user or group is called so", param, ctx)
+        if CONTROL_PATTERN.search(str(value)):
+            self.fail("the name of a user or group must not contain control characters", param, ctx)
         return super().convert(value, param, ctx)
 
 
 def _is_default(param: click.Parameter | None, ctx: click.Context | None) -> bool:
-    named = param.name if param else None
-    return bool(ctx and named and ctx.get_parameter_source(named) is ParameterSource.DEFAULT)
+    name = param.name if param else None
+    return bool(ctx and name and ctx.get_parameter_source(name) is ParameterSource.DEFAULT)
 
 
 class Limit(click.ParamType[int]):
@@ -101,8 +101,8 @@ class Limit(click.ParamType[int]):
             number = int(value)
         except ValueError:
             number = -1
-        if not 0 <= number <= MOST:
-            self.fail(f"{value!r} is no number from 1 to {MOST}; 0 is for all", param, ctx)
+        if not 0 <= number <= MAX_LIMIT:
+            self.fail(f"{value!r} is not a number from 1 to {MAX_LIMIT}, or 0 for all", param, ctx)
         return number
 
 

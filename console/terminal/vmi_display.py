@@ -8,14 +8,14 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from console.terminal.maintenance_display import headed
+from console.terminal.maintenance_display import create_table
 from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS, STOPS
 
-COLORS = {MOVES: "green", RESTARTS: "yellow", STOPS: "yellow", BLOCKS: "red"}
+DRAIN_EFFECT_COLORS = {MOVES: "green", RESTARTS: "yellow", STOPS: "yellow", BLOCKS: "red"}
 
 
-def machines(reports: Sequence[Mapping[str, Any]], unknown: str) -> list[RenderableType]:
-    """Build an empty line and a table with a row per report (`kube.virtualization.drain_forecast.reports`).
+def render_vmis(reports: Sequence[Mapping[str, Any]], unknown: str) -> list[RenderableType]:
+    """Build an empty line and a table with a row per report (`kube.virtualization.drain_forecast.build_reports`).
 
     Without reports, the result is empty. If `unknown` is set, that text replaces the table.
     """
@@ -23,7 +23,9 @@ def machines(reports: Sequence[Mapping[str, Any]], unknown: str) -> list[Rendera
         return [Text(""), Text(unknown, "red")]
     if not reports:
         return []
-    rows = headed("VIRTUAL MACHINE", "PHASE", "EVICTION", "RUN STRATEGY", "MIGRATABLE", "A DRAIN", "MIGRATION")
+    rows = create_table(
+        "VIRTUAL MACHINE", "PHASE", "EVICTION", "RUN STRATEGY", "MIGRATABLE", "DRAIN EFFECT", "MIGRATION"
+    )
     for each in reports:
         rows.add_row(
             f"{each['namespace']}/{each['name']}",
@@ -31,13 +33,13 @@ def machines(reports: Sequence[Mapping[str, Any]], unknown: str) -> list[Rendera
             each["evictionStrategy"] or "–",
             each["runStrategy"] or "–",
             Text("yes" if each["migratable"] else f"no: {each['unable']}"),
-            Text.assemble((each["drain"], COLORS[each["drain"]]), f": {each['why']}"),
-            Text(_in_flight(each["migration"])),
+            Text.assemble((each["drain"], DRAIN_EFFECT_COLORS[each["drain"]]), f": {each['why']}"),
+            Text(_format_migration(each["migration"])),
         )
     return [Text(""), rows]
 
 
-def _in_flight(migration: Mapping[str, str] | None) -> str:
+def _format_migration(migration: Mapping[str, str] | None) -> str:
     if migration is None:
         return ""
     target = f" to {migration['target']}" if migration["target"] else ""

@@ -16,82 +16,92 @@ from typing import Any
 from flask import Flask, Response, g, request
 from werkzeug.exceptions import HTTPException
 
-from console.web.context import Context
-from eventing.logs import JsonLines
+from console.web.context import ConsoleContext
+from eventing.logs import JsonFormatter
 from kube.client.api_errors import ApiError
 
-ACTIONS = {"start": "node", "stop": "node", "redrive": "letter"}
+NAME_FIELD_OF_ACTION = {"start": "node", "stop": "node", "redrive": "letter"}
 """Actions that need a confirmation: endpoint → form field that names the objects."""
-LONGEST = 253
+MAX_VALUE_CHARACTERS = 253
 """Maximum characters of untrusted input in a line, which is the maximum length of a node's name."""
-MOST_REFUSED = 10
+MAX_REFUSED_LINES = 10
 """Maximum number of lines for a request that was refused as a whole, however many names it contains."""
 log = logging.getLogger("audit")
 
 
-def write_to_stdout() -> None:
+def configure_audit_log() -> None:
     """Make the audit log write to stdout only, one JSON object per line."""
     handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonFormatter())
     log.handlers, log.propagate = [handler], False
     log.setLevel(logging.INFO)
 
 
-def audit(app: Flask, context: Context) -> None:
-    """Log every action of the app once its response is complete, unless `written_as_made` logs it."""
+def register_audit(app: Flask, context: ConsoleContext) -> None:
+    """Log every action of the app once its response is complete, unless `create_outcome_writer` logs it."""
 
-    def written(response: Response) -> Response:
-        asked = [] if "later" in g else _shortened(list(_asked()), response)
-        if asked:
-            who = _who(context)
-            for what in asked:
-                _write({**what, **who, **_said(Ended("", response.status_code, getattr(g, "refusal", "")))})
+    def write_lines(response: Response) -> Response:
+        if "outcomes_written_later" in g:
+            return response
+        if actions := _limit_refused(list(_parse_actions()), response):
+            caller_fields = _describe_caller(context)
+            outcome = ActionOutcome("", response.status_code, getattr(g, "refusal", ""))
+            for action_fields in actions:
+                _write_line({**action_fields, **caller_fields, **_build_outcome_fields(outcome)})
         return response
 
-    app.after_request(written)
+    app.after_request(write_lines)
 
 
 @dataclass(frozen=True)
-class Ended:
+class ActionOutcome:
     """The outcome for one object that a request names.
 
     Attributes:
         error: The error message, "" for none.
-        word: The outcome in one word, "" to derive it from the status.
+        outcome: The outcome in one word, "" to derive it from the status.
     """
 
     name: str
     status: int
     error: str = ""
-    word: str = ""
+    outcome: str = ""
 
 
-def written_as_made(context: Context) -> Callable[[Ended], None]:
+def create_outcome_writer(context: ConsoleContext) -> Callable[[ActionOutcome], None]:
     """Return a function that logs each outcome of this request when it is known, instead of with the response.
 
     The response may never be sent. The function may be called in any thread; its lines name the caller of this request.
     """
-    who, action, g.later = _who(context), str(request.endpoint), True
+    caller_fields, action = _describe_caller(context), str(request.endpoint)
+    g.outcomes_written_later = True
 
-    def write(ended: Ended) -> None:
-        _write({"action": action, ACTIONS[action]: ended.name[:LONGEST], **who, **_said(ended)})
+    def write_outcome(outcome: ActionOutcome) -> None:
+        _write_line(
+            {
+                "action": action,
+                NAME_FIELD_OF_ACTION[action]: outcome.name[:MAX_VALUE_CHARACTERS],
+                **caller_fields,
+                **_build_outcome_fields(outcome),
+            }
+        )
 
-    return write
+    return write_outcome
 
 
-def note_refusal(message: str) -> None:
+def set_refusal(message: str) -> None:
     """Store the reason why this request was refused as a whole."""
     g.refusal = message
 
 
-def _asked() -> Iterator[dict[str, str]]:
+def _parse_actions() -> Iterator[dict[str, str]]:
     """Yield each action that the request asks for, with its object; nothing if it would change nothing."""
     endpoint, path = request.endpoint or "", request.view_args or {}
     if request.method != "POST":
         return
     if endpoint == "replay":
         yield {"action": endpoint, "event": str(path.get("seq", ""))}
-    if endpoint not in ACTIONS:
+    if endpoint not in NAME_FIELD_OF_ACTION:
         return
     try:
         form = request.form
@@ -99,44 +109,46 @@ def _asked() -> Iterator[dict[str, str]]:
         yield {"action": endpoint}
         return
     if form.get("confirm") == "yes":
-        field = ACTIONS[endpoint]
-        yield from ({"action": endpoint, field: name[:LONGEST]} for name in dict.fromkeys(form.getlist(field)))
+        field = NAME_FIELD_OF_ACTION[endpoint]
+        yield from (
+            {"action": endpoint, field: name[:MAX_VALUE_CHARACTERS]} for name in dict.fromkeys(form.getlist(field))
+        )
 
 
-def _who(context: Context) -> dict[str, Any]:
+def _describe_caller(context: ConsoleContext) -> dict[str, Any]:
     """Return the user who sent the request, and the address."""
-    return {**_user(context), "from": request.remote_addr or "", **_forwarded()}
+    return {**_get_user_fields(context), "from": request.remote_addr or "", **_get_forwarded_fields()}
 
 
-def _shortened(asked: list[dict[str, str]], response: Response) -> list[dict[str, Any]]:
+def _limit_refused(actions: list[dict[str, str]], response: Response) -> list[dict[str, Any]]:
     """Limit the lines for a request that was refused as a whole; `more` counts the omitted objects."""
-    more = len(asked) - MOST_REFUSED
+    more = len(actions) - MAX_REFUSED_LINES
     if response.status_code < HTTPStatus.BAD_REQUEST or more <= 0:
-        return [*asked]
-    return [*asked[: MOST_REFUSED - 1], {**asked[MOST_REFUSED - 1], "more": more}]
+        return [*actions]
+    return [*actions[: MAX_REFUSED_LINES - 1], {**actions[MAX_REFUSED_LINES - 1], "more": more}]
 
 
-def _user(context: Context) -> dict[str, Any]:
+def _get_user_fields(context: ConsoleContext) -> dict[str, Any]:
     """Return the user; "" if the request names no user, or if the API server does not resolve the token."""
     try:
-        caller = context.caller()
-        name = context.cluster.run(caller.name())
+        caller = context.get_caller()
+        name = context.client.run(caller.get_name())
     except ApiError:
         return {"user": ""}
     return {"user": name, **({"groups": list(caller.groups)} if caller.groups else {})}
 
 
-def _forwarded() -> dict[str, str]:
+def _get_forwarded_fields() -> dict[str, str]:
     """Return the origin of a forwarded request, which the sender states and the console does not verify."""
     hops = request.headers.get("X-Forwarded-For", "")
-    return {"forwarded": hops[:LONGEST]} if hops else {}
+    return {"forwarded": hops[:MAX_VALUE_CHARACTERS]} if hops else {}
 
 
-def _said(ended: Ended) -> dict[str, Any]:
-    word = "done" if ended.status < HTTPStatus.BAD_REQUEST else "failed" if ended.status >= 500 else "refused"
-    said = {"outcome": ended.word or word, "status": int(ended.status)}
-    return {**said, **({"error": ended.error} if ended.error else {})}
+def _build_outcome_fields(outcome: ActionOutcome) -> dict[str, Any]:
+    word = "done" if outcome.status < HTTPStatus.BAD_REQUEST else "failed" if outcome.status >= 500 else "refused"
+    fields = {"outcome": outcome.outcome or word, "status": int(outcome.status)}
+    return {**fields, **({"error": outcome.error} if outcome.error else {})}
 
 
-def _write(fields: Mapping[str, Any]) -> None:
+def _write_line(fields: Mapping[str, Any]) -> None:
     log.info("%s %s", fields["action"], fields["outcome"], extra={"fields": dict(fields)})

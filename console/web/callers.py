@@ -27,28 +27,28 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 from flask import Request
 
-from kube.client.access_reviews import Right, may, refusal, whoami
+from kube.client.access_reviews import Permission, build_forbidden_error, is_allowed, whoami
 from kube.client.api import Api
 from kube.client.api_errors import Denied
-from kube.client.concurrent_requests import together
-from kube.maintenance.groups import Group
-from kube.mutex.objects import PLURALS, ROOT, RUN
+from kube.client.concurrent_requests import gather_all
+from kube.maintenance.groups import ApiGroup
+from kube.mutex.objects import API_PATH, PLURALS, RUN_KIND
 
-NODES_LIST = Right("list", "nodes")
-NODES_GET = Right("get", "nodes")
-PODS_GET = Right("get", "pods")
-BUDGETS_GET = Right("get", "poddisruptionbudgets", "policy")
-MUTEX_GROUP = ROOT.split("/")[2]
-RUNS_LIST = Right("list", PLURALS[RUN], MUTEX_GROUP)
-MACHINES_READ = (
-    Right("list", "pods"),
-    *(Right("get", kind, "kubevirt.io") for kind in ("virtualmachineinstances", "virtualmachines")),
-    *(Right("list", kind, "kubevirt.io") for kind in ("virtualmachineinstancemigrations", "kubevirts")),
+LIST_NODES = Permission("list", "nodes")
+GET_NODES = Permission("get", "nodes")
+GET_PODS = Permission("get", "pods")
+GET_BUDGETS = Permission("get", "poddisruptionbudgets", "policy")
+MUTEX_GROUP = API_PATH.split("/")[2]
+LIST_RUNS = Permission("list", PLURALS[RUN_KIND], MUTEX_GROUP)
+READ_VMS = (
+    Permission("list", "pods"),
+    *(Permission("get", kind, "kubevirt.io") for kind in ("virtualmachineinstances", "virtualmachines")),
+    *(Permission("list", kind, "kubevirt.io") for kind in ("virtualmachineinstancemigrations", "kubevirts")),
 )
 """Permissions for reading the virtual machines of a node."""
-AUTHENTICATED = "system:authenticated"
+AUTHENTICATED_GROUP = "system:authenticated"
 """Group of all users that the API server authenticates; the proxy does not send it."""
-SERVICE_ACCOUNT = "system:serviceaccount:"
+SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
 """Prefix of ServiceAccount user names, which the permission to impersonate users does not cover."""
 
 
@@ -65,59 +65,59 @@ class Caller:
     user: str = ""
     groups: tuple[str, ...] = ()
 
-    async def name(self) -> str:
+    async def get_name(self) -> str:
         """Return the user name."""
         return self.user or await whoami(self.api)
 
-    async def require(self, rights: Iterable[Right]) -> None:
+    async def require(self, rights: Iterable[Permission]) -> None:
         """Raise `Denied`, which names the first missing permission, unless the caller has all of these."""
-        groups = (*self.groups, *({AUTHENTICATED} - {*self.groups}))
+        groups = (*self.groups, *({AUTHENTICATED_GROUP} - {*self.groups}))
         for right in rights:
-            if not await may(self.api, right, self.user, groups):
-                raise refusal(await self.name(), right)
+            if not await is_allowed(self.api, right, self.user, groups):
+                raise build_forbidden_error(await self.get_name(), right)
 
-    async def door(self) -> Api:
+    async def get_api(self) -> Api:
         """Return the client that acts for the caller: impersonating the caller if possible, else the console's own.
 
         With impersonation, the API server authorizes each request again, and its audit log names the caller.
         """
-        if not self.user or self.user.startswith(SERVICE_ACCOUNT):
+        if not self.user or self.user.startswith(SERVICE_ACCOUNT_PREFIX):
             return self.api
-        groups = [group for group in self.groups if group != AUTHENTICATED]  # the API server adds it by itself
-        named = [Right("impersonate", "users", name=self.user)]
-        named += [Right("impersonate", "groups", name=group) for group in groups]
-        granted = await together(*(may(self.api, right) for right in named))
-        return self.api.impersonating(self.user, groups) if all(granted) else self.api
+        groups = [group for group in self.groups if group != AUTHENTICATED_GROUP]  # the API server adds it by itself
+        required = [Permission("impersonate", "users", name=self.user)]
+        required += [Permission("impersonate", "groups", name=group) for group in groups]
+        allowed = await gather_all(*(is_allowed(self.api, right) for right in required))
+        return self.api.with_impersonation(self.user, groups) if all(allowed) else self.api
 
 
-Identify = Callable[[Request], Caller]
+IdentifyCaller = Callable[[Request], Caller]
 """Returns the caller of a request; raises `Denied` (401) if the request identifies no user."""
 
 
-def as_owner(api: Api) -> Identify:
+def identify_by_kubeconfig(api: Api) -> IdentifyCaller:
     """Identify every caller as the kubeconfig's user; only for a console on a loopback address."""
     return lambda request: Caller(api)
 
 
-def by_token(api: Api) -> Identify:
-    """Identify callers by their bearer token; `api` is a client without credentials (`Api.nameless`)."""
+def identify_by_token(api: Api) -> IdentifyCaller:
+    """Identify callers by their bearer token; `api` is a client without credentials (`Api.create_anonymous`)."""
 
     def identify(request: Request) -> Caller:
-        given = request.authorization
-        if given is None or given.type != "bearer" or not given.token:
-            raise Denied(HTTPStatus.UNAUTHORIZED, "no bearer token came with the request: sign in at the proxy before")
-        return Caller(api.bearing(given.token))
+        authorization = request.authorization
+        if authorization is None or authorization.type != "bearer" or not authorization.token:
+            raise Denied(HTTPStatus.UNAUTHORIZED, "the request has no bearer token: sign in at the proxy first")
+        return Caller(api.with_token(authorization.token))
 
     return identify
 
 
-def networks(addresses: Iterable[str]) -> list[IPv4Network | IPv6Network]:
+def parse_networks(addresses: Iterable[str]) -> list[IPv4Network | IPv6Network]:
     """Parse addresses and networks. Raises `ValueError` naming the first invalid one."""
     return [ip_network(address) for address in addresses]
 
 
 @dataclass(frozen=True)
-class Proxy:
+class AuthenticatingProxy:
     """An authenticating proxy: how it proves its identity, and the headers that name the user.
 
     Attributes:
@@ -134,24 +134,24 @@ class Proxy:
     addresses: Sequence[str]
 
 
-def by_header(api: Api, proxy: Proxy) -> Identify:
+def identify_by_header(api: Api, proxy: AuthenticatingProxy) -> IdentifyCaller:
     """Identify callers by the proxy's headers, which count only with the secret and from the proxy's addresses.
 
     An address alone proves nothing: a user of kubectl port-forward also connects from 127.0.0.1. Raises `ValueError`
     for an invalid address.
     """
-    known, secret = networks(proxy.addresses), proxy.secret.encode()
+    proxy_networks, secret = parse_networks(proxy.addresses), proxy.secret.encode()
 
     def identify(request: Request) -> Caller:
-        sender = ip_address(request.remote_addr or "0.0.0.0")  # noqa: S104 - nobody's address
-        given = request.headers.get(proxy.secret_header, "").encode()
-        if not (hmac.compare_digest(given, secret) and any(sender in network for network in known)):
-            raise Denied(
-                HTTPStatus.UNAUTHORIZED, f"{sender} is not the authenticating proxy: name it, or go through it"
-            )
+        sender = ip_address(request.remote_addr or "0.0.0.0")  # noqa: S104 - no client has this address
+        sent_secret = request.headers.get(proxy.secret_header, "").encode()
+        if not (hmac.compare_digest(sent_secret, secret) and any(sender in network for network in proxy_networks)):
+            message = f"the request from {sender} does not come from the authenticating proxy"
+            remedy = "connect through the proxy, or check the console's --proxy and --proxy-secret"
+            raise Denied(HTTPStatus.UNAUTHORIZED, f"{message}: {remedy}")
         user = request.headers.get(proxy.user_header, "")
         if not user:
-            message = f"the proxy named nobody in {proxy.user_header}: sign in at the proxy"
+            message = f"the proxy sent no user in the header {proxy.user_header}: sign in at the proxy"
             raise Denied(HTTPStatus.UNAUTHORIZED, message)
         groups = request.headers.get(proxy.groups_header, "") if proxy.groups_header else ""
         return Caller(api, user, tuple(group.strip() for group in groups.split(",") if group.strip()))
@@ -159,35 +159,35 @@ def by_header(api: Api, proxy: Proxy) -> Identify:
     return identify
 
 
-def to_see(groups: Iterable[Group]) -> list[Right]:
+def list_view_rights(groups: Iterable[ApiGroup]) -> list[Permission]:
     """Return the permissions for viewing the pages: to list nodes, and maintenances of every served API group."""
-    return [NODES_LIST, *(_of("list", group) for group in groups)]
+    return [LIST_NODES, *(_build_right("list", group) for group in groups)]
 
 
-def to_start(group: Group, served: Iterable[Group]) -> list[Right]:
+def list_start_rights(group: ApiGroup, served_groups: Iterable[ApiGroup]) -> list[Permission]:
     """Return the permissions for starting a maintenance."""
-    return [NODES_GET, _of("create", group), *(_of("list", each) for each in served)]
+    return [GET_NODES, _build_right("create", group), *(_build_right("list", each) for each in served_groups)]
 
 
-def to_stop(groups: Iterable[Group]) -> list[Right]:
+def list_stop_rights(groups: Iterable[ApiGroup]) -> list[Permission]:
     """Return the permissions for ending maintenances of these API groups."""
-    return [_of("delete", group) for group in groups]
+    return [_build_right("delete", group) for group in groups]
 
 
-def to_read_mutex(kind: str) -> list[Right]:
+def list_mutex_read_rights(kind: str) -> list[Permission]:
     """Return the permission for a recorded object of the upgrade mutex; for a run, the one that its page needs."""
-    return [RUNS_LIST if kind == RUN else Right("get", PLURALS[kind], MUTEX_GROUP)]
+    return [LIST_RUNS if kind == RUN_KIND else Permission("get", PLURALS[kind], MUTEX_GROUP)]
 
 
-def to_replay(groups: Iterable[Group]) -> list[Right]:
+def list_replay_rights(groups: Iterable[ApiGroup]) -> list[Permission]:
     """Return the permissions for the current objects of a recording: nodes, pods, budgets and maintenances."""
-    return [NODES_GET, PODS_GET, BUDGETS_GET, *(_of("get", group) for group in groups)]
+    return [GET_NODES, GET_PODS, GET_BUDGETS, *(_build_right("get", group) for group in groups)]
 
 
-def to_replay_a_run() -> list[Right]:
+def list_run_replay_rights() -> list[Permission]:
     """Return the additional permissions for a recording of the upgrade mutex."""
-    return [Right("get", plural, MUTEX_GROUP) for plural in PLURALS.values()]
+    return [Permission("get", plural, MUTEX_GROUP) for plural in PLURALS.values()]
 
 
-def _of(verb: str, group: Group) -> Right:
-    return Right(verb, "nodemaintenances", group.api_version.split("/")[0])
+def _build_right(verb: str, group: ApiGroup) -> Permission:
+    return Permission(verb, "nodemaintenances", group.api_version.split("/")[0])

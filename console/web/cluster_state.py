@@ -12,145 +12,148 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 from console.operations.errors import OperationError
-from console.operations.maintenance_watch import served_groups
+from console.operations.maintenance_watch import list_served_groups
 from console.web.node_rows import NodeFacts
 from kube.client.api_errors import ApiError, Unavailable
-from kube.client.list_watch import Change, Witness, follow, merged
-from kube.client.sync_client import Cluster
-from kube.maintenance.groups import Group
-from kube.nodes import NODES
+from kube.client.list_watch import Change, StreamObserver, follow, merge_streams
+from kube.client.sync_client import SyncClient
+from kube.maintenance.groups import ApiGroup
+from kube.nodes import NODES_PATH
 from kube.paths import Object
-from kube.times import timestamp
+from kube.times import format_time
 
-FIRST_SECONDS = 10.0
+FIRST_LIST_TIMEOUT_SECONDS = 10.0
 """How long the first request waits for the initial lists."""
-AGAIN_SECONDS = 2.0
+RETRY_SECONDS = 2.0
 """Delay before the next attempt if the kinds cannot be watched or are not installed."""
-CHECK_SECONDS = 10.0
+CRD_CHECK_SECONDS = 10.0
 """Interval of checks whether CRDs were installed or removed, and whether the API server answers."""
-STALE_SECONDS = 20.0
+STALE_AFTER_SECONDS = 20.0
 """Maximum age of the last confirmation; later the state is shown as stale, because two checks have failed."""
-STEADY_SECONDS = 2.0
+STABLE_WATCH_SECONDS = 2.0
 """A watch that has lasted this long was accepted; a watch that is refused ends immediately."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class State:
+class ClusterState:
     """The current state: nodes by name, maintenances oldest first, their API groups, and an increasing version.
 
-    `stale` is the time (RFC 3339) at which the state was last confirmed, "" if it is current.
+    `stale_since` is the time (RFC 3339) at which the state was last confirmed, "" if it is current.
     """
 
     version: int = 0
     nodes: dict[str, NodeFacts] = field(default_factory=dict)
     maintenances: tuple[Object, ...] = ()
-    groups: tuple[Group, ...] = ()
-    stale: str = ""
+    groups: tuple[ApiGroup, ...] = ()
+    stale_since: str = ""
 
 
-class Pulse(Witness):
-    """The health of one kind's list and watch; `told` is called with each failure."""
+class StreamHealth(StreamObserver):
+    """The health of one kind's list and watch; `on_failure` is called with each failure."""
 
-    def __init__(self, clock: Callable[[], float], told: Callable[[ApiError], None]) -> None:
-        self._clock, self._told = clock, told
-        self._broken = True  # until its list is read: the state comes from earlier watches
+    def __init__(self, clock: Callable[[], float], on_failure: Callable[[ApiError], None]) -> None:
+        self._clock, self._on_failure = clock, on_failure
+        self._is_broken = True  # until its list is read: the state comes from earlier watches
         self._open_since: float | None = None
 
-    def listed(self) -> None:
+    def on_listed(self) -> None:
         """Record that the list was read."""
-        self._broken = False
+        self._is_broken = False
 
-    def opened(self) -> None:
+    def on_watch_opened(self) -> None:
         """Record that a watch was requested."""
         self._open_since = self._clock()
 
-    def closed(self) -> None:
+    def on_watch_closed(self) -> None:
         """Record that the watch ended."""
         self._open_since = None
 
-    def failed(self, error: ApiError) -> None:
+    def on_failed(self, error: ApiError) -> None:
         """Record a failure: the state is unconfirmed until the list is read or a watch is steady."""
-        self._broken = True
-        self._told(error)
+        self._is_broken = True
+        self._on_failure(error)
 
     @property
-    def is_steady(self) -> bool:
+    def is_healthy(self) -> bool:
         """Return whether the list was read and nothing has failed since, or a watch has lasted since the failure."""
-        if self._broken and self._open_since is not None:
-            self._broken = self._clock() - self._open_since < STEADY_SECONDS
-        return not self._broken
+        if self._is_broken and self._open_since is not None:
+            self._is_broken = self._clock() - self._open_since < STABLE_WATCH_SECONDS
+        return not self._is_broken
 
 
-class Live:
+class ClusterWatcher:
     """A watcher of the cluster on the client's loop thread, which wakes waiting threads; close it before the client.
 
     `clock` is a function like `time.monotonic`.
     """
 
-    def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
-        self._cluster, self._clock = cluster, clock
-        self._confirmed, self._confirmed_at = clock(), datetime.now(timezone.utc)
-        self._pulses: list[Pulse] = []
+    def __init__(self, client: SyncClient, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client, self._clock = client, clock
+        self._confirmed_clock, self._confirmed_at = clock(), datetime.now(timezone.utc)
+        self._stream_health: list[StreamHealth] = []
         self._changed = threading.Condition()
-        self._state = State()
-        self._error: ApiError = Unavailable(0, "nodes and maintenances are not read yet")
-        self._following = cluster.run(self._begin())
+        self._state = ClusterState()
+        self._error: ApiError = Unavailable(0, "nodes and maintenances have not been read yet")
+        self._following = client.run(self._start_following())
 
     def close(self) -> None:
         """End the watches and close their connections."""
-        self._cluster.run(self._end())
+        self._client.run(self._stop_following())
 
-    async def _begin(self) -> asyncio.Task[None]:
+    async def _start_following(self) -> asyncio.Task[None]:
         return asyncio.create_task(self._follow_always())
 
-    async def _end(self) -> None:
+    async def _stop_following(self) -> None:
         self._following.cancel()
         await asyncio.gather(self._following, return_exceptions=True)
 
-    def now(self, seconds: float = FIRST_SECONDS) -> State:
+    def get_state(self, timeout: float = FIRST_LIST_TIMEOUT_SECONDS) -> ClusterState:
         """Return the current state, after waiting for the initial lists. Raises the `ApiError` that prevents them."""
         with self._changed:
-            self._changed.wait_for(lambda: self._state.version > 0, seconds)
+            self._changed.wait_for(lambda: self._state.version > 0, timeout)
             if not self._state.version:
                 raise self._error
             return self._state
 
-    def age(self) -> float:
+    def get_age_seconds(self) -> float:
         """Return the seconds since the state was last confirmed."""
-        return self._clock() - self._confirmed
+        return self._clock() - self._confirmed_clock
 
-    def stale_since(self) -> str:
-        """Return `State.stale` of the current state."""
-        return self._state.stale
+    def get_stale_since(self) -> str:
+        """Return `ClusterState.stale_since` of the current state."""
+        return self._state.stale_since
 
-    def after(self, version: int, seconds: float) -> State | None:
-        """Return the first state newer than `version`, or None if there is none within `seconds`."""
-        return self.when(lambda state: state.version > version, seconds)
+    def wait_for_newer(self, version: int, timeout: float) -> ClusterState | None:
+        """Return the first state newer than `version`, or None if there is none within `timeout`."""
+        return self.wait_for_state(lambda state: state.version > version, timeout)
 
-    def when(self, holds: Callable[[State], bool], seconds: float) -> State | None:
-        """Return the first state for which `holds` returns true, or None if there is none within `seconds`."""
+    def wait_for_state(self, predicate: Callable[[ClusterState], bool], timeout: float) -> ClusterState | None:
+        """Return the first state for which `predicate` returns true, or None if there is none within `timeout`."""
         with self._changed:
-            return self._state if self._changed.wait_for(lambda: holds(self._state), seconds) else None
+            return self._state if self._changed.wait_for(lambda: predicate(self._state), timeout) else None
 
     async def _follow_always(self) -> None:
         """Watch all served API groups; restart when these change, or after an error."""
         while True:
             try:
-                groups = await served_groups(self._cluster.api)
-                await self._follow_until_other(groups)
+                groups = await list_served_groups(self._client.api)
+                await self._follow_groups(groups)
                 continue
             except ApiError as error:
                 self._error = error
             except OperationError as error:  # no CRD is installed
                 self._error = Unavailable(0, str(error))
-            self._note_age()
-            log.warning("nodes and maintenances cannot be watched: %s", self._error.message)
-            await asyncio.sleep(AGAIN_SECONDS)
+            self._update_staleness()
+            log.warning("cannot watch nodes and maintenances: %s", self._error.message)
+            await asyncio.sleep(RETRY_SECONDS)
 
-    async def _follow_until_other(self, groups: list[Group]) -> None:
+    async def _follow_groups(self, groups: list[ApiGroup]) -> None:
         """Watch until the served API groups change. Raises the `ApiError` that ends the watches earlier."""
-        tasks = {asyncio.ensure_future(self._follow(groups)), asyncio.ensure_future(self._until_other(groups))}
+        tasks = {
+            asyncio.ensure_future(self._follow(groups)),
+            asyncio.ensure_future(self._wait_for_other_groups(groups)),
+        }
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -160,75 +163,84 @@ class Live:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _until_other(self, groups: list[Group]) -> None:
-        while await served_groups(self._cluster.api) == groups:
-            if all(pulse.is_steady for pulse in self._pulses):
-                self._confirm()
-            self._note_age()
-            await asyncio.sleep(CHECK_SECONDS)
+    async def _wait_for_other_groups(self, groups: list[ApiGroup]) -> None:
+        while await list_served_groups(self._client.api) == groups:
+            if all(health.is_healthy for health in self._stream_health):
+                self._mark_current()
+            self._update_staleness()
+            await asyncio.sleep(CRD_CHECK_SECONDS)
 
-    async def _follow(self, groups: list[Group]) -> None:
+    async def _follow(self, groups: list[ApiGroup]) -> None:
         """Apply every change; publish the state once all lists are read, then after each change that affects it."""
         nodes: dict[str, NodeFacts] = {}
-        items: dict[str, Object] = {}
+        maintenances: dict[str, Object] = {}
         unread = set(range(len(groups) + 1))
-        paths = (NODES, *(group.path for group in groups))
-        self._pulses = [Pulse(self._clock, self._note_error) for _ in paths]
+        paths = (NODES_PATH, *(group.path for group in groups))
+        self._stream_health = [StreamHealth(self._clock, self._set_error) for _ in paths]
         streams = [
-            follow(self._cluster.api, path, witness=pulse) for path, pulse in zip(paths, self._pulses, strict=True)
+            follow(self._client.api, path, observer=health)
+            for path, health in zip(paths, self._stream_health, strict=True)
         ]
-        async with aclosing(merged(*streams)) as changes:
+        async with aclosing(merge_streams(*streams)) as changes:
             async for number, change in changes:
-                if change.kind == "SYNCED":
+                if change.change_type == "SYNCED":
                     unread.discard(number)
                     differs = True
                     if not unread:
-                        self._confirm()
+                        self._mark_current()
                 else:
-                    differs = _take_node(nodes, change) if number == 0 else _take_item(items, change)
+                    differs = (
+                        _apply_node_change(nodes, change)
+                        if number == 0
+                        else _apply_maintenance_change(maintenances, change)
+                    )
                 if differs and not unread:
-                    self._publish(nodes, items, groups)
+                    self._publish_state(nodes, maintenances, groups)
 
-    def _note_error(self, error: ApiError) -> None:
+    def _set_error(self, error: ApiError) -> None:
         self._error = error
 
-    def _confirm(self) -> None:
+    def _mark_current(self) -> None:
         """Record that the state is current now."""
-        self._confirmed, self._confirmed_at = self._clock(), datetime.now(timezone.utc)
+        self._confirmed_clock, self._confirmed_at = self._clock(), datetime.now(timezone.utc)
 
-    def _note_age(self) -> None:
+    def _update_staleness(self) -> None:
         """Publish a state when it becomes stale, and when it is current again."""
-        stale = timestamp(self._confirmed_at) if self.age() > STALE_SECONDS else ""
+        stale = format_time(self._confirmed_at) if self.get_age_seconds() > STALE_AFTER_SECONDS else ""
         with self._changed:
-            if self._state.version and self._state.stale != stale:
-                self._state = replace(self._state, version=self._next_version(), stale=stale)
+            if self._state.version and self._state.stale_since != stale:
+                self._state = replace(self._state, version=self._next_version(), stale_since=stale)
                 self._changed.notify_all()
 
     def _next_version(self) -> int:
         """Return a version from the clock, greater than that of an earlier process, which a browser may still show."""
         return max(self._state.version + 1, int(time.time() * 1000))
 
-    def _publish(self, nodes: dict[str, NodeFacts], items: dict[str, Object], groups: list[Group]) -> None:
-        maintenances = tuple(sorted(items.values(), key=lambda item: item["metadata"]["creationTimestamp"]))
+    def _publish_state(
+        self, nodes: dict[str, NodeFacts], maintenances_by_uid: dict[str, Object], groups: list[ApiGroup]
+    ) -> None:
+        maintenances = tuple(
+            sorted(maintenances_by_uid.values(), key=lambda item: item["metadata"]["creationTimestamp"])
+        )
         with self._changed:
-            stale = self._state.stale if self.age() > STALE_SECONDS else ""
-            self._state = State(self._next_version(), dict(nodes), maintenances, tuple(groups), stale)
+            stale = self._state.stale_since if self.get_age_seconds() > STALE_AFTER_SECONDS else ""
+            self._state = ClusterState(self._next_version(), dict(nodes), maintenances, tuple(groups), stale)
             self._changed.notify_all()
 
 
-def _take_node(nodes: dict[str, NodeFacts], change: Change) -> bool:
+def _apply_node_change(nodes: dict[str, NodeFacts], change: Change) -> bool:
     """Apply the change of a node, and return whether it affects the state; a node's heartbeat does not."""
-    facts = NodeFacts.of(change.object)
-    if change.kind == "DELETED":
+    facts = NodeFacts.from_node(change.object)
+    if change.change_type == "DELETED":
         return nodes.pop(facts.name, None) is not None
-    known, nodes[facts.name] = nodes.get(facts.name), facts
-    return known != facts
+    previous, nodes[facts.name] = nodes.get(facts.name), facts
+    return previous != facts
 
 
-def _take_item(items: dict[str, Object], change: Change) -> bool:
+def _apply_maintenance_change(maintenances: dict[str, Object], change: Change) -> bool:
     uid = change.object["metadata"]["uid"]
-    if change.kind == "DELETED":
-        items.pop(uid, None)
+    if change.change_type == "DELETED":
+        maintenances.pop(uid, None)
     else:
-        items[uid] = change.object
+        maintenances[uid] = change.object
     return True

@@ -12,78 +12,84 @@ from flask import request
 from werkzeug.exceptions import NotFound
 
 from console.operations import upgrade_runs
-from console.web.callers import Caller, Identify, to_see
-from console.web.cluster_state import Live, State
+from console.web.callers import Caller, IdentifyCaller, list_view_rights
+from console.web.cluster_state import ClusterState, ClusterWatcher
 from eventing.journal.store import Journal
-from kube.client.access_reviews import Right
+from kube.client.access_reviews import Permission
 from kube.client.api import Api
 from kube.client.api_errors import ApiError
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.virtualization import lookup as virtualization
 
-KNOWN_SECONDS = 10.0
+AVAILABILITY_TTL_SECONDS = 10.0
 """How long the console caches whether a kind is installed."""
 
 
-class Served:
-    """The cached answer of `ask`, whether the cluster serves a kind; pages omit kinds that are not served."""
+class KindAvailability:
+    """The cached answer of `check`, whether the cluster serves a kind; pages omit kinds that are not served."""
 
-    def __init__(self, cluster: Cluster, ask: Callable[[Api], Coroutine[Any, Any, bool]]) -> None:
-        self._cluster, self._ask, self._lock = cluster, ask, threading.Lock()
-        self._known, self._until = False, 0.0
+    def __init__(self, client: SyncClient, check: Callable[[Api], Coroutine[Any, Any, bool]]) -> None:
+        self._client, self._check, self._lock = client, check, threading.Lock()
+        self._is_available, self._expires_at = False, 0.0
 
     def __call__(self) -> bool:
         """Return whether the kind is served, from the cache if it is recent; after an error, keep the last answer."""
         with self._lock:
-            if time.monotonic() >= self._until:
+            if time.monotonic() >= self._expires_at:
                 with suppress(ApiError):
-                    self._known = self._cluster.run(self._ask(self._cluster.api))
-                self._until = time.monotonic() + KNOWN_SECONDS
-            return self._known
+                    self._is_available = self._client.run(self._check(self._client.api))
+                self._expires_at = time.monotonic() + AVAILABILITY_TTL_SECONDS
+            return self._is_available
 
 
-class Context:
+class ConsoleContext:
     """The objects that all requests of one console share.
 
     Attributes:
-        cluster: The console's own API client; it also acts for callers whom a proxy names and who are not impersonated.
-        live: The current nodes and maintenances.
-        functions: URL under which functions are found by name, "" to use the Triggers' addresses.
-        broker: URL of the broker, "" to read it from the Broker.
-        has_runs, has_machines: Whether the cluster serves upgrade runs, and virtual machines.
+        client: The console's own API client; it also acts for callers whom a proxy names and who are not impersonated.
+        watcher: The current nodes and maintenances.
+        functions_url: URL under which functions are found by name, "" to use the Triggers' addresses.
+        broker_url: URL of the broker, "" to read it from the Broker.
+        has_runs, has_vms: Whether the cluster serves upgrade runs, and virtual machines.
     """
 
     def __init__(
-        self, cluster: Cluster, live: Live, identify: Identify, journal: Journal | None, functions: str, broker: str
+        self,
+        client: SyncClient,
+        watcher: ClusterWatcher,
+        identify: IdentifyCaller,
+        journal: Journal | None,
+        functions_url: str,
+        broker_url: str,
     ) -> None:
-        self.cluster, self.live, self.functions, self.broker = cluster, live, functions, broker
+        self.client, self.watcher, self.functions_url, self.broker_url = client, watcher, functions_url, broker_url
         self._identify, self._journal = identify, journal
-        self.has_runs = Served(cluster, upgrade_runs.is_served)
-        self.has_machines = Served(cluster, virtualization.is_served)
+        self.has_runs = KindAvailability(client, upgrade_runs.is_served)
+        self.has_vms = KindAvailability(client, virtualization.are_vmis_served)
 
-    def caller(self) -> Caller:
+    def get_caller(self) -> Caller:
         """Return the caller of this request. Raises `Denied` if the request identifies no user."""
         return self._identify(request)
 
-    def viewed(self) -> tuple[State, str]:
+    def read_state(self) -> tuple[ClusterState, str]:
         """Return the current state and the caller's name. Raises `Denied` unless the caller may see all of it."""
-        caller, state = self.caller(), self.live.now()
-        _, name = self.cluster.together(caller.require(to_see(state.groups)), caller.name())
+        caller, state = self.get_caller(), self.watcher.get_state()
+        _, name = self.client.gather_all(caller.require(list_view_rights(state.groups)), caller.get_name())
         return state, str(name)
 
-    def reader(self, rights: Iterable[Right]) -> tuple[Api, str]:
+    def get_reader(self, rights: Iterable[Permission]) -> tuple[Api, str]:
         """Return the API client that reads for the caller, and the caller's name.
 
         Views use it for objects that the console does not watch. Raises `Denied` if the caller lacks one of the
         permissions.
         """
-        caller = self.caller()
-        _, name, door = self.cluster.together(caller.require(rights), caller.name(), caller.door())
-        return door, str(name)
+        caller = self.get_caller()
+        _, name, api = self.client.gather_all(caller.require(rights), caller.get_name(), caller.get_api())
+        return api, str(name)
 
     @property
     def journal(self) -> Journal:
         """Return the journal. Raises `NotFound`, with instructions to configure one, if the console has none."""
         if self._journal is None:
-            raise NotFound("this console reads no journal: start it with --journal, or set DATABASE_URL")
+            raise NotFound("the console has no journal: start it with --journal, or set DATABASE_URL")
         return self._journal

@@ -9,53 +9,54 @@ from cloudevents.core.formats.json import JSONFormat
 from flask import render_template, request
 from werkzeug.exceptions import BadRequest, NotFound
 
-from console.operations.archive_contents import without_values
-from console.operations.time_parsing import parse_moment
-from console.operations.replay_runner import dry_run
+from console.operations.archive_contents import redact_values
+from console.operations.replay_runner import replay_dry_run
+from console.operations.time_parsing import parse_time_or_age
 from console.web import swimlanes
-from console.web.callers import to_read_mutex, to_replay, to_replay_a_run, to_start
-from console.web.context import Context
-from console.web.node_rows import leading
-from eventing.event_types import KNOWN, short
+from console.web.callers import list_mutex_read_rights, list_replay_rights, list_run_replay_rights, list_start_rights
+from console.web.context import ConsoleContext
+from console.web.node_rows import select_draining
+from eventing.event_types import KNOWN_TYPES, shorten_type
 from eventing.journal.entries import Entry, Query
 from eventing.journal.store import Journal
-from eventing.replay.object_changes import MUTEX
+from eventing.replay.object_changes import MUTEX_OBJECT_KINDS
 from kube.maintenance.groups import MEDIK8S
-from kube.maintenance.objects import node_name
+from kube.maintenance.objects import get_node_name
 
-PAGE = 200
+PAGE_SIZE = 200
 """Maximum number of events on one page."""
-LONGEST = 1000
+MAX_TIMELINE_EVENTS = 1000
 """Maximum number of events in one timeline; older events are omitted."""
-SPANS = ("15m", "1h", "1d")
-"""The values of `since` that the page offers; the URL accepts any value that `parse_moment` accepts."""
+SINCE_CHOICES = ("15m", "1h", "1d")
+"""The values of `since` that the page offers; the URL accepts any value that `parse_time_or_age` accepts."""
 
 
-class EventPages:
+class EventViews:
     """The views about recorded events; `console.web.app` maps a URL to each method."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ConsoleContext) -> None:
         self._context = context
 
     def events(self) -> str:
         """Render the newest events, filtered by `node`, `maintenance`, `type`, `since` and `failed`."""
-        _, user = self._context.viewed()
-        asked = {name: request.args.get(name, "").strip() for name in ("node", "maintenance", "type", "since")}
+        _, user = self._context.read_state()
+        filters = {name: request.args.get(name, "").strip() for name in ("node", "maintenance", "type", "since")}
         failed = bool(request.args.get("failed"))
         query = Query(
-            node=asked["node"],
-            maintenance=asked["maintenance"],
-            types=(asked["type"],) if asked["type"] else (),
-            since=_moment(asked["since"]),
+            node=filters["node"],
+            maintenance=filters["maintenance"],
+            types=(filters["type"],) if filters["type"] else (),
+            since=_parse_since(filters["since"]),
             failed=failed,
-            limit=PAGE,
-            newest=True,
+            limit=PAGE_SIZE,
+            keep_newest=True,
         )
-        found = self._context.journal.listed(query)[::-1]
+        entries = self._context.journal.list_entries(query)[::-1]
         return render_template(
             "events.html",
-            **{"user": user, "entries": found, "asked": asked, "failed": failed, "lanes": swimlanes},
-            **{"types": KNOWN, "spans": SPANS, "full": len(found) == PAGE, "page": PAGE},
+            **{"user": user, "entries": entries, "filters": filters, "failed": failed, "swimlanes": swimlanes},
+            **{"types": KNOWN_TYPES, "since_choices": SINCE_CHOICES},
+            **{"is_full": len(entries) == PAGE_SIZE, "page_size": PAGE_SIZE},
         )
 
     def event(self, seq: int) -> str:
@@ -63,61 +64,72 @@ class EventPages:
 
         An event about the upgrade mutex requires permission to read the mutex object.
         """
-        _, user = self._context.viewed()
-        entry = self._entry(seq)
-        if entry.kind in MUTEX:
-            self._context.cluster.run(self._context.caller().require(to_read_mutex(entry.kind)))
-        return render_template("event.html", user=user, entry=entry, text=pretty(entry), lanes=swimlanes)
+        _, user = self._context.read_state()
+        entry = self._get_entry(seq)
+        if entry.kind in MUTEX_OBJECT_KINDS:
+            self._context.client.run(self._context.get_caller().require(list_mutex_read_rights(entry.kind)))
+        return render_template("event.html", user=user, entry=entry, json=format_event_json(entry), swimlanes=swimlanes)
 
     def replay(self, seq: int) -> str:
-        """Replay one event as a dry run, and render the recorded and the new answer of each function.
+        """Replay one event as a dry run, and render the recorded and the new response of each function.
 
         The caller needs the permissions for starting a maintenance and for reading the recorded objects.
         """
-        caller, state = self._context.caller(), self._context.live.now()
-        self._context.cluster.run(caller.require([*to_start(MEDIK8S, state.groups), *to_replay(state.groups)]))
-        entry = self._entry(seq)
-        if entry.kind in MUTEX:
-            self._context.cluster.run(caller.require(to_replay_a_run()))
-        door = self._context.cluster.run(caller.door())
-        shown = dry_run(entry, self._context.cluster, door, self._context.functions)
-        return render_template("replayed.html", entry=entry, shown=shown, short=short, value=json.dumps)
+        caller, state = self._context.get_caller(), self._context.watcher.get_state()
+        self._context.client.run(
+            caller.require([*list_start_rights(MEDIK8S, state.groups), *list_replay_rights(state.groups)])
+        )
+        entry = self._get_entry(seq)
+        if entry.kind in MUTEX_OBJECT_KINDS:
+            self._context.client.run(caller.require(list_run_replay_rights()))
+        api = self._context.client.run(caller.get_api())
+        dry_run = replay_dry_run(entry, self._context.client, api, self._context.functions_url)
+        return render_template(
+            "replayed.html", entry=entry, dry_run=dry_run, shorten_type=shorten_type, to_json=json.dumps
+        )
 
     def timeline(self, name: str) -> str:
         """Render the timeline of the node's maintenance.
 
         If there are several, it is the one that the node's page shows. If there is none, it is the last recorded one.
         """
-        state, user = self._context.viewed()
-        found = [item for item in state.maintenances if node_name(item) == name]
-        uid = leading(found)["metadata"]["uid"] if found else self._last(name)
-        return timeline(self._context.journal, uid, user=user, name=name, of="node")
+        state, user = self._context.read_state()
+        maintenances = [item for item in state.maintenances if get_node_name(item) == name]
+        uid = select_draining(maintenances)["metadata"]["uid"] if maintenances else self._find_last_uid(name)
+        return render_timeline(self._context.journal, uid, user=user, name=name, of="node")
 
-    def _last(self, name: str) -> str:
+    def _find_last_uid(self, name: str) -> str:
         """Return the uid of the last maintenance that was recorded for the node, even if other events followed."""
-        found = self._context.journal.select(Query(node=name, maintained=True, limit=1, newest=True))
-        return found[0].maintenance if found else ""
+        entries = self._context.journal.select(Query(node=name, has_object=True, limit=1, keep_newest=True))
+        return entries[0].maintenance if entries else ""
 
-    def _entry(self, seq: int) -> Entry:
-        found = self._context.journal.select(Query(after=seq - 1, limit=1))
-        if not found or found[0].seq != seq:
-            raise NotFound(f"there is no event number {seq}: it may be too old to be kept")
-        return found[0]
+    def _get_entry(self, seq: int) -> Entry:
+        entries = self._context.journal.select(Query(after_seq=seq - 1, limit=1))
+        if not entries or entries[0].seq != seq:
+            raise NotFound(f"event {seq} not found: the journal may have removed it because of its age")
+        return entries[0]
 
 
-def timeline(journal: Journal, uid: str, **shown: str) -> str:
+def render_timeline(journal: Journal, uid: str, **template_values: str) -> str:
     """Render the timeline of all events recorded for the maintenance or run with this uid, "" for none."""
-    found = journal.listed(Query(maintenance=uid, limit=LONGEST, newest=True)) if uid else []
-    return render_template("timeline.html", uid=uid, entries=found, picture=swimlanes.draw(found), lanes=swimlanes, **shown)
+    entries = journal.list_entries(Query(maintenance=uid, limit=MAX_TIMELINE_EVENTS, keep_newest=True)) if uid else []
+    return render_template(
+        "timeline.html",
+        uid=uid,
+        entries=entries,
+        diagram=swimlanes.build_diagram(entries),
+        swimlanes=swimlanes,
+        **template_values,
+    )
 
 
-def _moment(text: str) -> datetime | None:
+def _parse_since(text: str) -> datetime | None:
     try:
-        return parse_moment(text) if text else None
+        return parse_time_or_age(text) if text else None
     except ValueError as error:
         raise BadRequest(f"since: {error}") from None
 
 
-def pretty(entry: Entry) -> str:
+def format_event_json(entry: Entry) -> str:
     """Format the event as indented JSON, without environment variables' values, which a recorded rule contains."""
-    return json.dumps(without_values(json.loads(JSONFormat().write(entry.event))), indent=2, ensure_ascii=False)
+    return json.dumps(redact_values(json.loads(JSONFormat().write(entry.event))), indent=2, ensure_ascii=False)

@@ -17,29 +17,29 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from console.operations import maintenance_actions
 from console.operations.errors import OperationError, Refusal
-from console.web.audit import Ended, written_as_made
-from console.web.callers import Caller, to_see, to_start, to_stop
-from console.web.context import Context
-from console.web.error_pages import status_of
-from console.web.cluster_state import State
-from console.web.vmis import foretold
-from console.web.node_rows import START, STOP, row
-from kube.client.access_reviews import Right
+from console.web.audit import ActionOutcome, create_outcome_writer
+from console.web.callers import Caller, list_start_rights, list_stop_rights, list_view_rights
+from console.web.cluster_state import ClusterState
+from console.web.context import ConsoleContext
+from console.web.error_pages import get_http_status
+from console.web.node_rows import START, STOP, build_row
+from console.web.vmis import preview_vmis
+from kube.client.access_reviews import Permission
 from kube.client.api import Api
 from kube.client.api_errors import ApiError
-from kube.client.concurrent_requests import together
+from kube.client.concurrent_requests import gather_all
 from kube.maintenance.groups import GROUPS, MEDIK8S
-from kube.maintenance.objects import node_name
+from kube.maintenance.objects import get_node_name
 
-NEW_GROUP = MEDIK8S
+NEW_MAINTENANCE_GROUP = MEDIK8S
 """API group of new maintenances, the same as the default of `kubectl maintenance start`."""
-LONGEST_REASON = 1000
+MAX_REASON_CHARACTERS = 1000
 """Maximum length of a reason in characters."""
-MOST_FORESEEN = 30
+MAX_PREVIEWED_NODES = 30
 """Maximum number of nodes for which the dialog shows the API server's warnings; each needs a request."""
-MOST_NODES = 500
+MAX_NODES_PER_REQUEST = 500
 """Maximum number of nodes in one request, because the user reads a page with the outcome of each."""
-AT_ONCE = 20
+MAX_CONCURRENT_NODES = 20
 """Maximum number of nodes processed concurrently, because all users of the console share its connections."""
 VERBS = {START: "Start", STOP: "Stop"}
 
@@ -49,102 +49,111 @@ class Actor:
     """The user who acts in one request; the identity is resolved once, for all nodes of the request.
 
     Attributes:
-        door: The API client that acts for the caller.
-        name: The user name.
+        api: The API client that acts for the caller.
+        user_name: The user name.
     """
 
     caller: Caller
-    door: Api
-    name: str
+    api: Api
+    user_name: str
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class NodePreview:
     """The preview of a new maintenance for one node: the warnings, or the refusal of the API server."""
 
     warnings: Sequence[str] = ()
     refusal: Refusal | None = None
 
 
-class Acting:
+class MaintenanceViews:
     """The views that start and stop maintenances; `console.web.app` maps a URL to each method."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ConsoleContext) -> None:
         self._context = context
 
     def start(self) -> AnyResponse:
         """Start maintenance of every `node` in the form, with `reason` as the reason."""
-        return self._act(START, to_start(NEW_GROUP, self._context.live.now(0).groups), _begin)
+        return self._run_action(
+            START,
+            list_start_rights(NEW_MAINTENANCE_GROUP, self._context.watcher.get_state(0).groups),
+            _start_maintenance,
+        )
 
     def stop(self) -> AnyResponse:
         """Stop maintenance of every `node` in the form."""
-        return self._act(STOP, to_see(self._context.live.now(0).groups), _end)
+        return self._run_action(STOP, list_view_rights(self._context.watcher.get_state(0).groups), _stop_maintenances)
 
-    def _act(self, action: str, rights: Sequence[Right], work: Callable[[Actor, str], Awaitable[None]]) -> AnyResponse:
-        """Ask for confirmation, then run `work` for each node; `rights` are the permissions that every node needs."""
-        names = _chosen()
+    def _run_action(
+        self, action: str, rights: Sequence[Permission], act_on_node: Callable[[Actor, str], Awaitable[None]]
+    ) -> AnyResponse:
+        """Ask for confirmation, then run `act_on_node` for each node; every node needs the permissions `rights`."""
+        names = _parse_nodes()
         if request.method != "POST" or request.form.get("confirm") != "yes":
-            return self._window(action, names)
-        actor = self._context.cluster.run(_actor(self._context.caller(), rights))
-        ended = self._context.cluster.run(carried_out(names, partial(work, actor), written_as_made(self._context)))
-        return _answer(action, ended)
+            return self._render_confirmation(action, names)
+        actor = self._context.client.run(_build_actor(self._context.get_caller(), rights))
+        outcomes = self._context.client.run(
+            act_on_nodes(names, partial(act_on_node, actor), create_outcome_writer(self._context))
+        )
+        return _build_response(action, outcomes)
 
-    def _window(self, action: str, names: list[str]) -> AnyResponse:
+    def _render_confirmation(self, action: str, names: list[str]) -> AnyResponse:
         """Render the confirmation dialog: the affected nodes, and the excluded nodes with the reasons."""
-        state, user = self._context.viewed()
-        listed = [(name, _objection(state, action, name)) for name in names]
-        possible = [name for name, objection in listed if objection is None]
-        refused = [objection for _, objection in listed if objection]
-        foreseen = self._foreseen(possible[:MOST_FORESEEN]) if action == START else {}
-        unasked = len(possible) - len(foreseen) if action == START else 0
-        refused += [said.refusal for said in foreseen.values() if said.refusal]
-        warned = {name: said.warnings for name, said in foreseen.items() if said.warnings}
-        possible = [name for name in possible if name not in foreseen or not foreseen[name].refusal]
-        if not possible:
-            raise refused[0]
+        state, user = self._context.read_state()
+        objections = [(name, _find_objection(state, action, name)) for name in names]
+        accepted = [name for name, objection in objections if objection is None]
+        refusals = [objection for _, objection in objections if objection]
+        previews = self._preview_nodes(accepted[:MAX_PREVIEWED_NODES]) if action == START else {}
+        not_previewed = len(accepted) - len(previews) if action == START else 0
+        refusals += [preview.refusal for preview in previews.values() if preview.refusal]
+        warnings = {name: preview.warnings for name, preview in previews.items() if preview.warnings}
+        accepted = [name for name in accepted if name not in previews or not previews[name].refusal]
+        if not accepted:
+            raise refusals[0]
         page = render_template(
             "confirm.html",
-            **{"action": action, "verb": VERBS[action], "names": possible, "refused": refused, "user": user},
-            **{"at": _given().get("at", ""), "longest": LONGEST_REASON, "warned": warned, "unasked": unasked},
-            uids=[item["metadata"]["uid"] for item in state.maintenances if node_name(item) in possible],
+            **{"action": action, "verb": VERBS[action], "names": accepted, "refusals": refusals, "user": user},
+            **{"warnings": warnings, "not_previewed": not_previewed},
+            **{"at": _get_fields().get("at", ""), "max_reason_characters": MAX_REASON_CHARACTERS},
+            uids=[item["metadata"]["uid"] for item in state.maintenances if get_node_name(item) in accepted],
         )
         return make_response(page)
 
-    def _foreseen(self, names: list[str]) -> dict[str, Foreseen]:
+    def _preview_nodes(self, names: list[str]) -> dict[str, NodePreview]:
         """Return the preview for each node."""
-        caller, has_machines = self._context.caller(), self._context.has_machines()
-        asked = (self._asked(caller, name, has_machines=has_machines) for name in names)
-        found = self._context.cluster.together(*asked)
-        return dict(zip(names, found, strict=True))
+        caller, has_vms = self._context.get_caller(), self._context.has_vms()
+        calls = (self._preview_node(caller, name, has_vms=has_vms) for name in names)
+        previews = self._context.client.gather_all(*calls)
+        return dict(zip(names, previews, strict=True))
 
-    async def _asked(self, caller: Caller, name: str, *, has_machines: bool) -> Foreseen:
+    async def _preview_node(self, caller: Caller, name: str, *, has_vms: bool) -> NodePreview:
         """Preview one node, with its virtual machines; if a request fails, a warning gives the reason."""
         try:
-            warnings = await _told(name, self._warned(caller, name))
+            warnings = await _get_or_explain(name, self._list_warnings(caller, name))
         except Refusal as refusal:
-            return Foreseen(refusal=refusal)
-        of_machines = await _told(name, foretold(caller, name, NEW_GROUP)) if has_machines else []
-        return Foreseen(list(dict.fromkeys([*warnings, *of_machines])))
+            return NodePreview(refusal=refusal)
+        vmi_lines = await _get_or_explain(name, preview_vmis(caller, name, NEW_MAINTENANCE_GROUP)) if has_vms else []
+        return NodePreview(list(dict.fromkeys([*warnings, *vmi_lines])))
 
-    async def _warned(self, caller: Caller, name: str) -> list[str]:
-        await caller.require(to_start(NEW_GROUP, self._context.live.now(0).groups))
-        return await maintenance_actions.foreseen(await caller.door(), NEW_GROUP, name)
+    async def _list_warnings(self, caller: Caller, name: str) -> list[str]:
+        await caller.require(list_start_rights(NEW_MAINTENANCE_GROUP, self._context.watcher.get_state(0).groups))
+        return await maintenance_actions.preview_creation(await caller.get_api(), NEW_MAINTENANCE_GROUP, name)
 
 
-def _chosen() -> list[str]:
+def _parse_nodes() -> list[str]:
     """Return the nodes that the request names. Raises `Refusal` for none, for too many, and for an empty name."""
-    names = list(dict.fromkeys(_given().getlist("node")))
+    names = list(dict.fromkeys(_get_fields().getlist("node")))
     if not names:
-        raise Refusal(HTTPStatus.BAD_REQUEST, "no node was chosen: nothing was changed", "choose at least one")
+        raise Refusal(HTTPStatus.BAD_REQUEST, "no node selected, nothing was changed", "select at least one")
     if not all(names):
-        raise Refusal(HTTPStatus.BAD_REQUEST, "node: one is without a name: nothing was changed", "name each node")
-    if len(names) > MOST_NODES:
-        message = f"node: at most {MOST_NODES} at a time, not {len(names)}: nothing was changed"
-        raise Refusal(HTTPStatus.BAD_REQUEST, message, "choose fewer")
+        raise Refusal(HTTPStatus.BAD_REQUEST, "a value of node is empty, nothing was changed", "name each node")
+    if len(names) > MAX_NODES_PER_REQUEST:
+        message = f"{len(names)} nodes selected, at most {MAX_NODES_PER_REQUEST} are allowed, nothing was changed"
+        raise Refusal(HTTPStatus.BAD_REQUEST, message, "select fewer")
     return names
 
 
-def _given() -> MultiDict[str, str]:
+def _get_fields() -> MultiDict[str, str]:
     """Return the fields of the form, or the query parameters of a link, which only opens the dialog.
 
     The audit log covers only the form.
@@ -152,88 +161,89 @@ def _given() -> MultiDict[str, str]:
     return request.form if request.method == "POST" else request.args
 
 
-async def _begin(actor: Actor, node: str) -> None:
-    reason = " ".join(request.form.get("reason", "").split())[:LONGEST_REASON]
-    await maintenance_actions.create(actor.door, NEW_GROUP, node, node, reason, actor.name)
+async def _start_maintenance(actor: Actor, node: str) -> None:
+    reason = " ".join(request.form.get("reason", "").split())[:MAX_REASON_CHARACTERS]
+    await maintenance_actions.create_maintenance(actor.api, NEW_MAINTENANCE_GROUP, node, node, reason, actor.user_name)
 
 
-async def _end(actor: Actor, node: str) -> None:
+async def _stop_maintenances(actor: Actor, node: str) -> None:
     """Delete the maintenances of a node: exactly those that were checked, not those created later.
 
     Raises `Refusal` if one of them is not among the `uid`s of the form: the user has not seen it in the dialog.
     """
-    found, shown = await maintenance_actions.to_end(actor.door, node), request.form.getlist("uid")
-    if shown and any(item["metadata"]["uid"] not in shown for item in found):
-        raise Refusal(HTTPStatus.CONFLICT, f"{node} is in another maintenance since: load the page again", "")
-    await actor.caller.require(to_stop(GROUPS[item["apiVersion"]] for item in found))
-    await maintenance_actions.delete(actor.door, found)
+    maintenances, shown_uids = await maintenance_actions.list_to_end(actor.api, node), request.form.getlist("uid")
+    if shown_uids and any(item["metadata"]["uid"] not in shown_uids for item in maintenances):
+        raise Refusal(HTTPStatus.CONFLICT, f'node "{node}" has a new maintenance now: load the page again', "")
+    await actor.caller.require(list_stop_rights(GROUPS[item["apiVersion"]] for item in maintenances))
+    await maintenance_actions.delete_maintenances(actor.api, maintenances)
 
 
-async def _actor(caller: Caller, rights: Iterable[Right]) -> Actor:
+async def _build_actor(caller: Caller, rights: Iterable[Permission]) -> Actor:
     """Return the actor. Raises `Denied` if the caller lacks one of the permissions."""
     await caller.require(rights)
-    return Actor(caller, await caller.door(), await caller.name())
+    return Actor(caller, await caller.get_api(), await caller.get_name())
 
 
-async def carried_out(
-    names: Iterable[str], work: Callable[[str], Awaitable[None]], told: Callable[[Ended], None]
-) -> list[Ended]:
-    """Run `work` for each node, some concurrently, and return each outcome; `told` is called with each at once."""
-    places = asyncio.Semaphore(AT_ONCE)
+async def act_on_nodes(
+    names: Iterable[str], act_on_node: Callable[[str], Awaitable[None]], on_outcome: Callable[[ActionOutcome], None]
+) -> list[ActionOutcome]:
+    """Run `act_on_node` for each node, some concurrently, and return the outcomes; call `on_outcome` with each."""
+    semaphore = asyncio.Semaphore(MAX_CONCURRENT_NODES)
 
-    async def one(name: str) -> Ended:
-        async with places:
-            ended = await _ended(name, work(name))
-        told(ended)
-        return ended
+    async def act_on_one(name: str) -> ActionOutcome:
+        async with semaphore:
+            outcome = await _get_outcome(name, act_on_node(name))
+        on_outcome(outcome)
+        return outcome
 
-    return await together(*map(one, names))
+    return await gather_all(*map(act_on_one, names))
 
 
-async def _told(name: str, asking: Awaitable[list[str]]) -> list[str]:
+async def _get_or_explain(name: str, call: Awaitable[list[str]]) -> list[str]:
     """Return the lines of warnings, or a line with the reason why they could not be read."""
     try:
-        return await asking
+        return await call
     except ApiError as error:
-        return [f"what it means for {name} could not be asked: {error.message}"]
+        return [f'cannot preview the maintenance of node "{name}": {error.message}']
 
 
-async def _ended(name: str, work: Awaitable[None]) -> Ended:
+async def _get_outcome(name: str, call: Awaitable[None]) -> ActionOutcome:
     """Return the outcome for one node; a refusal for one node does not stop the others."""
     try:
-        await work
+        await call
     except OperationError as error:
-        return Ended(name, error.http_status, error.message)
+        return ActionOutcome(name, error.http_status, error.message)
     except ApiError as error:
-        return Ended(name, status_of(error), error.message)
-    return Ended(name, HTTPStatus.OK)
+        return ActionOutcome(name, get_http_status(error), error.message)
+    return ActionOutcome(name, HTTPStatus.OK)
 
 
-def _objection(state: State, action: str, name: str) -> Refusal | None:
-    """Return why the action does not apply to the node, judged by the console's current state.
+def _find_objection(state: ClusterState, action: str, name: str) -> Refusal | None:
+    """Return why the action does not apply to the node, according to the console's current state.
 
     The API server makes the final decision.
     """
-    found = [item for item in state.maintenances if node_name(item) == name]
+    maintenances = [item for item in state.maintenances if get_node_name(item) == name]
     facts = state.nodes.get(name)
-    if facts is None and not found:
-        return maintenance_actions.unknown(name)
-    shown = row(name, facts, found)
-    if shown.offers == action:
+    if facts is None and not maintenances:
+        return maintenance_actions.build_unknown_node(name)
+    row = build_row(name, facts, maintenances)
+    if row.offered_action == action:
         return None
-    message = shown.note or f"{name} is {'in maintenance already' if shown.offers == STOP else 'not in maintenance'}"
-    return Refusal(HTTPStatus.CONFLICT, message, f"kubectl maintenance status {name}")
+    fallback = f'node "{name}" is {"already" if row.offered_action == STOP else "not"} in maintenance'
+    return Refusal(HTTPStatus.CONFLICT, row.note or fallback, f"see kubectl maintenance status {name}")
 
 
-def _answer(action: str, ended: Iterable[Ended]) -> AnyResponse:
+def _build_response(action: str, outcomes: Iterable[ActionOutcome]) -> AnyResponse:
     """Build the response: a redirect or a message if all nodes succeeded, else a page with the failures.
 
     If no node succeeded, the response has the HTTP status of the first failure.
     """
-    succeeded = [each.name for each in ended if not each.error]
-    failed = [each for each in ended if each.error]
-    word = {START: "Maintenance of {} begins.", STOP: "Maintenance of {} ends."}[action]
-    message = word.format(", ".join(succeeded[:5]) + (f" and {len(succeeded) - 5} more" if len(succeeded) > 5 else ""))
+    succeeded = [each.name for each in outcomes if not each.error]
+    failed = [each for each in outcomes if each.error]
+    template = {START: "Maintenance of {} begins.", STOP: "Maintenance of {} ends."}[action]
+    more = f" and {len(succeeded) - 5} more" if len(succeeded) > 5 else ""
+    message = template.format(", ".join(succeeded[:5]) + more)
     if failed:
         page = render_template("outcomes.html", verb=VERBS[action], message=message if succeeded else "", failed=failed)
         return make_response(page, HTTPStatus.OK if succeeded else failed[0].status)

@@ -6,31 +6,34 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from console.operations.descriptions import full_name, held_up, phase_word
+from console.operations.descriptions import format_full_name, get_phase_label, summarize_blockers
 from kube.maintenance.objects import (
     FAILED,
     RUNNING,
     SUCCEEDED,
     Maintenance,
+    get_node_name,
+    get_spec,
+    get_status,
     is_deleting,
-    is_over,
-    node_name,
-    spec_of,
-    standing,
-    status_of,
+    is_released,
+    select_unreleased,
 )
-from kube.nodes import is_cordoned, is_labelled, natural
+from kube.nodes import build_natural_sort_key, has_maintenance_label, is_cordoned
 from kube.paths import Object
 from kube.pods import is_ready
 
 START, STOP = "start", "stop"
-STATES = {RUNNING: "Draining", SUCCEEDED: "Drained", "Ending": "Coming back", "Waiting": "Starting"}
+STATE_LABELS = {RUNNING: "Draining", SUCCEEDED: "Drained", "Ending": "Restoring", "Waiting": "Starting"}
 """Phase word → text in the list."""
-TONES = {RUNNING: "busy", SUCCEEDED: "done", FAILED: "bad", "Ending": "busy", "Waiting": "busy"}
+STATE_TONES = {RUNNING: "busy", SUCCEEDED: "done", FAILED: "bad", "Ending": "busy", "Waiting": "busy"}
 """Phase word → CSS class of its color."""
 
-BY_HAND = "Cordoned by hand: there is no maintenance to stop. kubectl maintenance uncordon ends the cordon."
-LEFT = "Left so by a maintenance that is gone: it is given back by itself, at once by kubectl maintenance uncordon."
+MANUAL_CORDON_NOTE = "Cordoned without a maintenance: to uncordon the node, run kubectl maintenance uncordon."
+LEFTOVER_CORDON_NOTE = (
+    "Cordoned by a maintenance that no longer exists: the functions restore the node. To restore it now, run "
+    "kubectl maintenance uncordon."
+)
 
 
 @dataclass(frozen=True)
@@ -38,19 +41,21 @@ class NodeFacts:
     """The fields of a Node that the console shows; changes to other fields are not published."""
 
     name: str
-    ready: bool
-    cordoned: bool
+    is_ready: bool
+    is_cordoned: bool
     version: str
     taints: tuple[str, ...]
-    labelled: bool = False
+    is_labelled: bool = False
 
     @classmethod
-    def of(cls, node: Object) -> NodeFacts:
+    def from_node(cls, node: Object) -> NodeFacts:
         """Extract these fields from a Node object."""
         info = (node.get("status") or {}).get("nodeInfo") or {}
         taints = tuple(f"{taint['key']}:{taint['effect']}" for taint in node["spec"].get("taints") or [])
         version = str(info.get("kubeletVersion") or "")
-        return cls(node["metadata"]["name"], is_ready(node), is_cordoned(node), version, taints, is_labelled(node))
+        return cls(
+            node["metadata"]["name"], is_ready(node), is_cordoned(node), version, taints, has_maintenance_label(node)
+        )
 
 
 @dataclass(frozen=True)
@@ -58,91 +63,101 @@ class Row:
     """One node in the list.
 
     Attributes:
-        ready: "Ready", "NotReady", or "gone" if the node does not exist.
+        readiness: "Ready", "NotReady", or "gone" if the node does not exist.
         state: One or two words; `tone` is the CSS class of their color.
         percent: Progress of the drain, None outside maintenance.
-        left, total: Pods to evict, now and at the start; None before the first count.
-        blocked: Number of blocked pods.
+        remaining_pods, total_pods: Pods to evict, now and at the start; None before the first count.
+        blocked_pods: Number of blocked pods.
         why: What blocks the drain: the first blocked pod's message, or the latest error.
         reason: Why the node is in maintenance, as the requester wrote it.
-        offers: START, STOP, or "" if neither applies now; `note` explains the state.
+        offered_action: START, STOP, or "" if neither applies now; `note` explains the state.
     """
 
     name: str
-    ready: str
+    readiness: str
     state: str
     tone: str
-    offers: str
+    offered_action: str
     percent: int | None = None
-    left: int | None = None
-    total: int | None = None
-    blocked: int = 0
+    remaining_pods: int | None = None
+    total_pods: int | None = None
+    blocked_pods: int = 0
     why: str = ""
     reason: str = ""
     note: str = ""
 
     @property
-    def key(self) -> str:
+    def html_id(self) -> str:
         """Return an id for HTML and CSS, because a maintenance may name its node with any characters."""
-        return key(self.name)
+        return build_html_id(self.name)
 
 
-def key(name: str) -> str:
+def build_html_id(name: str) -> str:
     """Return the HTML id for a node's name."""
     return "n" + hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
-def rows(nodes: Mapping[str, NodeFacts], maintenances: Iterable[Maintenance]) -> list[Row]:
+def build_rows(nodes: Mapping[str, NodeFacts], maintenances: Iterable[Maintenance]) -> list[Row]:
     """Build a row for every node, and for every node name in an unreleased maintenance, in natural order."""
     by_node: dict[str, list[Maintenance]] = {}
-    for item in standing(maintenances):
-        by_node.setdefault(node_name(item), []).append(item)
-    return [row(name, nodes.get(name), by_node.get(name, [])) for name in sorted({*nodes, *by_node}, key=natural)]
+    for item in select_unreleased(maintenances):
+        by_node.setdefault(get_node_name(item), []).append(item)
+    return [
+        build_row(name, nodes.get(name), by_node.get(name, []))
+        for name in sorted({*nodes, *by_node}, key=build_natural_sort_key)
+    ]
 
 
-def row(name: str, node: NodeFacts | None, found: Sequence[Maintenance]) -> Row:
+def build_row(node_name: str, node: NodeFacts | None, maintenances: Sequence[Maintenance]) -> Row:
     """Build the row of one node; of several maintenances it shows the one that drains the node, and no released one."""
-    ready = "gone" if node is None else "Ready" if node.ready else "NotReady"
-    if claims := standing(found):
-        return _in_maintenance(name, ready, leading(claims), len(claims))
+    readiness = "gone" if node is None else "Ready" if node.is_ready else "NotReady"
+    if unreleased := select_unreleased(maintenances):
+        return _build_maintenance_row(node_name, readiness, select_draining(unreleased), len(unreleased))
     if node is None:
-        return Row(name, ready, "Gone", "off", "", note="The node is gone: there is nothing to start or stop.")
-    if node.cordoned:
-        note = LEFT if node.labelled else BY_HAND
-        return Row(name, ready, "Cordoned", "off", START, note=note)
-    return Row(name, ready, "In service", "ok" if ready == "Ready" else "off", START)
+        return Row(
+            node_name,
+            readiness,
+            "Gone",
+            "off",
+            "",
+            note="The node does not exist, so you can neither start nor stop a maintenance.",
+        )
+    if node.is_cordoned:
+        note = LEFTOVER_CORDON_NOTE if node.is_labelled else MANUAL_CORDON_NOTE
+        return Row(node_name, readiness, "Cordoned", "off", START, note=note)
+    return Row(node_name, readiness, "In service", "ok" if readiness == "Ready" else "off", START)
 
 
-def leading(found: Sequence[Maintenance]) -> Maintenance:
+def select_draining(maintenances: Sequence[Maintenance]) -> Maintenance:
     """Return the maintenance that drains the node: one that failed, ends or is released only if all others are too."""
-    return min(found, key=lambda item: (is_over(item), is_deleting(item), phase_word(item) == FAILED))
+    return min(maintenances, key=lambda item: (is_released(item), is_deleting(item), get_phase_label(item) == FAILED))
 
 
-def _in_maintenance(name: str, ready: str, item: Maintenance, count: int) -> Row:
-    status = status_of(item)
+def _build_maintenance_row(name: str, readiness: str, maintenance: Maintenance, count: int) -> Row:
+    status = get_status(maintenance)
     blocked = status.get("blockedPods") or []
-    word = phase_word(item)
-    known = "evictionPods" in status
-    stuck = word == RUNNING and bool(blocked)
-    ending = is_deleting(item)
+    phase = get_phase_label(maintenance)
+    has_counts = "evictionPods" in status
+    is_blocked = phase == RUNNING and bool(blocked)
+    is_ending = is_deleting(maintenance)
     return Row(
         name,
-        ready,
-        state=("Blocked" if stuck else STATES.get(word, word)) + (f" (1 of {count})" if count > 1 else ""),
-        tone="bad" if stuck else TONES.get(word, "off"),
-        offers="" if ending else STOP,
+        readiness,
+        state=("Blocked" if is_blocked else STATE_LABELS.get(phase, phase)) + (f" (1 of {count})" if count > 1 else ""),
+        tone="bad" if is_blocked else STATE_TONES.get(phase, "off"),
+        offered_action="" if is_ending else STOP,
         percent=int(status.get("drainProgress") or 0),
-        left=len(status.get("pendingPods") or []) if known else None,
-        total=int(status["evictionPods"]) if known else None,
-        blocked=len(blocked),
-        why=held_up(status),
-        reason=str(spec_of(item).get("reason") or ""),
-        note=f"{full_name(item)} is being ended; the node comes back by itself." if ending else "",
+        remaining_pods=len(status.get("pendingPods") or []) if has_counts else None,
+        total_pods=int(status["evictionPods"]) if has_counts else None,
+        blocked_pods=len(blocked),
+        why=summarize_blockers(status),
+        reason=str(get_spec(maintenance).get("reason") or ""),
+        note=f"{format_full_name(maintenance)} is being deleted; the functions restore the node." if is_ending else "",
     )
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RowFilter:
     """The filter of a list: `text` is part of the name, `state` is a key of `STATE_FILTERS` or ""."""
 
     text: str = ""
@@ -155,36 +170,38 @@ class Wanted:
 
 STATE_FILTERS: dict[str, Callable[[Row], bool]] = {
     "maintenance": lambda row: row.percent is not None,
-    "blocked": lambda row: row.blocked > 0,
+    "blocked": lambda row: row.blocked_pods > 0,
     "service": lambda row: row.percent is None,
 }
 
 
-NEW, CHANGED, GONE = "new", "changed", "gone"
+ROW_NEW, ROW_CHANGED, ROW_GONE = "new", "changed", "gone"
 
 
 @dataclass(frozen=True)
-class Step:
+class RowChange:
     """One change of a list: a row is NEW (after the row with id `after`, "" for the first), CHANGED or GONE.
 
-    `offers_differ` is true if the offered action or its note has changed.
+    `action_differs` is true if the offered action or its note has changed.
     """
 
     kind: str
     row: Row
     after: str = ""
-    offers_differ: bool = False
+    action_differs: bool = False
 
 
-def steps(before: Sequence[Row], after: Sequence[Row]) -> Iterator[Step]:
+def diff_rows(before: Sequence[Row], after: Sequence[Row]) -> Iterator[RowChange]:
     """Yield the changes that turn the first list into the second."""
-    old, names = {item.name: item for item in before}, {item.name for item in after}
-    yield from (Step(GONE, item) for item in before if item.name not in names)
-    previous = ""
+    rows_before, names = {item.name: item for item in before}, {item.name for item in after}
+    yield from (RowChange(ROW_GONE, item) for item in before if item.name not in names)
+    previous_id = ""
     for item in after:
-        was = old.get(item.name)
-        if was is None:
-            yield Step(NEW, item, after=previous)
-        elif was != item:
-            yield Step(CHANGED, item, offers_differ=(was.offers, was.note) != (item.offers, item.note))
-        previous = item.key
+        old = rows_before.get(item.name)
+        if old is None:
+            yield RowChange(ROW_NEW, item, after=previous_id)
+        elif old != item:
+            yield RowChange(
+                ROW_CHANGED, item, action_differs=(old.offered_action, old.note) != (item.offered_action, item.note)
+            )
+        previous_id = item.html_id

@@ -10,198 +10,203 @@ from itertools import chain
 from flask import Response, render_template, request, stream_template, stream_with_context
 from werkzeug.exceptions import NotFound, ServiceUnavailable
 
-from console.operations.descriptions import full_name, phase_word, remedy
+from console.operations.descriptions import format_full_name, get_phase_label, suggest_remedy
 from console.web import vmis
-from console.web.context import Context
-from console.web.cluster_state import State
-from console.web.protection import token
-from console.web.node_rows import STATE_FILTERS, Row, Wanted, leading, row, rows, steps
-from kube.maintenance.objects import Maintenance, is_deleting, node_name, requester, spec_of, status_of
+from console.web.cluster_state import ClusterState
+from console.web.context import ConsoleContext
+from console.web.node_rows import STATE_FILTERS, Row, RowFilter, build_row, build_rows, diff_rows, select_draining
+from console.web.protection import get_csrf_token
+from kube.maintenance.objects import Maintenance, get_node_name, get_requester, get_spec, get_status
 from kube.paths import Object
 
-STREAMS = 48
+MAX_STREAMS = 48
 """Maximum number of concurrent streams: each occupies a thread, and pages need the rest (console/web/server.py)."""
-STREAM_SECONDS = 300.0
+MAX_STREAM_SECONDS = 300.0
 """Lifetime of a stream; the browser then reconnects, and a user who has lost permissions gets no new stream."""
-QUIET_SECONDS = 15.0
+KEEPALIVE_SECONDS = 15.0
 """Without changes for this long, the stream sends a comment, so that the server notices a closed connection."""
-PIECE = 16 * 1024
+CHUNK_CHARACTERS = 16 * 1024
 """Characters per chunk of a long page."""
-STILL_HERE = ": still here\n\n"
+KEEPALIVE_COMMENT = ": keepalive\n\n"
 """A comment in the event stream, which browsers ignore."""
-BURST_SECONDS = 0.1
+MIN_UPDATE_SECONDS = 0.1
 """Delay between two updates: users perceive no more than ten per second."""
 
 
-class Pages:
+class NodeViews:
     """The views about nodes; `console.web.app` maps a URL to each method."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ConsoleContext) -> None:
         self._context = context
-        self._streams = threading.Semaphore(STREAMS)
+        self._streams = threading.Semaphore(MAX_STREAMS)
 
     def nodes(self) -> Response:
         """Render the list, filtered by `q` (in the name) and `state`.
 
         The response streams while the template renders, so that its beginning is visible early.
         """
-        state, user = self._context.viewed()
-        wanted = _wanted()
-        everything = rows(state.nodes, state.maintenances)
-        shown = [item for item in everything if wanted(item)]
-        token()  # creates the CSRF token: its cookie must precede the streamed page
+        state, user = self._context.read_state()
+        row_filter = _parse_filter()
+        all_rows = build_rows(state.nodes, state.maintenances)
+        shown_rows = [row for row in all_rows if row_filter(row)]
+        get_csrf_token()  # creates the CSRF token: its cookie must precede the streamed page
         page = stream_template(
             "nodes.html",
-            **{"user": user, "rows": shown, "counts": counts(everything), "wanted": wanted},
+            **{"user": user, "rows": shown_rows, "counts": count_by_state(all_rows), "row_filter": row_filter},
             version=state.version,
         )
-        return Response(in_pieces(page))
+        return Response(join_chunks(page))
 
     def live_nodes(self) -> Response:
         """Stream the changes of the list since the version that the page shows."""
-        state, _ = self._context.viewed()
-        wanted, seen = _wanted(), _seen()
-        everything = rows(state.nodes, state.maintenances)
-        shown = [item for item in everything if wanted(item)]
-        first = ""
-        if seen != str(state.version):
-            first = render_template("rows_all.html", rows=shown) + _around(everything, shown) + _banner(state)
+        state, _ = self._context.read_state()
+        row_filter, shown_version = _parse_filter(), _get_shown_version()
+        all_rows = build_rows(state.nodes, state.maintenances)
+        shown_rows = [row for row in all_rows if row_filter(row)]
+        initial_html = ""
+        if shown_version != str(state.version):
+            initial_html = (
+                render_template("rows_all.html", rows=shown_rows)
+                + _render_counts(all_rows, shown_rows)
+                + _render_stale_banner(state)
+            )
 
-        def changes() -> Iterator[str]:
-            nonlocal shown
-            before, known, stale = shown, None, None
-            if first:
-                yield message("rows", first, state.version)
-            for newer in self._newer(state):
+        def iter_messages() -> Iterator[str]:
+            before, last_counts, last_stale_since = shown_rows, None, None
+            if initial_html:
+                yield format_sse("rows", initial_html, state.version)
+            for newer in self._iter_newer_states(state):
                 if newer is None:
-                    yield STILL_HERE
+                    yield KEEPALIVE_COMMENT
                     continue
-                everything = rows(newer.nodes, newer.maintenances)
-                after = [item for item in everything if wanted(item)]
-                html = render_template("rows_changed.html", steps=list(steps(before, after)))
-                totals, before = counts(everything), after
-                if html.strip() or totals != known or newer.stale != stale:
-                    known, stale = totals, newer.stale
-                    html += _around(everything, after) + _banner(newer)
-                    yield message("rows", html, newer.version)
+                new_rows = build_rows(newer.nodes, newer.maintenances)
+                after = [row for row in new_rows if row_filter(row)]
+                html = render_template("rows_changed.html", changes=list(diff_rows(before, after)))
+                counts, before = count_by_state(new_rows), after
+                if html.strip() or counts != last_counts or newer.stale_since != last_stale_since:
+                    last_counts, last_stale_since = counts, newer.stale_since
+                    html += _render_counts(new_rows, after) + _render_stale_banner(newer)
+                    yield format_sse("rows", html, newer.version)
 
-        return self._stream(changes())
+        return self._build_stream(iter_messages())
 
     def node(self, name: str) -> str:
         """Render the details of one node."""
-        state, user = self._context.viewed()
-        told = {**self._details(state, name), **vmis.shown(self._context, name)}
-        return render_template("node.html", user=user, version=state.version, **told)
+        state, user = self._context.read_state()
+        values = {**self._build_details(state, name), **vmis.build_template_values(self._context, name)}
+        return render_template("node.html", user=user, version=state.version, **values)
 
     def machines(self, name: str) -> str:
         """Render the node's virtual machines; the page requests them again after each event `moved`."""
-        self._context.viewed()
-        return render_template("machines.html", **vmis.shown(self._context, name))
+        self._context.read_state()
+        return render_template("machines.html", **vmis.build_template_values(self._context, name))
 
     def live_node(self, name: str) -> Response:
         """Stream the changes of the details; the event `moved` means that there may also be new recorded events."""
-        state, _ = self._context.viewed()
-        seen = _seen()
-        last = _parts(self._details(state, name), _banner(state))
+        state, _ = self._context.read_state()
+        shown_version = _get_shown_version()
+        current_parts = _render_parts(self._build_details(state, name), _render_stale_banner(state))
 
-        def changes() -> Iterator[str]:
-            before = last if seen == str(state.version) else {}
-            for newer in self._from(state, now=not before):
+        def iter_messages() -> Iterator[str]:
+            before = current_parts if shown_version == str(state.version) else {}
+            for newer in self._iter_states(state, include_current=not before):
                 if newer is None:
-                    yield STILL_HERE
+                    yield KEEPALIVE_COMMENT
                     continue
-                after = _parts(self._details(newer, name, known=True), _banner(newer))
+                after = _render_parts(
+                    self._build_details(newer, name, may_be_missing=True), _render_stale_banner(newer)
+                )
                 changed = [part for part in after if before.get(part) != after[part]]
-                yield from (message(part, after[part], newer.version) for part in changed)
+                yield from (format_sse(part, after[part], newer.version) for part in changed)
                 if changed:
-                    yield message("moved", "", newer.version)
+                    yield format_sse("moved", "", newer.version)
                 before = after
 
-        return self._stream(changes())
+        return self._build_stream(iter_messages())
 
-    def _details(self, state: State, name: str, *, known: bool = False) -> Object:
+    def _build_details(self, state: ClusterState, name: str, *, may_be_missing: bool = False) -> Object:
         """Return the data of the details' templates. Raises `NotFound` if no node or maintenance has this name."""
-        found = [item for item in state.maintenances if node_name(item) == name]
+        maintenances = [item for item in state.maintenances if get_node_name(item) == name]
         facts = state.nodes.get(name)
-        if facts is None and not found and not known:
-            raise NotFound(f"there is no node {name}")
-        first = leading(found) if found else None
-        ordered = [first, *(item for item in found if item is not first)] if first else []
+        if facts is None and not maintenances and not may_be_missing:
+            raise NotFound(f'node "{name}" not found')
+        first = select_draining(maintenances) if maintenances else None
+        ordered = [first, *(item for item in maintenances if item is not first)] if first else []
         return {
-            "row": row(name, facts, found),
+            "row": build_row(name, facts, maintenances),
             "facts": facts,
-            "maintenances": [_shown(item) for item in ordered],
+            "maintenances": [_build_maintenance_values(item) for item in ordered],
         }
 
-    def _newer(self, state: State) -> Iterator[State | None]:
-        """Yield newer states as they arrive, None after a quiet period; end after `STREAM_SECONDS`."""
-        end, version = time.monotonic() + STREAM_SECONDS, state.version
+    def _iter_newer_states(self, state: ClusterState) -> Iterator[ClusterState | None]:
+        """Yield newer states as they arrive, None after a quiet period; end after `MAX_STREAM_SECONDS`."""
+        end, version = time.monotonic() + MAX_STREAM_SECONDS, state.version
         while time.monotonic() < end:
-            newer = self._context.live.after(version, QUIET_SECONDS)
+            newer = self._context.watcher.wait_for_newer(version, KEEPALIVE_SECONDS)
             if newer:
                 version = newer.version
             yield newer
-            time.sleep(BURST_SECONDS)
+            time.sleep(MIN_UPDATE_SECONDS)
 
-    def _from(self, state: State, *, now: bool) -> Iterator[State | None]:
-        if now:
+    def _iter_states(self, state: ClusterState, *, include_current: bool) -> Iterator[ClusterState | None]:
+        if include_current:
             yield state
-        yield from self._newer(state)
+        yield from self._iter_newer_states(state)
 
-    def _stream(self, changes: Iterator[str]) -> Response:
+    def _build_stream(self, messages: Iterator[str]) -> Response:
         if not self._streams.acquire(blocking=False):
-            raise ServiceUnavailable(f"{STREAMS} viewers are looking already: this page shows no changes by itself")
-        response = Response(stream_with_context(chain([STILL_HERE], changes)), mimetype="text/event-stream")
+            raise ServiceUnavailable(f"{MAX_STREAMS} pages are open already: this page does not update itself")
+        response = Response(stream_with_context(chain([KEEPALIVE_COMMENT], messages)), mimetype="text/event-stream")
         response.call_on_close(self._streams.release)
         return response
 
 
-def counts(everything: list[Row]) -> dict[str, int]:
+def count_by_state(rows: list[Row]) -> dict[str, int]:
     """Return the number of nodes that match each filter, and their total."""
-    return {"all": len(everything), **{name: sum(map(holds, everything)) for name, holds in STATE_FILTERS.items()}}
+    return {"all": len(rows), **{name: sum(map(matches, rows)) for name, matches in STATE_FILTERS.items()}}
 
 
-def in_pieces(parts: Iterable[str]) -> Iterator[str]:
+def join_chunks(parts: Iterable[str]) -> Iterator[str]:
     """Yield the same text in chunks that are large enough for a network packet."""
-    waiting: list[str] = []
+    chunk: list[str] = []
     size = 0
     for part in parts:
-        waiting.append(part)
+        chunk.append(part)
         size += len(part)
-        if size >= PIECE:
-            yield "".join(waiting)
-            waiting, size = [], 0
-    yield "".join(waiting)
+        if size >= CHUNK_CHARACTERS:
+            yield "".join(chunk)
+            chunk, size = [], 0
+    yield "".join(chunk)
 
 
-def message(event: str, data: str, version: int) -> str:
+def format_sse(event_name: str, data: str, version: int) -> str:
     """Format a server-sent event; a browser that reconnects sends the id of the last event that it received."""
     lines = "".join(f"data: {line}\n" for line in data.splitlines() or [""])
-    return f"event: {event}\nid: {version}\n{lines}\n"
+    return f"event: {event_name}\nid: {version}\n{lines}\n"
 
 
-def _seen() -> str:
+def _get_shown_version() -> str:
     """Return the version that the browser shows."""
     return request.headers.get("Last-Event-ID") or request.args.get("version", "")
 
 
-def _wanted() -> Wanted:
+def _parse_filter() -> RowFilter:
     state = request.args.get("state", "")
-    return Wanted(request.args.get("q", "").strip(), state if state in STATE_FILTERS else "")
+    return RowFilter(request.args.get("q", "").strip(), state if state in STATE_FILTERS else "")
 
 
-def _around(everything: list[Row], shown: list[Row]) -> str:
+def _render_counts(all_rows: list[Row], shown_rows: list[Row]) -> str:
     """Render the parts next to the list: the number of nodes, and the message if no node matches."""
-    totals = render_template("counts.html", counts=counts(everything), oob=True)
-    return totals + render_template("none.html", some=shown, oob=True)
+    counts = render_template("counts.html", counts=count_by_state(all_rows), oob=True)
+    return counts + render_template("none.html", has_rows=bool(shown_rows), oob=True)
 
 
-def _banner(state: State) -> str:
+def _render_stale_banner(state: ClusterState) -> str:
     """Render the banner for a stale page, to be swapped into its place."""
-    return render_template("stale.html", since=state.stale, oob=True)
+    return render_template("stale.html", since=state.stale_since, oob=True)
 
 
-def _parts(details: Object, banner: str) -> dict[str, str]:
+def _render_parts(details: Object, banner: str) -> dict[str, str]:
     """Render the two parts of the details that change, each under the name of its event."""
     return {
         "status": render_template("node_status.html", **details) + banner,
@@ -209,27 +214,27 @@ def _parts(details: Object, banner: str) -> dict[str, str]:
     }
 
 
-def _shown(item: Maintenance) -> Object:
+def _build_maintenance_values(maintenance: Maintenance) -> Object:
     """Return the data that the page shows for one maintenance."""
-    status, metadata = status_of(item), item["metadata"]
-    blocked = [{**pod, "unblocks": remedy(pod)} for pod in status.get("blockedPods") or []]
-    stuck = {(pod["namespace"], pod["name"]) for pod in blocked}
-    pending = [pod for pod in status.get("pendingPodsRefs") or [] if (pod["namespace"], pod["name"]) not in stuck]
+    status, metadata = get_status(maintenance), maintenance["metadata"]
+    blocked = [{**pod, "unblocks": suggest_remedy(pod)} for pod in status.get("blockedPods") or []]
+    blocked_keys = {(pod["namespace"], pod["name"]) for pod in blocked}
+    pending_refs = status.get("pendingPodsRefs") or []
+    pending = [pod for pod in pending_refs if (pod["namespace"], pod["name"]) not in blocked_keys]
     return {
-        "name": full_name(item),
+        "name": format_full_name(maintenance),
         "uid": metadata["uid"],
-        "phase": phase_word(item),
+        "phase": get_phase_label(maintenance),
         "percent": int(status.get("drainProgress") or 0),
-        "counted": "evictionPods" in status,
-        "left": len(status.get("pendingPods") or []),
+        "has_counts": "evictionPods" in status,
+        "remaining": len(status.get("pendingPods") or []),
         "evictionPods": status.get("evictionPods"),
         "totalpods": status.get("totalpods"),
         "error": status.get("lastError") or "",
-        "reason": spec_of(item).get("reason") or "",
-        "by": requester(item),
+        "reason": get_spec(maintenance).get("reason") or "",
+        "requester": get_requester(maintenance),
         "created": metadata["creationTimestamp"],
         "updated": status.get("lastUpdate") or "",
-        "ending": is_deleting(item),
         "conditions": status.get("conditions") or [],
         "blocked": blocked,
         "pending": pending,

@@ -11,14 +11,14 @@ from flask import Flask, Response, abort, current_app, g, request
 from werkzeug.exceptions import SecurityError
 from werkzeug.sansio.utils import host_is_trusted
 
-TOKEN = "csrf"  # noqa: S105 - the name of the field, not its value
+TOKEN_FIELD = "csrf"  # noqa: S105 - the name of the field, not its value
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-POLICY = (
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-HEADERS = {
-    "Content-Security-Policy": POLICY,
+SECURITY_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
@@ -26,10 +26,10 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
-LARGEST_FORM = 256 * 1024
+MAX_FORM_BYTES = 256 * 1024
 """Maximum size of a form in bytes: 500 node names of maximum length, and a reason."""
-COOKIE_OF_TLS = "__Host-console"
-COOKIE_OF_FORMS = "TOKEN_COOKIE_NAME"
+TLS_COOKIE_NAME = "__Host-console"
+TOKEN_COOKIE_SETTING = "TOKEN_COOKIE_NAME"  # noqa: S105 - the name of a setting
 """Setting that names the cookie with the CSRF token of the forms.
 
 The token belongs to the browser, and no key of this process signs it. Each replica therefore accepts forms from another
@@ -37,14 +37,14 @@ replica, even after that replica has stopped.
 """
 
 
-def protect(app: Flask, *, tls: bool, hosts: list[str], probes: Collection[str]) -> None:
+def register_protection(app: Flask, *, tls: bool, hosts: list[str], probes: Collection[str]) -> None:
     """Check every request of the app, and add security headers to every response.
 
     `hosts` are the Host names that the console answers to (empty: any). A request with another Host is refused, because
     DNS can map any name to this address. The endpoints `probes` reveal no secrets and accept any Host, because a
     kubelet knows only the pod's address. `tls` means that browsers connect only by HTTPS.
     """
-    name = COOKIE_OF_TLS if tls else "console"
+    name = TLS_COOKIE_NAME if tls else "console"
     app.config.update(
         SECRET_KEY=secrets.token_bytes(32),
         SESSION_COOKIE_NAME=name,
@@ -52,50 +52,50 @@ def protect(app: Flask, *, tls: bool, hosts: list[str], probes: Collection[str])
         SESSION_COOKIE_HTTPONLY=True,
         SESSION_COOKIE_SAMESITE="Strict",
         TOKEN_COOKIE_NAME=f"{name}-form",
-        MAX_CONTENT_LENGTH=LARGEST_FORM,
-        MAX_FORM_MEMORY_SIZE=LARGEST_FORM,
+        MAX_CONTENT_LENGTH=MAX_FORM_BYTES,
+        MAX_FORM_MEMORY_SIZE=MAX_FORM_BYTES,
     )
     if hosts:
-        app.before_request(_refusing_others(hosts, probes))
-    app.before_request(_refuse_forged)
-    app.after_request(_with_headers)
-    app.jinja_env.globals["csrf_token"] = token
+        app.before_request(_build_host_check(hosts, probes))
+    app.before_request(_check_forgery)
+    app.after_request(_add_headers)
+    app.jinja_env.globals["csrf_token"] = get_csrf_token
 
 
-def token() -> str:
+def get_csrf_token() -> str:
     """Return the CSRF token for this browser's forms; the response sets its cookie."""
-    if TOKEN not in g:
-        setattr(g, TOKEN, _cookie() or secrets.token_urlsafe(32))
-    return str(getattr(g, TOKEN))
+    if TOKEN_FIELD not in g:
+        setattr(g, TOKEN_FIELD, _get_token_cookie() or secrets.token_urlsafe(32))
+    return str(getattr(g, TOKEN_FIELD))
 
 
-def _cookie() -> str:
-    return request.cookies.get(current_app.config[COOKIE_OF_FORMS], "")
+def _get_token_cookie() -> str:
+    return request.cookies.get(current_app.config[TOKEN_COOKIE_SETTING], "")
 
 
-def _refusing_others(hosts: list[str], probes: Collection[str]) -> Callable[[], None]:
-    def refuse() -> None:
+def _build_host_check(hosts: list[str], probes: Collection[str]) -> Callable[[], None]:
+    def check_host() -> None:
         if request.endpoint not in probes and not host_is_trusted(request.headers.get("Host", ""), hosts):
             raise SecurityError(f"Host {request.headers.get('Host')!r} is not trusted")
 
-    return refuse
+    return check_host
 
 
-def _refuse_forged() -> None:
+def _check_forgery() -> None:
     """Refuse a forged write request: check Sec-Fetch-Site, Origin and the form's token."""
     if request.method in SAFE_METHODS:
         return
     if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
         abort(403, "the request came from another site: nothing was changed")
     origin = request.headers.get("Origin")
-    if origin is not None and _host_of(origin) != request.host:
+    if origin is not None and _parse_host(origin) != request.host:
         abort(403, "the request came from another origin: nothing was changed")
-    known, given = _cookie(), request.form.get(TOKEN, "")
-    if not known or not hmac.compare_digest(known.encode(), given.encode()):
-        abort(403, "the form's token is missing or old: nothing was changed; load the page again")
+    cookie_token, form_token = _get_token_cookie(), request.form.get(TOKEN_FIELD, "")
+    if not cookie_token or not hmac.compare_digest(cookie_token.encode(), form_token.encode()):
+        abort(403, "the form's token is missing or outdated: nothing was changed; load the page again")
 
 
-def _host_of(origin: str) -> str | None:
+def _parse_host(origin: str) -> str | None:
     """Return host and port of an origin, or None if it has none, because the request's own Host may be empty."""
     try:
         return urlsplit(origin).netloc or None
@@ -103,12 +103,12 @@ def _host_of(origin: str) -> str | None:
         return None
 
 
-def _with_headers(response: Response) -> Response:
-    response.headers.update(HEADERS)
-    if TOKEN in g and token() != _cookie():
+def _add_headers(response: Response) -> Response:
+    response.headers.update(SECURITY_HEADERS)
+    if TOKEN_FIELD in g and get_csrf_token() != _get_token_cookie():
         secure = current_app.config["SESSION_COOKIE_SECURE"]
-        name = current_app.config[COOKIE_OF_FORMS]
-        response.set_cookie(name, token(), secure=secure, httponly=True, samesite="Strict")
+        name = current_app.config[TOKEN_COOKIE_SETTING]
+        response.set_cookie(name, get_csrf_token(), secure=secure, httponly=True, samesite="Strict")
     if request.endpoint != "static":
         response.headers["Cache-Control"] = "no-store"
     return response

@@ -11,44 +11,47 @@ from http import HTTPStatus
 from flask import render_template, request
 from werkzeug.exceptions import NotFound
 
-from console.operations.dead_letter_redrive import Result, Run, broker_address, items
+from console.operations.dead_letter_redrive import BackgroundRedrive, RedriveResult, build_items, find_broker_url
 from console.web import swimlanes
-from console.web.audit import Ended, written_as_made
-from console.web.callers import to_start
-from console.web.context import Context
+from console.web.audit import ActionOutcome, create_outcome_writer
+from console.web.callers import list_start_rights
+from console.web.context import ConsoleContext
 from eventing.journal.entries import Entry, Query
-from eventing.journal.keys import event_keys
-from eventing.replay.redrive import is_open, still_open
+from eventing.journal.keys import get_event_keys
+from eventing.replay.redrive import awaits_redrive, filter_awaiting_redrive
 from kube.maintenance.groups import MEDIK8S
-from kube.paths import NAMESPACE
+from kube.paths import DEFAULT_NAMESPACE
 
-PAGE = 200
+PAGE_SIZE = 200
 """Maximum number of dead letters on the page: the newest open ones first, then the newest others."""
-SOON = 2.0
+MAX_WAIT_SECONDS = 2.0
 """Seconds that a response waits for the redrive to end; after that, the page shows the progress."""
-DIGITS = 18
+MAX_SEQ_DIGITS = 18
 """Maximum digits of a journal number, because Python refuses to parse numbers of thousands of digits."""
-RUNS = 20
+MAX_REMEMBERED_REDRIVES = 20
 """Maximum number of redrives that the process remembers; it forgets the oldest."""
 
 
-class Redriving:
+class RedriveViews:
     """The views about dead letters; `console.web.app` maps a URL to each method."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ConsoleContext) -> None:
         self._context = context
-        self._runs: dict[str, Run] = {}
+        self._redrives: dict[str, BackgroundRedrive] = {}
 
     def dead_letters(self) -> str:
         """Render the newest dead letters, open ones first, each with the reason."""
-        _, user = self._context.viewed()
-        newest = Query(dead=True, limit=PAGE, newest=True)
-        waiting = list(still_open(self._context.journal.listed(replace(newest, open=True))))[::-1]
-        numbers = [letter.seq for letter in waiting]
-        others = [one for one in self._context.journal.listed(newest)[::-1] if one.seq not in numbers]
-        found = [*waiting, *others][:PAGE]
-        told = {"user": user, "entries": found, "waiting": waiting, "page": PAGE, "lanes": swimlanes, "digest": digest}
-        return render_template("dead_letters.html", **told)
+        _, user = self._context.read_state()
+        journal = self._context.journal
+        newest = Query(dead_letters_only=True, limit=PAGE_SIZE, keep_newest=True)
+        open_entries = list(filter_awaiting_redrive(journal.list_entries(replace(newest, awaiting_redrive=True))))[::-1]
+        open_seqs = [entry.seq for entry in open_entries]
+        others = [entry for entry in journal.list_entries(newest)[::-1] if entry.seq not in open_seqs]
+        return render_template(
+            "dead_letters.html",
+            **{"user": user, "entries": [*open_entries, *others][:PAGE_SIZE], "open_entries": open_entries},
+            **{"page_size": PAGE_SIZE, "swimlanes": swimlanes, "compute_digest": compute_digest},
+        )
 
     def redrive(self) -> str:
         """Redrive every `letter` of the form to its own function; without `confirm`, render the confirmation dialog.
@@ -56,52 +59,56 @@ class Redriving:
         The caller needs the permissions for starting a maintenance. A long redrive continues after the response, and
         the page shows its progress.
         """
-        state, caller = self._context.live.now(), self._context.caller()
-        self._context.cluster.run(caller.require(to_start(MEDIK8S, state.groups)))
-        found = items(self._chosen(), self._context.functions, NAMESPACE, self._context.cluster)
+        state, caller = self._context.watcher.get_state(), self._context.get_caller()
+        self._context.client.run(caller.require(list_start_rights(MEDIK8S, state.groups)))
+        items = build_items(
+            self._get_chosen_entries(), self._context.functions_url, DEFAULT_NAMESPACE, self._context.client
+        )
         if request.form.get("confirm") != "yes":
-            return render_template("redrive.html", items=found, lanes=swimlanes, digest=digest)
-        broker = self._context.broker or broker_address(self._context.cluster, NAMESPACE)
-        write = written_as_made(self._context)
-        run = Run(found, broker, self._context.journal, lambda result: write(_ended(result)))
+            return render_template("redrive.html", items=items, swimlanes=swimlanes, compute_digest=compute_digest)
+        broker = self._context.broker_url or find_broker_url(self._context.client, DEFAULT_NAMESPACE)
+        write = create_outcome_writer(self._context)
+        redrive = BackgroundRedrive(items, broker, self._context.journal, lambda result: write(_build_outcome(result)))
         number = uuid.uuid4().hex
-        self._runs[number] = run
-        while len(self._runs) > RUNS:
-            self._runs.pop(next(iter(self._runs)))
-        run.await_end(SOON)
-        return render_template("redriven.html", run=run, number=number, lanes=swimlanes)
+        self._redrives[number] = redrive
+        while len(self._redrives) > MAX_REMEMBERED_REDRIVES:
+            self._redrives.pop(next(iter(self._redrives)))
+        redrive.wait(MAX_WAIT_SECONDS)
+        return render_template("redriven.html", redrive=redrive, number=number, swimlanes=swimlanes)
 
     def progress(self, number: str) -> str:
         """Render the progress of a redrive. Raises `NotFound` if this process does not know the redrive."""
-        self._context.viewed()
-        if number not in self._runs:
-            raise NotFound("no such redrive: the list of dead letters shows what is open")
-        return render_template("redriven.html", run=self._runs[number], number=number, lanes=swimlanes)
+        self._context.read_state()
+        if number not in self._redrives:
+            raise NotFound("redrive not found: the list of dead letters shows those that are still open")
+        return render_template("redriven.html", redrive=self._redrives[number], number=number, swimlanes=swimlanes)
 
-    def _chosen(self) -> list[Entry]:
+    def _get_chosen_entries(self) -> list[Entry]:
         """Return the open dead letters that the form names by number and digest.
 
         Raises `NotFound` if one of them does not exist, is not open, or no longer has this number.
         """
-        wanted = {int(seq) for seq in request.form.getlist("letter") if seq.isdecimal() and len(seq) <= DIGITS}
-        if not 0 < len(wanted) <= PAGE:
-            raise NotFound(f"no such open dead letter, or more than {PAGE}: nothing was redriven; load the page again")
-        found = self._context.journal.listed(Query(dead=True, numbers=tuple(wanted)))
-        if len(found) < len(wanted) or not all(map(is_open, found)):
-            raise NotFound("no such open dead letter: nothing was redriven; load the page again")
-        if not {*map(digest, found)} <= {*request.form.getlist("digest")}:
-            raise NotFound("another dead letter has that number now: nothing was redriven; load the page again")
-        return found
+        seqs = {int(seq) for seq in request.form.getlist("letter") if seq.isdecimal() and len(seq) <= MAX_SEQ_DIGITS}
+        if not 0 < len(seqs) <= PAGE_SIZE:
+            raise NotFound(
+                f"open dead letter not found, or more than {PAGE_SIZE}: nothing was redriven; load the page again"
+            )
+        entries = self._context.journal.list_entries(Query(dead_letters_only=True, seqs=tuple(seqs)))
+        if len(entries) < len(seqs) or not all(map(awaits_redrive, entries)):
+            raise NotFound("open dead letter not found: nothing was redriven; load the page again")
+        if not {*map(compute_digest, entries)} <= {*request.form.getlist("digest")}:
+            raise NotFound("another dead letter has this number now: nothing was redriven; load the page again")
+        return entries
 
 
-def _ended(result: Result) -> Ended:
+def _build_outcome(result: RedriveResult) -> ActionOutcome:
     """Build the audit log's outcome of one redrive."""
-    made = result.attempt
-    status, error = (made.status, made.error) if made else (HTTPStatus.CONFLICT, result.problem)
-    word = "refused" if result.is_closed else "failed" if result.failed else "done"
-    return Ended(str(result.item.letter.seq), status, error, word)
+    attempt = result.attempt
+    status, error = (attempt.status, attempt.error) if attempt else (HTTPStatus.CONFLICT, result.problem)
+    word = "refused" if result.is_already_done else "failed" if result.failed else "done"
+    return ActionOutcome(str(result.item.dead_letter.seq), status, error, word)
 
 
-def digest(letter: Entry) -> str:
+def compute_digest(dead_letter: Entry) -> str:
     """Return a hash that distinguishes dead letters with the same number, after the journal's file was replaced."""
-    return hashlib.sha256(json.dumps(event_keys(letter.event), sort_keys=True).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(get_event_keys(dead_letter.event), sort_keys=True).encode()).hexdigest()[:32]

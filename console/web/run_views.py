@@ -9,14 +9,14 @@ from __future__ import annotations
 from flask import Response, make_response, render_template, request
 
 from console.operations import upgrade_runs
-from console.operations.run_reports import report
-from console.web.callers import RUNS_LIST
-from console.web.context import Context
-from console.web.event_views import timeline
+from console.operations.run_reports import STEP_CURRENT, STEP_DONE, STEP_HALTED, STEP_PENDING, build_report
+from console.web.callers import LIST_RUNS
+from console.web.context import ConsoleContext
+from console.web.event_views import render_timeline
 from kube.client.api_errors import Unavailable
 from kube.paths import Object
 
-TONES = {
+STATE_TONES = {
     "Failed": "bad",
     "Invalid": "bad",
     "Finished": "ok",
@@ -26,28 +26,28 @@ TONES = {
     "Done": "ok",
 }
 """CSS class for the state of a run or a node; any other state is in progress."""
-STATES = {"done": "ok", "now": "busy", "stopped": "bad", "to come": "done"}
+STEP_TONES = {STEP_DONE: "ok", STEP_CURRENT: "busy", STEP_HALTED: "bad", STEP_PENDING: "done"}
 """CSS class for the state of a step."""
-RESULTS = {"Complete": "ok", "Failed": "bad", "Running": "busy"}
+RESULT_TONES = {"Complete": "ok", "Failed": "bad", "Running": "busy"}
 """CSS class for the result of a Job."""
 
 
-class RunPages:
+class RunViews:
     """The views about upgrade runs; `console.web.app` maps a URL to each method."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ConsoleContext) -> None:
         self._context = context
 
     def runs(self) -> str:
         """Render all run configs, with what each waits for."""
-        door, user = self._context.reader([RUNS_LIST])
-        found = self._context.cluster.run(upgrade_runs.runs(door))
-        return render_template("runs.html", user=user, runs=[report(run) for run in found], **_looks())
+        api, user = self._context.get_reader([LIST_RUNS])
+        runs = self._context.client.run(upgrade_runs.list_runs(api))
+        return render_template("runs.html", user=user, runs=[build_report(run) for run in runs], **_get_tones())
 
     def run(self, namespace: str, name: str) -> str:
         """Render the details of one run config."""
-        run, user = self._read(namespace, name)
-        return render_template("run.html", user=user, **_details(run))
+        run, user = self._read_run(namespace, name)
+        return render_template("run.html", user=user, **_build_details(run))
 
     def run_status(self, namespace: str, name: str) -> Response:
         """Render the parts of the page that change, unless the page already shows this `version`.
@@ -55,40 +55,42 @@ class RunPages:
         The event `moved` means that there may also be new recorded events.
         """
         try:
-            run, _ = self._read(namespace, name)
+            run, _ = self._read_run(namespace, name)
         except Unavailable:
-            return self._unchanged()  # the page keeps its content and asks again
+            return self._build_unchanged_response()  # the page keeps its content and asks again
         if run["metadata"]["resourceVersion"] == request.args.get("version"):
-            return self._unchanged()
-        response = make_response(render_template("run_status.html", **_details(run)) + self._banner())
+            return self._build_unchanged_response()
+        response = make_response(
+            render_template("run_status.html", **_build_details(run)) + self._render_stale_banner()
+        )
         response.headers["HX-Trigger"] = "moved"
         return response
 
-    def _unchanged(self) -> Response:
+    def _build_unchanged_response(self) -> Response:
         """Build an empty response, or one with only the banner if the page shows an outdated banner."""
-        if request.args.get("stale", "") == self._context.live.stale_since():
+        if request.args.get("stale", "") == self._context.watcher.get_stale_since():
             return Response(status=204)
-        response = make_response(self._banner())
+        response = make_response(self._render_stale_banner())
         response.headers["HX-Reswap"] = "none"
         return response
 
-    def _banner(self) -> str:
-        return render_template("stale.html", since=self._context.live.stale_since(), oob=True)
+    def _render_stale_banner(self) -> str:
+        return render_template("stale.html", since=self._context.watcher.get_stale_since(), oob=True)
 
     def run_timeline(self, namespace: str, name: str) -> str:
         """Render the timeline of all events recorded for the run."""
-        run, user = self._read(namespace, name)
-        return timeline(self._context.journal, run["metadata"]["uid"], user=user, name=name, of="run")
+        run, user = self._read_run(namespace, name)
+        return render_timeline(self._context.journal, run["metadata"]["uid"], user=user, name=name, of="run")
 
-    def _read(self, namespace: str, name: str) -> tuple[Object, str]:
+    def _read_run(self, namespace: str, name: str) -> tuple[Object, str]:
         """Return the run config and the caller's name. Raises `Refusal` (404) if it does not exist."""
-        door, user = self._context.reader([RUNS_LIST])
-        return self._context.cluster.run(upgrade_runs.named(door, f"{namespace}/{name}")), user
+        api, user = self._context.get_reader([LIST_RUNS])
+        return self._context.client.run(upgrade_runs.get_run(api, f"{namespace}/{name}")), user
 
 
-def _details(run: Object) -> Object:
-    return {"run": report(run), "version": run["metadata"]["resourceVersion"], **_looks()}
+def _build_details(run: Object) -> Object:
+    return {"run": build_report(run), "version": run["metadata"]["resourceVersion"], **_get_tones()}
 
 
-def _looks() -> Object:
-    return {"tones": TONES, "states": STATES, "results": RESULTS}
+def _get_tones() -> Object:
+    return {"tones": STATE_TONES, "states": STEP_TONES, "results": RESULT_TONES}

@@ -14,25 +14,31 @@ from gunicorn.app.base import BaseApplication
 
 from console.operations.errors import OperationError
 from console.web.app import create_app
-from console.web.audit import write_to_stdout
-from console.web.callers import Identify, Proxy, as_owner, by_header, by_token
-from console.web.node_views import STREAM_SECONDS, STREAMS
+from console.web.audit import configure_audit_log
+from console.web.callers import (
+    AuthenticatingProxy,
+    IdentifyCaller,
+    identify_by_header,
+    identify_by_kubeconfig,
+    identify_by_token,
+)
+from console.web.node_views import MAX_STREAM_SECONDS, MAX_STREAMS
 from eventing import gunicorn_worker
-from eventing.journal.database import NotYet
+from eventing.journal.database import JournalNotReady
 from eventing.journal.store import Journal, JournalError
-from eventing.urls import host_and_port
+from eventing.urls import parse_host_port
 from kube.client.api_errors import Unavailable
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 
-THREADS = STREAMS + 16
+THREADS = MAX_STREAMS + 16
 """Each open page occupies a thread for its stream; the other threads answer requests."""
 
 
-class Worker(gunicorn_worker.Worker):
+class ConsoleWorker(gunicorn_worker.DeadlineWorker):
     """A gunicorn worker with time limits for slow API servers, which may take 10 s per answer, and for streams."""
 
-    request_seconds = 30.0
-    answer_seconds = STREAM_SECONDS + 30.0
+    request_timeout_seconds = 30.0
+    response_timeout_seconds = MAX_STREAM_SECONDS + 30.0
 
 
 @dataclass(frozen=True)
@@ -41,55 +47,55 @@ class Settings:
 
     Attributes:
         listen: ADDRESS:PORT.
-        here: Whether only this machine can reach that address.
-        journal: The journal's path or URL, "" for none.
-        functions: URL under which functions are found by name, "" to use the Triggers' addresses.
-        broker: URL of the broker, "" to read it from the Broker.
+        is_local: Whether only this machine can reach that address.
+        journal_url: The journal's path or URL, "" for none.
+        functions_url: URL under which functions are found by name, "" to use the Triggers' addresses.
+        broker_url: URL of the broker, "" to read it from the Broker.
         hosts: Host names that the console answers to; empty means any.
         proxy: The proxy that identifies the callers, None without one.
         tls: Whether browsers connect by HTTPS.
-        access: Kubeconfig and context (None for kubectl's defaults), and the user and groups to impersonate.
+        cluster_access: Kubeconfig and context (None for kubectl's defaults), and the user and groups to impersonate.
     """
 
     listen: str
-    here: bool
-    journal: str
-    functions: str
-    broker: str
+    is_local: bool
+    journal_url: str
+    functions_url: str
+    broker_url: str
     hosts: Sequence[str]
-    proxy: Proxy | None
+    proxy: AuthenticatingProxy | None
     tls: bool
-    access: tuple[str | None, str | None, str, Sequence[str]]
+    cluster_access: tuple[str | None, str | None, str, Sequence[str]]
 
 
-def serve(settings: Settings, warn: Callable[[str], None]) -> None:
+def serve(settings: Settings, on_warning: Callable[[str], None]) -> None:
     """Serve until the process is stopped. Raises `OperationError` before that if the settings cannot work.
 
-    `warn` is called with the reason if the journal cannot be read yet.
+    `on_warning` is called with the reason if the journal cannot be read yet.
     """
-    _connected(settings).close()
-    if reason := _not_yet(settings):
-        warn(f"{reason}; the pages about events say so until it can be read")
-    _check_free(settings.listen)
+    _connect(settings).close()
+    if reason := _explain_not_ready(settings):
+        on_warning(f"{reason}; until then, the pages about events show this error")
+    _check_address_free(settings.listen)
     print(f"console: http{'s' if settings.tls else ''}://{settings.listen}", flush=True)
-    Server(settings).run()
+    GunicornServer(settings).run()
 
 
-def load(settings: Settings) -> Flask:
+def load_app(settings: Settings) -> Flask:
     """Build the app in the process that serves it, because connections do not survive a fork."""
-    cluster = _connected(settings)
+    client = _connect(settings)
     return create_app(
-        cluster,
-        _identify(cluster, settings),
-        journal=_journal(settings),
-        functions=settings.functions,
-        broker=settings.broker,
+        client,
+        _select_identification(client, settings),
+        journal=_open_journal(settings),
+        functions_url=settings.functions_url,
+        broker_url=settings.broker_url,
         hosts=settings.hosts,
         tls=settings.tls,
     )
 
 
-class Server(BaseApplication):
+class GunicornServer(BaseApplication):
     """Gunicorn with one process, because there is one watch of the cluster, and with a thread per open page."""
 
     def __init__(self, settings: Settings) -> None:
@@ -99,7 +105,7 @@ class Server(BaseApplication):
     def load_config(self) -> None:
         """Set the gunicorn options; gunicorn calls this."""
         options: dict[str, Any] = {
-            **{"bind": self._settings.listen, "workers": 1, "worker_class": Worker, "threads": THREADS},
+            **{"bind": self._settings.listen, "workers": 1, "worker_class": ConsoleWorker, "threads": THREADS},
             **{"timeout": 60, "graceful_timeout": 1, "control_socket_disable": True, "loglevel": "warning"},
         }
         for name, value in options.items():
@@ -108,57 +114,61 @@ class Server(BaseApplication):
     def load(self) -> Any:
         """Build the app; gunicorn calls this in the process that serves it."""
         logging.getLogger("kubernetes").setLevel(logging.ERROR)
-        write_to_stdout()
-        return load(self._settings)
+        configure_audit_log()
+        return load_app(self._settings)
 
 
-def _connected(settings: Settings) -> Cluster:
+def _connect(settings: Settings) -> SyncClient:
     try:
-        return Cluster(*settings.access)
+        return SyncClient(*settings.cluster_access)
     except Unavailable as error:
         raise OperationError(error.message) from None
 
 
-def _identify(cluster: Cluster, settings: Settings) -> Identify:
+def _select_identification(client: SyncClient, settings: Settings) -> IdentifyCaller:
     """Select the mode: a proxy if configured, else the kubeconfig's user on a loopback address, else tokens."""
     if settings.proxy:
-        return by_header(cluster.api, settings.proxy)
-    return as_owner(cluster.api) if settings.here else by_token(cluster.run(cluster.api.nameless()))
+        return identify_by_header(client.api, settings.proxy)
+    return (
+        identify_by_kubeconfig(client.api)
+        if settings.is_local
+        else identify_by_token(client.run(client.api.create_anonymous()))
+    )
 
 
-def _check_free(listen: str) -> None:
+def _check_address_free(listen: str) -> None:
     """Raise `OperationError` if the address is in use, before it is printed; gunicorn would retry for seconds."""
-    host, port = host_and_port(listen)
+    host, port = parse_host_port(listen)
     family = AF_INET6 if host.startswith("[") else AF_INET
     try:
         create_server((host.strip("[]"), port), family=family).close()
     except OSError as error:
         message = os.strerror(error.errno or 0)
-        raise OperationError(f"{listen}: {message}; name another address by --listen") from None
+        raise OperationError(f"cannot listen on {listen}: {message}; name another address with --listen") from None
 
 
-def _not_yet(settings: Settings) -> str:
+def _explain_not_ready(settings: Settings) -> str:
     """Return why the journal cannot be read yet; "" if it can, or if none is configured.
 
     An unreadable journal does not prevent the start. Raises `OperationError` if it is not a journal.
     """
     try:
-        if settings.journal:
-            Journal(settings.journal, create=False).close()
-    except NotYet as error:
+        if settings.journal_url:
+            Journal(settings.journal_url, create=False).close()
+    except JournalNotReady as error:
         return str(error)
     except JournalError as error:
         raise OperationError(str(error)) from None
     return ""
 
 
-def _journal(settings: Settings) -> Journal | None:
+def _open_journal(settings: Settings) -> Journal | None:
     """Open the journal, which may not exist yet; return None if none is configured.
 
     The function `record` creates or migrates it. Until then, and while a PostgreSQL server is unreachable, the pages
     report the problem; drains do not need the journal. Raises `OperationError` if it is not a journal.
     """
     try:
-        return Journal(settings.journal, create=False, awaited=True) if settings.journal else None
+        return Journal(settings.journal_url, create=False, defer_not_ready=True) if settings.journal_url else None
     except JournalError as error:
         raise OperationError(str(error)) from None

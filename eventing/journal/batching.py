@@ -11,36 +11,38 @@ from typing import TypeVar
 
 from cloudevents.core.v1.event import CloudEvent
 
-from eventing.journal.entries import Entry, maintenance_of
+from eventing.journal.entries import Entry, get_object_identity
 
 T = TypeVar("T")
-ROOM = 4 * 1024 * 1024
-"""Maximum characters in a portion: of events with their attempts, or of attempts."""
-TOGETHER = 500
-"""Maximum number of items in a portion, however small they are."""
+BATCH_CAPACITY_CHARACTERS = 4 * 1024 * 1024
+"""Maximum characters in a batch: of events with their attempts, or of attempts."""
+MAX_BATCH_ITEMS = 500
+"""Maximum number of items in a batch, however small they are."""
 
 
-def portions(sized: Iterable[tuple[T, int]], room: int = ROOM) -> Iterator[tuple[T, ...]]:
-    """Group items of the given sizes, in their order; each portion fits into `room` or has only one item."""
-    portion: list[T] = []
-    left = room
-    for one, size in sized:
-        if portion and (size > left or len(portion) == TOGETHER):
-            yield tuple(portion)
-            portion, left = [], room
-        portion.append(one)
-        left -= size
-    if portion:
-        yield tuple(portion)
+def split_into_batches(
+    sized_items: Iterable[tuple[T, int]], capacity: int = BATCH_CAPACITY_CHARACTERS
+) -> Iterator[tuple[T, ...]]:
+    """Group items of the given sizes, in their order; each batch fits into `capacity` or has only one item."""
+    batch: list[T] = []
+    free = capacity
+    for item, size in sized_items:
+        if batch and (size > free or len(batch) == MAX_BATCH_ITEMS):
+            yield tuple(batch)
+            batch, free = [], capacity
+        batch.append(item)
+        free -= size
+    if batch:
+        yield tuple(batch)
 
 
-def bare(entry: Entry) -> Entry:
+def strip_data(entry: Entry) -> Entry:
     """Return the entry without its event's data and without its attempts' replies.
 
     The data keeps only what identifies the object and the node that the event is about.
     """
-    uid, name = maintenance_of(entry.event)
-    named = {"name": entry.node} if entry.event.get_extension("kind") == "Node" else {"uid": uid, "name": name}
-    about = {"metadata": named, "spec": {"nodeName": entry.node}}
+    uid, name = get_object_identity(entry.event)
+    metadata = {"name": entry.node} if entry.event.get_extension("kind") == "Node" else {"uid": uid, "name": name}
+    data = {"metadata": metadata, "spec": {"nodeName": entry.node}}
     attempts = tuple(replace(attempt, replies=()) for attempt in entry.attempts)
-    return replace(entry, event=CloudEvent(entry.event.get_attributes(), about), attempts=attempts)
+    return replace(entry, event=CloudEvent(entry.event.get_attributes(), data), attempts=attempts)

@@ -15,36 +15,36 @@ from sqlalchemy import event as hooks
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
-from eventing.journal import migrations
-from eventing.journal.migrations import OlderVersion, WrongVersion
-from eventing.journal.fail_fast_lock import CROWDED_SECONDS, OneTries
 from eventing.http_binding import BadEvent
+from eventing.journal import migrations
+from eventing.journal.fail_fast_lock import CROWDED_TIMEOUT_SECONDS, FailFastLock
+from eventing.journal.migrations import OutdatedVersion, UnsupportedVersion
 
-CHECK_SECONDS = 1.0
+VERSION_CHECK_SECONDS = 1.0
 """Seconds between a writer's checks for a migration by a newer release.
 
 Each check costs a round trip to the database.
 """
-BUSY_SECONDS = 5
+BUSY_TIMEOUT_SECONDS = 5
 """Seconds to wait for another process's lock on the SQLite file, or for a response from PostgreSQL.
 
 A broker waits 10 seconds for the response of `record`.
 """
-POSTGRESQL = {
-    "connect_timeout": BUSY_SECONDS,
-    "tcp_user_timeout": 1000 * BUSY_SECONDS,  # otherwise a request to a vanished host is retried for minutes
-    "keepalives_idle": BUSY_SECONDS,  # otherwise a response from a vanished host is awaited for two hours
+POSTGRESQL_OPTIONS = {
+    "connect_timeout": BUSY_TIMEOUT_SECONDS,
+    "tcp_user_timeout": 1000 * BUSY_TIMEOUT_SECONDS,  # otherwise a request to a vanished host is retried for minutes
+    "keepalives_idle": BUSY_TIMEOUT_SECONDS,  # otherwise a response from a vanished host is awaited for two hours
     "keepalives_interval": 1,
     "keepalives_count": 5,
     "options": "-c jit=off",  # JIT compilation would take longer than the journal's queries
 }
-TURNS = {"postgresql": migrations.turn(7305804385369681514)}
+WRITE_LOCK_STATEMENTS = {"postgresql": migrations.build_lock_statements(7305804385369681514)}
 """Statements that let one process at a time write, until its transaction ends; SQLite locks its file without them."""
-PRUNING, REDRIVING = 7305804385369681515, 7305804385369681516
+PRUNE_LOCK, REDRIVE_LOCK = 7305804385369681515, 7305804385369681516
 """PostgreSQL advisory locks for pruning and redriving; a dead letter's number is added to the latter."""
-TAKEN = "take a path, sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
-Insert = Callable[[Table], sqlite.Insert | postgresql.Insert]
-INSERTS: Mapping[str, Insert] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+URL_HINT = "URL is not supported: use a path, sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
+InsertFunction = Callable[[Table], sqlite.Insert | postgresql.Insert]
+INSERT_FUNCTIONS: Mapping[str, InsertFunction] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 """Dialect → its `insert` function; each dialect has its own class with `ON CONFLICT DO NOTHING`."""
 
 
@@ -52,14 +52,14 @@ class JournalError(OSError):
     """The journal cannot be opened, read or written; the message names the journal."""
 
 
-class NotYet(JournalError):
+class JournalNotReady(JournalError):
     """The journal does not exist yet, its tables are from an older release, or its server is unreachable.
 
     The function `record` creates or migrates the journal.
     """
 
 
-class BadData(BadEvent):
+class UnstorableData(BadEvent):
     """The database cannot store this value, so a retry cannot succeed; the message gives the reason."""
 
 
@@ -67,24 +67,24 @@ class Database:
     """Thread-safe connections to one database.
 
     Missing tables are created, and tables of an older version are migrated. With `create=False`, which needs no write
-    permission, the constructor raises `NotYet` instead. It also raises `NotYet` if the server is unreachable. With
-    `awaited=True` the constructor accepts these states, and `reading` and `writing` raise `NotYet` while they last.
-    Tables of a newer version always raise `JournalError`. A SQLite file that was replaced is reopened.
+    permission, the constructor raises `JournalNotReady` instead. It also does so if the server is unreachable. With
+    `defer_not_ready=True` the constructor accepts these states, and `connect` and `begin` raise `JournalNotReady` while
+    they last. Tables of a newer version always raise `JournalError`. A SQLite file that was replaced is reopened.
     """
 
-    def __init__(self, url: str | Path, *, create: bool, awaited: bool = False) -> None:
+    def __init__(self, url: str | Path, *, create: bool, defer_not_ready: bool = False) -> None:
         self.url = str(url)
-        self._writer, self._create = OneTries(OperationalError), create
-        self._versioned, self._check_due = False, 0.0
+        self._write_lock, self._create = FailFastLock(OperationalError), create
+        self._has_version_table, self._next_check_at = False, 0.0
         self._is_open = False
-        self._opened: tuple[int, int] | None = None
-        with self._errors():
-            self._path, self._engine = file_of(self.url), engine_of(self.url, create=create)
-        self.insert: Insert = INSERTS[self._engine.dialect.name]
+        self._opened_file: tuple[int, int] | None = None
+        with self._translate_errors():
+            self._path, self._engine = parse_sqlite_path(self.url), create_database_engine(self.url, create=create)
+        self.insert: InsertFunction = INSERT_FUNCTIONS[self._engine.dialect.name]
         try:
-            self._prepare()
+            self._open()
         except JournalError as error:
-            if not (awaited and isinstance(error, NotYet)):
+            if not (defer_not_ready and isinstance(error, JournalNotReady)):
                 self.close()
                 raise
 
@@ -92,50 +92,54 @@ class Database:
         """Close all connections."""
         self._engine.dispose()
 
-    def _prepare(self) -> None:
-        found = self._file()
+    def _open(self) -> None:
+        opened_file = self._stat_file()
         if self._create:
-            self._make_tables()
-        elif reason := self._missing():
-            raise NotYet(f"journal {_without_password(self.url)}: {reason}")
-        with self._connected() as connection:
-            self._versioned = migrations.is_versioned(connection)
-        self._is_open, self._opened = True, found or self._file()
+            self._create_or_migrate()
+        elif reason := self._explain_not_ready():
+            raise JournalNotReady(f"journal {_redact_password(self.url)}: {reason}")
+        with self._connect() as connection:
+            self._has_version_table = migrations.has_version_table(connection)
+        self._is_open, self._opened_file = True, opened_file or self._stat_file()
 
-    def _make_tables(self) -> None:
-        with self._connected() as connection:
+    def _create_or_migrate(self) -> None:
+        with self._connect() as connection:
             is_current = migrations.is_current(connection)
         if not is_current:
-            with self._errors(), self._begun() as connection:
+            with self._translate_errors(), self._begin() as connection:
                 migrations.upgrade(connection)
 
-    def _missing(self) -> str:
+    def _explain_not_ready(self) -> str:
         """Return why the journal cannot be read yet, "" if it can."""
-        if self._path is not None and not self._file():
-            return "there is no such file yet: the function record makes it"
-        with self._connected() as connection:
+        if self._path is not None and not self._stat_file():
+            return "file does not exist yet: the function record creates it"
+        with self._connect() as connection:
             try:
-                return "" if migrations.check(connection) else "there are no tables of a journal in it"
-            except OlderVersion as error:
+                return (
+                    ""
+                    if migrations.check_version(connection)
+                    else "database has no journal tables yet: the function record creates them"
+                )
+            except OutdatedVersion as error:
                 return str(error)
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def connect(self) -> Iterator[Connection]:
         """Yield a connection for reading; a replaced SQLite file is reopened first.
 
         Raises `JournalError` for database errors inside the block.
         """
-        self._follow_file()
-        with self._connected() as connection:
+        self._reopen_if_replaced()
+        with self._connect() as connection:
             yield connection
 
     @contextmanager
-    def _connected(self) -> Iterator[Connection]:
-        with self._errors(), self._engine.connect() as connection:
+    def _connect(self) -> Iterator[Connection]:
+        with self._translate_errors(), self._engine.connect() as connection:
             yield connection
 
     @contextmanager
-    def writing(self, crowded: float = CROWDED_SECONDS) -> Iterator[Connection]:
+    def begin(self, crowded_timeout: float = CROWDED_TIMEOUT_SECONDS) -> Iterator[Connection]:
         """Yield a connection with a transaction; one process writes at a time.
 
         Writers are serialized so that a reader that has seen a number never sees a smaller number appear later.
@@ -144,51 +148,52 @@ class Database:
         `JournalError` in these cases:
 
         * The database is unreachable and another thread is already trying it: at once.
-        * The database is slow and several threads are waiting: after `crowded` seconds.
+        * The database is slow and several threads are waiting: after `crowded_timeout` seconds.
         * The SQLite file was replaced: once, after reopening it.
         """
-        with self._errors(), self._writer.turn(BUSY_SECONDS, crowded):
-            if self._follow_file():
-                raise JournalError(f"journal {self.url}: its file was removed or replaced, and is opened anew")
-            with self._begun() as connection:
+        with self._translate_errors(), self._write_lock.hold(BUSY_TIMEOUT_SECONDS, crowded_timeout):
+            if self._reopen_if_replaced():
+                raise JournalError(f"journal {self.url}: file was removed or replaced, and has been reopened: retry")
+            with self._begin() as connection:
                 yield connection
-                if self._versioned and time.monotonic() >= self._check_due:
-                    self._check_due = time.monotonic() + CHECK_SECONDS
-                    migrations.require_current(connection)  # rolls back if a newer release has migrated the tables
+                if self._has_version_table and time.monotonic() >= self._next_check_at:
+                    self._next_check_at = time.monotonic() + VERSION_CHECK_SECONDS
+                    # rolls back if a newer release has migrated the tables
+                    migrations.require_current_version(connection)
 
     @contextmanager
-    def _begun(self) -> Iterator[Connection]:
+    def _begin(self) -> Iterator[Connection]:
         with self._engine.begin() as connection:
-            for statement in TURNS.get(self._engine.dialect.name, ()):
+            for statement in WRITE_LOCK_STATEMENTS.get(self._engine.dialect.name, ()):
                 connection.exec_driver_sql(statement)
             yield connection
 
-    def _follow_file(self) -> bool:
+    def _reopen_if_replaced(self) -> bool:
         """Open the database if it is not open, or reopen it if its SQLite file was replaced.
 
         SQLite would otherwise keep using the deleted file. Returns whether the file was replaced. Raises `JournalError`
         if the database cannot be opened.
         """
-        is_same = self._file() == self._opened
+        is_same = self._stat_file() == self._opened_file
         if self._is_open and is_same:
             return False
-        was_opened, self._is_open = self._opened is not None, False
+        was_opened, self._is_open = self._opened_file is not None, False
         self._engine.dispose()
-        self._prepare()
+        self._open()
         return was_opened and not is_same
 
-    def _file(self) -> tuple[int, int] | None:
+    def _stat_file(self) -> tuple[int, int] | None:
         """Return device and inode of the SQLite file, or None if the file does not exist."""
         if self._path is None:
             return None
         try:
-            found = os.stat(self._path)
+            status = os.stat(self._path)
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     @contextmanager
-    def alone(self, lock: int) -> Iterator[bool]:
+    def try_lock(self, lock_key: int) -> Iterator[bool]:
         """Yield whether this process holds a PostgreSQL advisory lock during the block.
 
         Always yields True for SQLite, as only one process writes such a journal.
@@ -196,59 +201,60 @@ class Database:
         if self._engine.dialect.name != "postgresql":
             yield True
             return
-        with self.reading() as connection:
-            mine = bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({lock})").scalar())
+        with self.connect() as connection:
+            is_locked = bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({lock_key})").scalar())
             connection.commit()  # the session holds the lock, so the transaction can end here
             try:
-                yield mine
+                yield is_locked
             finally:
-                if mine:
-                    connection.exec_driver_sql(f"SELECT pg_advisory_unlock({lock})")
+                if is_locked:
+                    connection.exec_driver_sql(f"SELECT pg_advisory_unlock({lock_key})")
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except (DataError, OverflowError, UnicodeError) as error:
-            raise BadData(f"the journal cannot hold it: {_reason(error)}") from None
-        except (SQLAlchemyError, ImportError, WrongVersion, BlockingIOError) as error:
-            kind = NotYet if isinstance(error, OperationalError) and self._path is None else JournalError
-            raise kind(f"journal {_without_password(self.url)}: {_reason(error)}") from None
+            raise UnstorableData(f"the journal cannot store the value: {_format_reason(error)}") from None
+        except (SQLAlchemyError, ImportError, UnsupportedVersion, BlockingIOError) as error:
+            is_not_ready = isinstance(error, OperationalError) and self._path is None
+            error_class = JournalNotReady if is_not_ready else JournalError
+            raise error_class(f"journal {_redact_password(self.url)}: {_format_reason(error)}") from None
 
 
-def file_of(url: str) -> str | None:
+def parse_sqlite_path(url: str) -> str | None:
     """Return the path of the SQLite file, or None for another database. Raises `SQLAlchemyError` for an invalid URL."""
-    parsed = _parsed(url)
+    parsed = _parse_url(url)
     return parsed.database or "" if parsed.drivername == "sqlite" else None
 
 
-def engine_of(url: str, *, create: bool = True) -> Engine:
+def create_database_engine(url: str, *, create: bool = True) -> Engine:
     """Create the engine of a database; with `create=False` SQLite does not create the file.
 
     Raises `SQLAlchemyError` for an unsupported URL, and `ImportError` if the database driver is not installed.
     """
-    parsed = _parsed(url)
+    parsed = _parse_url(url)
     if parsed.drivername in ("postgres", "postgresql"):
         parsed = parsed.set(drivername="postgresql+psycopg")
-        return create_engine(parsed, connect_args=POSTGRESQL)
+        return create_engine(parsed, connect_args=POSTGRESQL_OPTIONS)
     if parsed.drivername != "sqlite":
-        raise ArgumentError(TAKEN)
+        raise ArgumentError(URL_HINT)
     if not create:
         name = f"file:{quote(os.path.abspath(parsed.database or ''))}"
         parsed = parsed.set(database=name).update_query_dict({"mode": "rw", "uri": "true"})
-    engine = create_engine(parsed, connect_args={"timeout": BUSY_SECONDS})
-    hooks.listen(engine, "connect", _tune)
+    engine = create_engine(parsed, connect_args={"timeout": BUSY_TIMEOUT_SECONDS})
+    hooks.listen(engine, "connect", _set_pragmas)
     return engine
 
 
-def _parsed(url: str) -> URL:
+def _parse_url(url: str) -> URL:
     try:
         return make_url(url if "://" in url else f"sqlite:///{url}")
     except ValueError:  # the port is not a number
-        raise ArgumentError(TAKEN) from None
+        raise ArgumentError(URL_HINT) from None
 
 
-def _tune(connection: Any, _record: object) -> None:
+def _set_pragmas(connection: Any, _record: object) -> None:
     """Enable WAL, so that readers and the writer do not block each other, and synchronous=FULL.
 
     A durable broker drops an event as soon as `record` has responded, so not even a power failure may lose it.
@@ -257,16 +263,16 @@ def _tune(connection: Any, _record: object) -> None:
     connection.execute("PRAGMA synchronous=FULL")
 
 
-def _reason(error: Exception) -> str:
+def _format_reason(error: Exception) -> str:
     """Return the error as one line, with a remedy if one is known."""
     if isinstance(error, ImportError):
-        return "PostgreSQL needs psycopg: pip install 'psycopg[binary]'"
+        return "psycopg is not installed: run pip install 'psycopg[binary]'"
     if isinstance(error, NoSuchModuleError):
-        return TAKEN
+        return URL_HINT
     return " ".join(str(getattr(error, "orig", None) or error).split())
 
 
-def _without_password(url: str) -> str:
+def _redact_password(url: str) -> str:
     """Return the URL without its password, for messages; for an invalid URL, only the part after the last @."""
     try:
         return make_url(url).render_as_string(hide_password=True) if "://" in url else url

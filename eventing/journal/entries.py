@@ -14,18 +14,18 @@ from typing import Any
 from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
-from eventing.dead_letters import DeadLetter, dead_letter_of
-from eventing.events import ATTEMPTS_MADE, SOURCE
-from eventing.object_extensions import SUBJECTS
+from eventing.dead_letters import DeadLetter, parse_dead_letter
+from eventing.events import ATTEMPTS_MADE, SOURCE_PREFIX
 from eventing.http_binding import BadEvent
+from eventing.object_extensions import EXTENSION_OF_KIND
 
-LONGEST, HIGHEST_STATUS = 1e6, 999
+MAX_ATTEMPT_SECONDS, MAX_STATUS = 1e6, 999
 """Maximum seconds and maximum status of an attempt; greater values are rejected."""
-EARLIEST, LATEST = datetime(2, 1, 1, tzinfo=timezone.utc), datetime(9999, 1, 1, tzinfo=timezone.utc)
+MIN_TIME, MAX_TIME = datetime(2, 1, 1, tzinfo=timezone.utc), datetime(9999, 1, 1, tzinfo=timezone.utc)
 """Bounds of valid times; times closer to the limits of `datetime` overflow when rounded or converted to a zone."""
-REDRIVE = "redrive "
+REDRIVE_PREFIX = "redrive "
 """Prefix of `Attempt.replay` for a redrive, which is not a broker's delivery."""
-Structured = Mapping[str, Any]
+StructuredEvent = Mapping[str, Any]
 """An event in the CloudEvents JSON format (structured mode)."""
 
 
@@ -50,7 +50,7 @@ class Attempt:
     at: datetime
     seconds: float
     status: int
-    replies: tuple[Structured, ...] = ()
+    replies: tuple[StructuredEvent, ...] = ()
     error: str = ""
     replay: str = ""
 
@@ -69,8 +69,8 @@ class Attempt:
             "seconds": self.seconds,
             "status": self.status,
         }
-        more = {"replies": list(self.replies), "error": self.error, "replay": self.replay}
-        return fields | {name: value for name, value in more.items() if value}
+        optional_fields = {"replies": list(self.replies), "error": self.error, "replay": self.replay}
+        return fields | {name: value for name, value in optional_fields.items() if value}
 
 
 @dataclass(frozen=True)
@@ -90,22 +90,22 @@ class Entry:
     @property
     def maintenance(self) -> str:
         """Return the uid of the NodeMaintenance or upgrade mutex object that the event is about, "" if none."""
-        return maintenance_of(self.event)[0]
+        return get_object_identity(self.event)[0]
 
     @property
     def kind(self) -> str:
         """Return the kind of the object that the event is about, "" if there is none."""
-        return kind_of(self.event)
+        return get_object_kind(self.event)
 
     @property
     def node(self) -> str:
         """Return the name of the node that the event is about, "" if there is none."""
-        return node_of(self.event)
+        return get_node_name(self.event)
 
     @property
     def dead_letter(self) -> DeadLetter | None:
         """Return why the event was dead-lettered, or None if it is not a dead letter."""
-        return dead_letter_of(self.event)
+        return parse_dead_letter(self.event)
 
 
 @dataclass(frozen=True)
@@ -115,17 +115,17 @@ class Query:
     Attributes:
         node: Name of the node.
         maintenance: Uid or name of the NodeMaintenance or upgrade mutex object.
-        maintained: Only events about such an object.
+        has_object: Only events about such an object.
         types: Only events of these types.
         since, until: Arrival at or after `since` and before `until`; with time zone.
         failed: Only dead letters, `maintenance.failed`, `run.stopped`, and events with a failed attempt.
         ids: Only events with these ids.
-        numbers: Only entries with these values of `seq`.
-        dead: Only dead letters.
-        open: Without dead letters that their destination function accepted when they were redriven.
-        after: Only entries with a greater `seq`.
+        seqs: Only entries with these values of `seq`.
+        dead_letters_only: Only dead letters.
+        awaiting_redrive: Without dead letters that their destination function accepted when they were redriven.
+        after_seq: Only entries with a greater `seq`.
         limit: Maximum number of entries, 0 for all.
-        newest: Select the last `limit` entries instead of the first; the result is in order of arrival either way.
+        keep_newest: Select the last `limit` entries instead of the first; the result is in order of arrival either way.
     """
 
     node: str = ""
@@ -135,54 +135,54 @@ class Query:
     until: datetime | None = None
     failed: bool = False
     ids: tuple[str, ...] = ()
-    numbers: tuple[int, ...] = ()
-    dead: bool = False
-    open: bool = False
-    after: int = 0
+    seqs: tuple[int, ...] = ()
+    dead_letters_only: bool = False
+    awaiting_redrive: bool = False
+    after_seq: int = 0
     limit: int = 0
-    newest: bool = False
-    maintained: bool = False
+    keep_newest: bool = False
+    has_object: bool = False
 
 
-def maintenance_of(event: BaseCloudEvent) -> tuple[str, str]:
+def get_object_identity(event: BaseCloudEvent) -> tuple[str, str]:
     """Return uid and name of the NodeMaintenance that an event is about, or two empty strings.
 
     For events about the upgrade mutex, these are uid and name of the MutexRunConfig, MutexRule or MutexTarget. Works
     for this project's events and for the API server's.
     """
-    if event.get_extension("kind") in SUBJECTS:
-        metadata = _mapping(_mapping(event.get_data()).get("metadata"))
-        return _text(metadata.get("uid")), _text(metadata.get("name"))
-    uid = next(filter(None, map(event.get_extension, SUBJECTS.values())), None)
-    return (_text(uid), _text(event.get_subject())) if uid else ("", "")
+    if event.get_extension("kind") in EXTENSION_OF_KIND:
+        metadata = _as_mapping(_as_mapping(event.get_data()).get("metadata"))
+        return _to_text(metadata.get("uid")), _to_text(metadata.get("name"))
+    uid = next(filter(None, map(event.get_extension, EXTENSION_OF_KIND.values())), None)
+    return (_to_text(uid), _to_text(event.get_subject())) if uid else ("", "")
 
 
-def kind_of(event: BaseCloudEvent) -> str:
-    """Return the kind of the object that `maintenance_of` identifies, "" if there is none."""
-    told = event.get_extension("kind")
-    if told in SUBJECTS:
-        return str(told)
-    return next((kind for kind, word in SUBJECTS.items() if event.get_extension(word)), "")
+def get_object_kind(event: BaseCloudEvent) -> str:
+    """Return the kind of the object that `get_object_identity` identifies, "" if there is none."""
+    event_kind = event.get_extension("kind")
+    if event_kind in EXTENSION_OF_KIND:
+        return str(event_kind)
+    return next((kind for kind, extension in EXTENSION_OF_KIND.items() if event.get_extension(extension)), "")
 
 
-def node_of(event: BaseCloudEvent) -> str:
+def get_node_name(event: BaseCloudEvent) -> str:
     """Return the name of the node that an event is about, "" if there is none.
 
     The API server's events have it in their data, this project's events as an extension.
     """
-    data = _mapping(event.get_data())
+    data = _as_mapping(event.get_data())
     if event.get_extension("kind") == "NodeMaintenance":
-        return _text(_mapping(data.get("spec")).get("nodeName"))
+        return _to_text(_as_mapping(data.get("spec")).get("nodeName"))
     if event.get_extension("kind") == "Node":
-        return _text(_mapping(data.get("metadata")).get("name") or data.get("name"))
-    return _text(event.get_extension("node"))
+        return _to_text(_as_mapping(data.get("metadata")).get("name") or data.get("name"))
+    return _to_text(event.get_extension("node"))
 
 
-def attempts_event(attempts: Sequence[Attempt]) -> CloudEvent:
+def build_attempts_event(attempts: Sequence[Attempt]) -> CloudEvent:
     """Build the event `attempts.made` that carries these attempts."""
     attributes = {
         "id": str(uuid.uuid4()),
-        "source": SOURCE + "attempts",
+        "source": SOURCE_PREFIX + "attempts",
         "type": ATTEMPTS_MADE,
         "time": datetime.now(timezone.utc),
         "datacontenttype": "application/json",
@@ -190,60 +190,71 @@ def attempts_event(attempts: Sequence[Attempt]) -> CloudEvent:
     return CloudEvent(attributes, {"attempts": [attempt.as_data() for attempt in attempts]})
 
 
-def attempts_in(event: BaseCloudEvent) -> list[Attempt]:
+def parse_attempts(event: BaseCloudEvent) -> list[Attempt]:
     """Return the attempts in an `attempts.made` event. Raises `BadEvent` with the name of an invalid field."""
-    attempts = _mapping(event.get_data()).get("attempts")
+    attempts = _as_mapping(event.get_data()).get("attempts")
     if not isinstance(attempts, list):
-        raise BadEvent("data.attempts is missing: a list of attempts")
-    return [_attempt(f"data.attempts[{number}]", one) for number, one in enumerate(attempts)]
+        raise BadEvent("data.attempts is missing: send a list of attempts")
+    return [_parse_attempt(f"data.attempts[{number}]", attempt) for number, attempt in enumerate(attempts)]
 
 
-def _attempt(where: str, value: object) -> Attempt:
-    data = _mapping(value)
-    fields = {name: _field(where, data, name, str) for name in ("source", "event", "function")}
-    seconds, status = _field(where, data, "seconds", int, float), _field(where, data, "status", int)
-    if not 0 <= seconds <= LONGEST or not 0 <= status <= HIGHEST_STATUS:
-        raise BadEvent(f"{where}: {seconds} seconds or status {status} can be none of an attempt's")
+def _parse_attempt(field_path: str, value: object) -> Attempt:
+    data = _as_mapping(value)
+    fields = {name: _require_field(field_path, data, name, str) for name in ("source", "event", "function")}
+    seconds, status = (
+        _require_field(field_path, data, "seconds", int, float),
+        _require_field(field_path, data, "status", int),
+    )
+    if not 0 <= seconds <= MAX_ATTEMPT_SECONDS or not 0 <= status <= MAX_STATUS:
+        raise BadEvent(
+            f"{field_path}: seconds {seconds} or status {status} is out of range: "
+            f"send 0 to {MAX_ATTEMPT_SECONDS:g} seconds and a status from 0 to {MAX_STATUS}"
+        )
     return Attempt(
         **fields,
-        at=moment(_field(where, data, "at", str)),
+        at=parse_time(_require_field(field_path, data, "at", str)),
         seconds=float(seconds),
         status=status,
-        replies=tuple(_reply(where, reply) for reply in _field(where, {"replies": [], **data}, "replies", list)),
-        error=_field(where, {"error": "", **data}, "error", str),
-        replay=_field(where, {"replay": "", **data}, "replay", str),
+        replies=tuple(
+            _parse_reply(field_path, reply)
+            for reply in _require_field(field_path, {"replies": [], **data}, "replies", list)
+        ),
+        error=_require_field(field_path, {"error": "", **data}, "error", str),
+        replay=_require_field(field_path, {"replay": "", **data}, "replay", str),
     )
 
 
-def _reply(where: str, value: object) -> Structured:
+def _parse_reply(field_path: str, value: object) -> StructuredEvent:
     """Return a reply if it is an event with id and type. Raises `BadEvent` otherwise."""
-    reply = _mapping(value)
+    reply = _as_mapping(value)
     for name in ("id", "type"):
-        _field(f"{where}.replies", reply, name, str)
+        _require_field(f"{field_path}.replies", reply, name, str)
     return reply
 
 
-def _field(where: str, data: Mapping[str, Any], name: str, *kinds: type) -> Any:
-    if not isinstance(data.get(name), kinds):
-        raise BadEvent(f"{where}.{name} is missing or no {' or '.join(kind.__name__ for kind in kinds)}")
+def _require_field(field_path: str, data: Mapping[str, Any], name: str, *types: type) -> Any:
+    if not isinstance(data.get(name), types):
+        raise BadEvent(
+            f"{field_path}.{name} is missing or is not of type {' or '.join(kind.__name__ for kind in types)}"
+        )
     return data[name]
 
 
-def moment(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """Parse an ISO 8601 time, which is in UTC if it names no zone. Raises `BadEvent`."""
     try:
         time = datetime.fromisoformat(text.replace("Z", "+00:00"))
         zoned = time.astimezone(timezone.utc) if time.tzinfo else time.replace(tzinfo=timezone.utc)
     except (ValueError, OverflowError):
-        raise BadEvent(f"{text!r} is no ISO 8601 time") from None
-    if not EARLIEST <= zoned <= LATEST:
-        raise BadEvent(f"{text!r} is no time that can be kept")
+        raise BadEvent(f"{text!r} is not an ISO 8601 time") from None
+    if not MIN_TIME <= zoned <= MAX_TIME:
+        raise BadEvent(f"{text!r} is out of range: send a time from {MIN_TIME.date()} to {MAX_TIME.date()}")
     return zoned
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _as_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     return "" if value is None else str(value)

@@ -6,56 +6,59 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-FEW = 3
-"""Maximum threads that wait longer than `CROWDED_SECONDS`; a process that serves all functions has ten threads."""
-CROWDED_SECONDS = 0.2
+MAX_WAITERS = 3
+"""Maximum threads that wait longer than `CROWDED_TIMEOUT_SECONDS`.
+
+A process that serves all functions has ten threads.
+"""
+CROWDED_TIMEOUT_SECONDS = 0.2
 """Seconds for which any number of threads may wait.
 
 Holding the lock takes a few milliseconds, so that in a burst of a dozen threads each acquires it in time.
 """
 
 
-class OneTries:
+class FailFastLock:
     """Lock for a resource that may be slow or unavailable.
 
     After a failure or timeout, one thread tries the resource and all others are refused at once. Otherwise all threads
     could wait for an unresponsive database, and none could respond to requests or to the kubelet's probes.
     """
 
-    def __init__(self, trouble: type[Exception] | tuple[type[Exception], ...]) -> None:
-        self._lock, self._places = threading.Lock(), threading.Semaphore(FEW)
-        self._trouble, self._in_vain = trouble, False
+    def __init__(self, errors: type[Exception] | tuple[type[Exception], ...]) -> None:
+        self._lock, self._waiter_slots = threading.Lock(), threading.Semaphore(MAX_WAITERS)
+        self._errors, self._last_failed = errors, False
 
     @contextmanager
-    def turn(self, seconds: float, crowded: float = CROWDED_SECONDS) -> Iterator[None]:
+    def hold(self, timeout: float, crowded_timeout: float = CROWDED_TIMEOUT_SECONDS) -> Iterator[None]:
         """Hold the lock during the block.
 
         Args:
-            seconds: How long to wait for the lock.
-            crowded: How long to wait if `FEW` threads already wait.
+            timeout: How long to wait for the lock.
+            crowded_timeout: How long to wait if `MAX_WAITERS` threads already wait.
 
         Raises `BlockingIOError` if the lock is not acquired in time.
         """
-        self._await(0 if self._in_vain else seconds, crowded)
+        self._acquire(0 if self._last_failed else timeout, crowded_timeout)
         try:
             yield
-            self._in_vain = False
-        except self._trouble:
-            self._in_vain = True
+            self._last_failed = False
+        except self._errors:
+            self._last_failed = True
             raise
         finally:
             self._lock.release()
 
-    def _await(self, seconds: float, crowded: float) -> None:
-        if self._lock.acquire(timeout=min(seconds, crowded)):
+    def _acquire(self, timeout: float, crowded_timeout: float) -> None:
+        if self._lock.acquire(timeout=min(timeout, crowded_timeout)):
             return
-        if seconds > crowded:
-            if not self._places.acquire(blocking=False):
-                raise BlockingIOError("somebody else is at it, and others wait")
+        if timeout > crowded_timeout:
+            if not self._waiter_slots.acquire(blocking=False):
+                raise BlockingIOError("another thread holds the lock, and others wait for it: retry")
             try:
-                if self._lock.acquire(timeout=seconds - crowded):
+                if self._lock.acquire(timeout=timeout - crowded_timeout):
                     return
             finally:
-                self._places.release()
-        self._in_vain = True  # the holder may be waiting for a response that never comes
-        raise BlockingIOError("somebody else is at it, and has no answer yet")
+                self._waiter_slots.release()
+        self._last_failed = True  # the holder may be waiting for a response that never comes
+        raise BlockingIOError("another thread holds the lock, and has no response yet: retry")

@@ -16,61 +16,64 @@ from cloudevents.core.v1.event import CloudEvent
 from sqlalchemy import Row, Select, func, select
 
 from eventing.journal.entries import Query
+from eventing.journal.query_builder import select_events
 from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS
-from eventing.journal.query_builder import selected
 from eventing.journal.sizes import ATTEMPT_SIZE
 
-HEAD = 4096
+HEAD_CHARACTERS = 4096
 """Characters that are read of every event; few events are longer."""
-ROOM = 4 * 1024 * 1024
-"""Maximum total characters of the events in a list that are longer than `HEAD` and returned complete."""
-DATA = re.compile(r', "data(_base64)?": ')
+BODY_CAPACITY_CHARACTERS = 4 * 1024 * 1024
+"""Maximum total characters of the events in a list that are longer than `HEAD_CHARACTERS` and returned complete."""
+DATA_PATTERN = re.compile(r', "data(_base64)?": ')
 """Matches the start of the data in an event written by the journal; quotes in attributes are escaped."""
 
 
-def heads(query: Query) -> Select[Any]:
+def select_heads(query: Query) -> Select[Any]:
     """Build the query for number, arrival, head, size, source, id and type of each event, ordered by number."""
-    found = selected(query, func.substr(BODIES.c.event, 1, HEAD).label("head")).subquery()
+    selected = select_events(query, func.substr(BODIES.c.event, 1, HEAD_CHARACTERS).label("head")).subquery()
     columns = (EVENTS.c.size, EVENTS.c.source, EVENTS.c.id, EVENTS.c.type)
-    return select(found, *columns).join(EVENTS, EVENTS.c.seq == found.c.seq).order_by(found.c.seq)
+    return select(selected, *columns).join(EVENTS, EVENTS.c.seq == selected.c.seq).order_by(selected.c.seq)
 
 
-def long_and_whole(rows: Iterable[Row[Any]], room: int) -> list[int]:
-    """Return the numbers of the events longer than `HEAD` that fit into `room`, in the order of the rows."""
+def choose_whole_events(rows: Iterable[Row[Any]], capacity: int) -> list[int]:
+    """Return the numbers of the longer events that fit into `capacity`, in the order of the rows.
+
+    An event is longer if it exceeds `HEAD_CHARACTERS`.
+    """
     numbers = []
     for row in rows:
-        if HEAD < row.size <= room:
+        if HEAD_CHARACTERS < row.size <= capacity:
             numbers.append(row.seq)
-            room -= row.size
+            capacity -= row.size
     return numbers
 
 
-def whole(numbers: Sequence[int]) -> Select[int, str]:
+def select_bodies(seqs: Sequence[int]) -> Select[int, str]:
     """Build the query for number and body of these events."""
-    return select(BODIES.c.seq, BODIES.c.event).where(BODIES.c.seq.in_(numbers))
+    return select(BODIES.c.seq, BODIES.c.event).where(BODIES.c.seq.in_(seqs))
 
 
-def sizes(query: Query) -> Select[int, int]:
+def select_sizes(query: Query) -> Select[int, int]:
     """Build the query for the number of each selected event, and its size including its attempts.
 
     The rows are in order of arrival, which may differ from the order of the numbers.
     """
-    found = selected(query, BODIES.c.seq.label("body")).subquery()
-    on_it = select(func.coalesce(func.sum(ATTEMPT_SIZE), 0)).where(
+    selected = select_events(query, BODIES.c.seq.label("body")).subquery()
+    attempts_size = select(func.coalesce(func.sum(ATTEMPT_SIZE), 0)).where(
         ATTEMPTS.c.event == EVENTS.c.id, ATTEMPTS.c.source == EVENTS.c.source
     )
-    size = EVENTS.c.size + on_it.scalar_subquery()
-    joined = select(EVENTS.c.seq, size).join(found, EVENTS.c.seq == found.c.seq)
+    size = EVENTS.c.size + attempts_size.scalar_subquery()
+    joined = select(EVENTS.c.seq, size).join(selected, EVENTS.c.seq == selected.c.seq)
     return joined.order_by(EVENTS.c.arrived, EVENTS.c.seq)
 
 
-def short(row: Row[Any]) -> BaseCloudEvent:
+def parse_head(row: Row[Any]) -> BaseCloudEvent:
     """Build the event from its head: complete if it is short, otherwise without data.
 
     If the attributes alone are longer than the head, the event has only id, source and type.
     """
-    if row.size <= HEAD:
+    if row.size <= HEAD_CHARACTERS:
         return JSONFormat().read(None, row.head)
-    if found := DATA.search(row.head):
-        return JSONFormat().read(None, row.head[: found.start()] + "}")
+    if match := DATA_PATTERN.search(row.head):
+        return JSONFormat().read(None, row.head[: match.start()] + "}")
     return CloudEvent({"id": row.id, "source": row.source, "type": row.type})

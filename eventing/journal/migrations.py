@@ -14,11 +14,11 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from eventing.journal.schema import ATTEMPTS, METADATA
 
-VERSIONS = Table("journal_version", MetaData(), Column("version", Integer, nullable=False))
+VERSION_TABLE = Table("journal_version", MetaData(), Column("version", Integer, nullable=False))
 """Table that holds the version in its only row. A database of version 0 or 1 may lack this table."""
 
 
-def turn(key: int) -> tuple[str, ...]:
+def build_lock_statements(key: int) -> tuple[str, ...]:
     """Return the statements that let one PostgreSQL client at a time continue, until its transaction ends.
 
     Other clients wait up to 5 seconds. If a client's host disappears, the server ends its transaction after 10 seconds
@@ -28,88 +28,88 @@ def turn(key: int) -> tuple[str, ...]:
     return *limits, f"SELECT pg_advisory_xact_lock({key})"
 
 
-LOCKS = {
+MIGRATION_LOCK_STATEMENTS = {
     "sqlite": ("BEGIN IMMEDIATE",),  # Python's driver does not begin a transaction before CREATE or ALTER
-    "postgresql": turn(7305804385369681513),
+    "postgresql": build_lock_statements(7305804385369681513),
 }
 """Statements that let one process at a time migrate, until its transaction ends."""
 
 
-class WrongVersion(Exception):
+class UnsupportedVersion(Exception):
     """The tables' version is not supported; the message names it, the supported version and the remedy."""
 
 
-class OlderVersion(WrongVersion):
+class OutdatedVersion(UnsupportedVersion):
     """The tables are of an older version, which can be migrated."""
 
 
-def check(connection: Connection) -> bool:
+def check_version(connection: Connection) -> bool:
     """Return whether the tables exist in the current version; False if there are none.
 
-    Raises `OlderVersion` for tables that can be migrated, and `WrongVersion` for a newer version. A caller with write
-    permission calls `upgrade` instead.
+    Raises `OutdatedVersion` for tables that can be migrated, and `UnsupportedVersion` for a newer version. A caller
+    with write permission calls `upgrade` instead.
     """
-    version = _version(connection)
-    if version is not None and version < VERSION:
-        raise OlderVersion(
-            f"its tables are of version {version}, this program reads version {VERSION}: the function record migrates "
-            "it, and so does kubectl maintenance events --journal JOURNAL --import /dev/null"
+    version = _read_version(connection)
+    if version is not None and version < SCHEMA_VERSION:
+        raise OutdatedVersion(
+            f"tables have version {version}, but this program reads version {SCHEMA_VERSION}: "
+            "the function record migrates them; or run kubectl maintenance events --journal JOURNAL --import /dev/null"
         )
     return version is not None
 
 
 def is_current(connection: Connection) -> bool:
-    """Return whether nothing has to be created or migrated. Raises `WrongVersion` for a newer version."""
-    return _version(connection) == VERSION and is_versioned(connection)
+    """Return whether nothing has to be created or migrated. Raises `UnsupportedVersion` for a newer version."""
+    return _read_version(connection) == SCHEMA_VERSION and has_version_table(connection)
 
 
-def is_versioned(connection: Connection) -> bool:
+def has_version_table(connection: Connection) -> bool:
     """Return whether the database has the table that holds the version."""
-    return inspect(connection).has_table(VERSIONS.name)
+    return inspect(connection).has_table(VERSION_TABLE.name)
 
 
-def require_current(connection: Connection) -> None:
-    """Raise `WrongVersion` if the tables were migrated after they were opened; costs one small SELECT."""
-    version = connection.scalar(select(VERSIONS.c.version))
-    if version != VERSION:
-        raise WrongVersion(_newer(version))
+def require_current_version(connection: Connection) -> None:
+    """Raise `UnsupportedVersion` if the tables were migrated after they were opened; costs one small SELECT."""
+    version = connection.scalar(select(VERSION_TABLE.c.version))
+    if version != SCHEMA_VERSION:
+        raise UnsupportedVersion(_format_newer_version(version))
 
 
 def upgrade(connection: Connection) -> None:
     """Create the tables, or migrate those of an older version, in one transaction.
 
-    The connection must not have accessed any table before. Raises `WrongVersion` for a newer version.
+    The connection must not have accessed any table before. Raises `UnsupportedVersion` for a newer version.
     """
-    for statement in LOCKS[connection.dialect.name]:
+    for statement in MIGRATION_LOCK_STATEMENTS[connection.dialect.name]:
         connection.exec_driver_sql(statement)
-    version = _version(connection)  # another process may have migrated the tables while this one waited
+    version = _read_version(connection)  # another process may have migrated the tables while this one waited
     if version is None:
         _create_tables(connection)
     for migrate in MIGRATIONS[version:] if version is not None else ():
         migrate(connection)
-    connection.execute(CreateTable(VERSIONS, if_not_exists=True))
-    connection.execute(delete(VERSIONS))
-    connection.execute(insert(VERSIONS).values(version=VERSION))
+    connection.execute(CreateTable(VERSION_TABLE, if_not_exists=True))
+    connection.execute(delete(VERSION_TABLE))
+    connection.execute(insert(VERSION_TABLE).values(version=SCHEMA_VERSION))
 
 
-def _version(connection: Connection) -> int | None:
-    """Return the tables' version, or None if some are missing. Raises `WrongVersion` for a newer version."""
-    found = inspect(connection)
-    names = set(found.get_table_names())
-    if VERSIONS.name in names:
-        version = connection.scalar(select(VERSIONS.c.version))
-        if version is not None and version > VERSION:
-            raise WrongVersion(_newer(version))
+def _read_version(connection: Connection) -> int | None:
+    """Return the tables' version, or None if some are missing. Raises `UnsupportedVersion` for a newer version."""
+    inspector = inspect(connection)
+    names = set(inspector.get_table_names())
+    if VERSION_TABLE.name in names:
+        version = connection.scalar(select(VERSION_TABLE.c.version))
+        if version is not None and version > SCHEMA_VERSION:
+            raise UnsupportedVersion(_format_newer_version(version))
         return version
     if not METADATA.tables.keys() <= names:
         return None
-    return 1 if any(column["name"] == "size" for column in found.get_columns(ATTEMPTS.name)) else 0
+    return 1 if any(column["name"] == "size" for column in inspector.get_columns(ATTEMPTS.name)) else 0
 
 
-def _newer(version: int | None) -> str:
+def _format_newer_version(version: int | None) -> str:
     return (
-        f"its tables are of version {version}, this program knows none after {VERSION}: use the release that wrote "
-        "it, or a later one"
+        f"tables have version {version}, but this program supports versions up to {SCHEMA_VERSION}: "
+        "use the release that wrote them, or a later one"
     )
 
 
@@ -128,5 +128,5 @@ def _add_size_of_attempts(connection: Connection) -> None:
 
 MIGRATIONS: Sequence[Callable[[Connection], None]] = (_add_size_of_attempts,)
 """Functions that migrate the tables from one version to the next, starting with version 0."""
-VERSION = len(MIGRATIONS)
+SCHEMA_VERSION = len(MIGRATIONS)
 """Version of the tables in `schema`."""

@@ -6,46 +6,46 @@ from collections.abc import Iterator
 
 from sqlalchemy import ColumnElement, Select, exists, func, literal_column, or_, select, union_all
 
-from eventing.events import MAINTENANCE_FAILED, RUN_STOPPED
-from eventing.journal.entries import REDRIVE, Query
-from eventing.journal.schema import ATTEMPTS, BODIES, DEAD, EVENTS, FAILED
+from eventing.events import MAINTENANCE_STEP_FAILED, RUN_HALTED
+from eventing.journal.entries import REDRIVE_PREFIX, Query
+from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS, IS_DEAD_LETTER, IS_FAILED_ATTEMPT
 
-LAST = 2**63 - 1
+MAX_SEQ = 2**63 - 1
 """The largest value of a `seq` column."""
 
 
-def selected(query: Query, body: ColumnElement[str] = BODIES.c.event) -> Select[int, float, str]:
+def select_events(query: Query, body_column: ColumnElement[str] = BODIES.c.event) -> Select[int, float, str]:
     """Build the query for number, arrival and body of each selected event, ordered by number."""
     seq = EVENTS.c.seq
-    found = select(seq, EVENTS.c.arrived).where(*_conditions(query))
+    selected = select(seq, EVENTS.c.arrived).where(*_build_conditions(query))
     if query.limit:
-        found = found.order_by(seq.desc() if query.newest else seq).limit(query.limit)
-    rows = found.subquery()
+        selected = selected.order_by(seq.desc() if query.keep_newest else seq).limit(query.limit)
+    rows = selected.subquery()
     joined = rows.join(BODIES, BODIES.c.seq == rows.c.seq)
-    return select(rows.c.seq, rows.c.arrived, body).select_from(joined).order_by(rows.c.seq)
+    return select(rows.c.seq, rows.c.arrived, body_column).select_from(joined).order_by(rows.c.seq)
 
 
-def _conditions(query: Query) -> Iterator[ColumnElement[bool]]:
+def _build_conditions(query: Query) -> Iterator[ColumnElement[bool]]:
     if query.node:
         yield EVENTS.c.node == query.node
     if query.maintenance:
         yield or_(EVENTS.c.maintenance == query.maintenance, EVENTS.c.name == query.maintenance)
-    if query.maintained:
+    if query.has_object:
         yield EVENTS.c.maintenance != literal_column("''")
-    chosen = ((EVENTS.c.type, query.types), (EVENTS.c.seq, query.numbers), (EVENTS.c.id, query.ids))
-    yield from (column.in_(values) for column, values in chosen if values)
-    yield from _times(query)
-    if query.dead:
-        yield DEAD
-    if query.open:
-        yield ~_redriven()
+    filters = ((EVENTS.c.type, query.types), (EVENTS.c.seq, query.seqs), (EVENTS.c.id, query.ids))
+    yield from (column.in_(values) for column, values in filters if values)
+    yield from _build_time_conditions(query)
+    if query.dead_letters_only:
+        yield IS_DEAD_LETTER
+    if query.awaiting_redrive:
+        yield ~_is_redriven()
     if query.failed:
-        yield EVENTS.c.seq.in_(_failed())
-    if query.after:
-        yield EVENTS.c.seq > min(query.after, LAST)
+        yield EVENTS.c.seq.in_(_select_failed())
+    if query.after_seq:
+        yield EVENTS.c.seq > min(query.after_seq, MAX_SEQ)
 
 
-def _times(query: Query) -> Iterator[ColumnElement[bool]]:
+def _build_time_conditions(query: Query) -> Iterator[ColumnElement[bool]]:
     """Yield the conditions on arrival, with bounds on `seq` that the database finds by the index on arrival.
 
     Without these bounds a search in the order of `seq` reads every event up to that time. The bounds alone are not
@@ -53,35 +53,39 @@ def _times(query: Query) -> Iterator[ColumnElement[bool]]:
     both databases from computing the bounds by reading the events in the order of `seq`.
     """
     seq, arrived = EVENTS.c.seq, EVENTS.c.arrived
-    few = query.failed or query.dead or query.ids or query.numbers
+    is_selective = query.failed or query.dead_letters_only or query.ids or query.seqs
     if query.since:
-        late = arrived >= query.since.timestamp()
-        yield late if few else late & (seq >= select(func.min(seq + 0)).where(late).scalar_subquery())
+        since_condition = arrived >= query.since.timestamp()
+        first_seq = select(func.min(seq + 0)).where(since_condition).scalar_subquery()
+        yield since_condition if is_selective else since_condition & (seq >= first_seq)
     if query.until:
-        early = arrived < query.until.timestamp()
-        yield early if few else early & (seq <= select(func.max(seq + 0)).where(early).scalar_subquery())
+        until_condition = arrived < query.until.timestamp()
+        last_seq = select(func.max(seq + 0)).where(until_condition).scalar_subquery()
+        yield until_condition if is_selective else until_condition & (seq <= last_seq)
 
 
-def _redriven() -> ColumnElement[bool]:
+def _is_redriven() -> ColumnElement[bool]:
     """Build the condition that a dead letter was redriven successfully.
 
     The function that accepted it must be the one that the last path segment of its destination names.
     """
     address, name = func.rtrim(EVENTS.c.destination, "/"), ATTEMPTS.c.function
-    taken = ATTEMPTS.c.replay.startswith(REDRIVE) & (ATTEMPTS.c.status < 400)
-    named = func.substr(address, func.length(address) - func.length(name)) == "/" + name
-    return exists().where(ATTEMPTS.c.event == EVENTS.c.id, ATTEMPTS.c.source == EVENTS.c.source, taken, named)
+    is_accepted = ATTEMPTS.c.replay.startswith(REDRIVE_PREFIX) & (ATTEMPTS.c.status < 400)
+    is_destination = func.substr(address, func.length(address) - func.length(name)) == "/" + name
+    return exists().where(
+        ATTEMPTS.c.event == EVENTS.c.id, ATTEMPTS.c.source == EVENTS.c.source, is_accepted, is_destination
+    )
 
 
-def _failed() -> Select[int]:
+def _select_failed() -> Select[int]:
     """Build the query for the numbers of failed events.
 
     It starts from the failures, because they are few whatever the other conditions select.
     """
     attempted = EVENTS.join(ATTEMPTS, (EVENTS.c.id == ATTEMPTS.c.event) & (EVENTS.c.source == ATTEMPTS.c.source))
-    kinds = (
-        select(EVENTS.c.seq).where(EVENTS.c.type.in_((MAINTENANCE_FAILED, RUN_STOPPED))),
-        select(EVENTS.c.seq).where(DEAD),
-        select(EVENTS.c.seq).select_from(attempted).where(FAILED),
+    selections = (
+        select(EVENTS.c.seq).where(EVENTS.c.type.in_((MAINTENANCE_STEP_FAILED, RUN_HALTED))),
+        select(EVENTS.c.seq).where(IS_DEAD_LETTER),
+        select(EVENTS.c.seq).select_from(attempted).where(IS_FAILED_ATTEMPT),
     )
-    return select(union_all(*kinds).subquery().c.seq)
+    return select(union_all(*selections).subquery().c.seq)

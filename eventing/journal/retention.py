@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
-DAYS, BYTES = "JOURNAL_DAYS", "JOURNAL_BYTES"
-EVERY = 3600.0
+DAYS_VARIABLE, BYTES_VARIABLE = "JOURNAL_DAYS", "JOURNAL_BYTES"
+PRUNE_INTERVAL_SECONDS = 3600.0
 """Seconds between two prunings."""
-SHARE = 8
+PRUNE_DIVISOR = 8
 """Writing an eighth of `$JOURNAL_BYTES` also makes a pruning due.
 
 A burst of events could otherwise fill the disk within the hour.
 """
-UNITS = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-QUANTITY = re.compile(r"(\d{1,15})(Ki|Mi|Gi|Ti|)")
-MOST_DAYS = 36500
+UNIT_BYTES = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+QUANTITY_PATTERN = re.compile(r"(\d{1,15})(Ki|Mi|Gi|Ti|)")
+MAX_DAYS = 36500
 log = logging.getLogger("functions")
 
 
@@ -36,13 +36,13 @@ log = logging.getLogger("functions")
 class Retention:
     """The limits of a journal; None for no limit."""
 
-    age: timedelta | None = None
-    size: int | None = None
+    max_age: timedelta | None = None
+    max_bytes: int | None = None
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Retention:
+    def from_environment(cls, environment: Mapping[str, str]) -> Retention:
         """Read the limits from the environment. Raises `ValueError` with the name of an invalid variable."""
-        return cls(_age(environment.get(DAYS, "")), _size(environment.get(BYTES, "")))
+        return cls(_parse_age(environment.get(DAYS_VARIABLE, "")), _parse_size(environment.get(BYTES_VARIABLE, "")))
 
 
 class Pruner:
@@ -53,44 +53,49 @@ class Pruner:
 
     def __init__(self, journal: Journal, retention: Retention) -> None:
         self._journal, self._retention = journal, retention
-        self._pruning = threading.Lock()
-        self._due = 0.0 if retention != Retention() else float("inf")
-        self._step = retention.size / SHARE if retention.size else float("inf")
-        self._next = self._step
+        self._prune_lock = threading.Lock()
+        self._next_prune_at = 0.0 if retention != Retention() else float("inf")
+        self._bytes_per_prune = retention.max_bytes / PRUNE_DIVISOR if retention.max_bytes else float("inf")
+        self._next_prune_bytes = self._bytes_per_prune
 
-    def event_recorded(self) -> None:
+    def prune_if_due(self) -> None:
         """Start a pruning if one is due by time or by bytes written, and none is running; return at once."""
         now = time.monotonic()
-        if (now >= self._due or self._journal.written >= self._next) and not self._pruning.locked():
-            self._due, self._next = now + EVERY, self._journal.written + self._step
+        if (
+            now >= self._next_prune_at or self._journal.written_bytes >= self._next_prune_bytes
+        ) and not self._prune_lock.locked():
+            self._next_prune_at, self._next_prune_bytes = (
+                now + PRUNE_INTERVAL_SECONDS,
+                self._journal.written_bytes + self._bytes_per_prune,
+            )
             threading.Thread(target=self._prune, name="retention", daemon=True).start()
 
     def _prune(self) -> None:
-        if not self._pruning.acquire(blocking=False):
+        if not self._prune_lock.acquire(blocking=False):
             return
         try:
-            count = self._journal.prune(self._retention.age, self._retention.size)
+            count = self._journal.prune(self._retention.max_age, self._retention.max_bytes)
         except OSError as error:
-            log.warning("the journal could not be pruned: %s", error)
+            log.warning("failed to prune the journal: %s", error)
             return
         finally:
-            self._pruning.release()
+            self._prune_lock.release()
         if count:
-            log.info("pruned the %d oldest events of the journal", count)
+            log.info("pruned the %d oldest events from the journal", count)
 
 
-def _age(text: str) -> timedelta | None:
+def _parse_age(text: str) -> timedelta | None:
     if not text:
         return None
-    if not re.fullmatch(r"\d+(\.\d+)?", text) or not 0 < float(text) <= MOST_DAYS:
-        raise ValueError(f"{DAYS}={text} is no number of days up to {MOST_DAYS}, such as 30 or 0.5")
+    if not re.fullmatch(r"\d+(\.\d+)?", text) or not 0 < float(text) <= MAX_DAYS:
+        raise ValueError(f"{DAYS_VARIABLE}={text} is not a number of days up to {MAX_DAYS}, such as 30 or 0.5")
     return timedelta(days=float(text))
 
 
-def _size(text: str) -> int | None:
+def _parse_size(text: str) -> int | None:
     if not text:
         return None
-    match = QUANTITY.fullmatch(text)
+    match = QUANTITY_PATTERN.fullmatch(text)
     if match is None or not int(match[1]):
-        raise ValueError(f"{BYTES}={text} is no number of bytes such as 500000000, 500Mi or 2Gi")
-    return int(match[1]) * UNITS[match[2]]
+        raise ValueError(f"{BYTES_VARIABLE}={text} is not a number of bytes such as 500000000, 500Mi or 2Gi")
+    return int(match[1]) * UNIT_BYTES[match[2]]

@@ -20,13 +20,13 @@ from sqlalchemy import (
 )
 
 METADATA = MetaData()
-NUMBER = BigInteger().with_variant(Integer, "sqlite")
+SEQ_TYPE = BigInteger().with_variant(Integer, "sqlite")
 """SQLite generates row numbers only for a primary key column of type INTEGER."""
 
 EVENTS = Table(
     "events",
     METADATA,
-    Column("seq", NUMBER, primary_key=True),
+    Column("seq", SEQ_TYPE, primary_key=True),
     Column("source", Text, nullable=False),
     Column("id", Text, nullable=False),
     Column(
@@ -49,13 +49,13 @@ Index("events_by_node", EVENTS.c.node)
 Index("events_by_maintenance", EVENTS.c.maintenance)
 Index("events_by_name", EVENTS.c.name)
 Index("events_by_arrival", EVENTS.c.arrived)
-DEAD = EVENTS.c.destination != literal_column("''")
-Index("dead_events", EVENTS.c.seq, sqlite_where=DEAD, postgresql_where=DEAD)
+IS_DEAD_LETTER = EVENTS.c.destination != literal_column("''")
+Index("dead_events", EVENTS.c.seq, sqlite_where=IS_DEAD_LETTER, postgresql_where=IS_DEAD_LETTER)
 
 BODIES = Table(
     "bodies",
     METADATA,
-    Column("seq", NUMBER, primary_key=True, autoincrement=False),
+    Column("seq", SEQ_TYPE, primary_key=True, autoincrement=False),
     Column("event", Text, nullable=False, comment="the whole event in the JSON format"),
 )
 
@@ -74,5 +74,11 @@ ATTEMPTS = Table(
     Column("size", Integer, nullable=False, comment="bytes of replies and error"),
 )
 Index("attempts_by_time", ATTEMPTS.c.at)
-FAILED = (ATTEMPTS.c.status >= literal_column("400")) & (ATTEMPTS.c.replay == literal_column("''"))
-Index("failed_attempts", ATTEMPTS.c.event, ATTEMPTS.c.source, sqlite_where=FAILED, postgresql_where=FAILED)
+IS_FAILED_ATTEMPT = (ATTEMPTS.c.status >= literal_column("400")) & (ATTEMPTS.c.replay == literal_column("''"))
+Index(
+    "failed_attempts",
+    ATTEMPTS.c.event,
+    ATTEMPTS.c.source,
+    sqlite_where=IS_FAILED_ATTEMPT,
+    postgresql_where=IS_FAILED_ATTEMPT,
+)

@@ -14,9 +14,9 @@ from sqlalchemy.sql.functions import GenericFunction
 
 from eventing.journal.schema import ATTEMPTS, EVENTS
 
-EVENT_ROWS, ATTEMPT_ROWS = 200, 150
+EVENT_OVERHEAD_BYTES, ATTEMPT_OVERHEAD_BYTES = 200, 150
 """Bytes of an event and of an attempt, including all index entries, in addition to their texts."""
-PAGE, LONG = 4096, 950
+PAGE_BYTES, MAX_SHARED_KEY_BYTES = 4096, 950
 """Bytes of a page, and of the longest index key that does not start an overflow page of its own."""
 
 
@@ -28,24 +28,28 @@ class octet_length(GenericFunction[int]):  # noqa: N801 - as SQL calls it
 
 
 @compiles(octet_length, "sqlite")
-def _bytes(element: octet_length, compiler: SQLCompiler, **more: Any) -> str:
+def _compile_octet_length(element: octet_length, compiler: SQLCompiler, **kwargs: Any) -> str:
     """Compile `octet_length` for SQLite, which has a function of this name only since 3.43."""
-    return f"length(CAST({compiler.process(element.clauses, **more)} AS BLOB))"
+    return f"length(CAST({compiler.process(element.clauses, **kwargs)} AS BLOB))"
 
 
-def _key(text: ColumnElement[str]) -> ColumnElement[int]:
+def _estimate_key_bytes(text: ColumnElement[str]) -> ColumnElement[int]:
     """Return the bytes of a text in its row and in an index."""
     length = octet_length(text)
-    return 2 * length + (length + (PAGE - LONG)) // PAGE * PAGE
+    return 2 * length + (length + (PAGE_BYTES - MAX_SHARED_KEY_BYTES)) // PAGE_BYTES * PAGE_BYTES
 
 
-_EVENT, _ATTEMPT = EVENTS.c, ATTEMPTS.c
+_EVENT_COLUMNS, _ATTEMPT_COLUMNS = EVENTS.c, ATTEMPTS.c
 EVENT_SIZE: ColumnElement[int] = (
-    EVENT_ROWS
-    + _EVENT.size
-    + _key(_EVENT.id + _EVENT.source + _EVENT.destination)
-    + 2 * octet_length(_EVENT.type + _EVENT.node + _EVENT.maintenance + _EVENT.name)
+    EVENT_OVERHEAD_BYTES
+    + _EVENT_COLUMNS.size
+    + _estimate_key_bytes(_EVENT_COLUMNS.id + _EVENT_COLUMNS.source + _EVENT_COLUMNS.destination)
+    + 2 * octet_length(_EVENT_COLUMNS.type + _EVENT_COLUMNS.node + _EVENT_COLUMNS.maintenance + _EVENT_COLUMNS.name)
 )
 ATTEMPT_SIZE: ColumnElement[int] = (
-    ATTEMPT_ROWS + _ATTEMPT.size + _key(_ATTEMPT.event + _ATTEMPT.source + _ATTEMPT.function + _ATTEMPT.replay)
+    ATTEMPT_OVERHEAD_BYTES
+    + _ATTEMPT_COLUMNS.size
+    + _estimate_key_bytes(
+        _ATTEMPT_COLUMNS.event + _ATTEMPT_COLUMNS.source + _ATTEMPT_COLUMNS.function + _ATTEMPT_COLUMNS.replay
+    )
 )

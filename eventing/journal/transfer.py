@@ -16,90 +16,92 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing.events import ATTEMPTS_MADE
-from eventing.journal.entries import Attempt, Entry, Query, attempts_event, attempts_in, moment
-from eventing.journal.keys import attempt_keys, event_keys
-from eventing.journal.batching import TOGETHER, portions
-from eventing.http_binding import STRUCTURED, BadEvent, received, structured
+from eventing.http_binding import STRUCTURED_CONTENT_TYPE, BadEvent, decode_event, encode_structured
+from eventing.journal.batching import MAX_BATCH_ITEMS, split_into_batches
+from eventing.journal.entries import Attempt, Entry, Query, build_attempts_event, parse_attempts, parse_time
+from eventing.journal.keys import get_attempt_keys, get_event_keys
 
 if TYPE_CHECKING:
     from eventing.journal.store import Journal
 
-ARRIVED = "journaltime"
-LINE_LIMIT = 16 * 1024 * 1024
+ARRIVAL_EXTENSION = "journaltime"
+MAX_LINE_BYTES = 16 * 1024 * 1024
 """Maximum bytes of a line; an event of 2 MiB takes up to 12 MiB in the JSON format if all of it is escaped."""
 
-Line = tuple[BaseCloudEvent, datetime] | list[Attempt]
+ParsedLine = tuple[BaseCloudEvent, datetime] | list[Attempt]
 """An event with its arrival time, or attempts."""
 
 
-class BrokenLine(ValueError):
+class InvalidLine(ValueError):
     """A line is not a valid event; the message names its number and the problem."""
 
 
-def exported(journal: Journal, query: Query) -> Iterator[bytes]:
+def export_lines(journal: Journal, query: Query) -> Iterator[bytes]:
     """Yield a line for each selected event, followed by lines for its attempts. Raises `JournalError`."""
-    for entry in _entries(journal, query):
+    for entry in _iter_entries(journal, query):
         event = entry.event
-        whole = CloudEvent({**event.get_attributes(), ARRIVED: entry.arrived.isoformat()}, event.get_data())
-        yield structured(whole).body + b"\n"
-        for some in portions((made, len(json.dumps(made.as_data()))) for made in entry.attempts):
-            yield structured(attempts_event(some)).body + b"\n"
+        exported = CloudEvent(
+            {**event.get_attributes(), ARRIVAL_EXTENSION: entry.arrived.isoformat()}, event.get_data()
+        )
+        yield encode_structured(exported).body + b"\n"
+        for batch in split_into_batches((attempt, len(json.dumps(attempt.as_data()))) for attempt in entry.attempts):
+            yield encode_structured(build_attempts_event(batch)).body + b"\n"
 
 
-def _entries(journal: Journal, query: Query) -> Iterator[Entry]:
-    """Yield the selected entries, read in portions; entries that are pruned meanwhile are left out."""
+def _iter_entries(journal: Journal, query: Query) -> Iterator[Entry]:
+    """Yield the selected entries, read in batches; entries that are pruned meanwhile are left out."""
     if query.limit:
-        yield from journal.each(query)
+        yield from journal.iter_entries(query)
         return
-    while numbers := journal.numbers(replace(query, limit=TOGETHER)):
-        yield from journal.each(Query(numbers=numbers))
-        query = replace(query, after=max(numbers))
+    while seqs := journal.list_seqs(replace(query, limit=MAX_BATCH_ITEMS)):
+        yield from journal.iter_entries(Query(seqs=seqs))
+        query = replace(query, after_seq=max(seqs))
 
 
-def imported(journal: Journal, file: BinaryIO) -> int:
+def import_file(journal: Journal, file: BinaryIO) -> int:
     """Import an export into a journal; return the number of new events. A repeated import changes nothing.
 
-    The whole file is checked first, so that an invalid line raises `BrokenLine` before anything is written. Each
+    The whole file is checked first, so that an invalid line raises `InvalidLine` before anything is written. Each
     transaction then writes several lines, so that `record` does not wait for the whole file. If a `JournalError`
     interrupts the import, it can be repeated. Empty lines are skipped.
     """
-    _check(file)
+    _check_lines(file)
     file.seek(0)
     count = 0
-    for portion in portions((numbered, len(numbered[1])) for numbered in _numbered(file)):
-        some = [_parsed(*numbered) for numbered in portion]
-        count += journal.write_all(line for line in some if isinstance(line, tuple))
-        journal.write_attempts(attempt for line in some if isinstance(line, list) for attempt in line)
+    for batch in split_into_batches((numbered, len(numbered[1])) for numbered in _number_lines(file)):
+        parsed_lines = [_parse_numbered_line(*numbered) for numbered in batch]
+        count += journal.write_events(parsed for parsed in parsed_lines if isinstance(parsed, tuple))
+        journal.write_attempts(attempt for parsed in parsed_lines if isinstance(parsed, list) for attempt in parsed)
     return count
 
 
-def _check(lines: Iterable[bytes]) -> None:
-    """Raise `BrokenLine` for the first line that cannot be imported."""
-    for number, line in _numbered(lines):
-        _parsed(number, line)
+def _check_lines(lines: Iterable[bytes]) -> None:
+    """Raise `InvalidLine` for the first line that cannot be imported."""
+    for number, line in _number_lines(lines):
+        _parse_numbered_line(number, line)
 
 
-def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+def _number_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     """Return the lines that are not empty, with their numbers."""
     return ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
 
 
-def _parsed(number: int, line: bytes) -> Line:
+def _parse_numbered_line(number: int, line: bytes) -> ParsedLine:
     try:
-        return _line(line)
+        return _parse_line(line)
     except BadEvent as error:
-        raise BrokenLine(f"line {number}: {error}; nothing was imported") from None
+        raise InvalidLine(f"line {number}: {error}; nothing was imported") from None
 
 
-def _line(line: bytes) -> Line:
-    event = received({"content-type": STRUCTURED}, line, any_data=True, limit=LINE_LIMIT)
+def _parse_line(line: bytes) -> ParsedLine:
+    event = decode_event({"content-type": STRUCTURED_CONTENT_TYPE}, line, any_data=True, max_bytes=MAX_LINE_BYTES)
     if event.get_type() == ATTEMPTS_MADE:
-        attempts = attempts_in(event)
+        attempts = parse_attempts(event)
         for attempt in attempts:
-            attempt_keys(attempt)  # raises BadEvent for keys that are too long
+            get_attempt_keys(attempt)  # raises BadEvent for keys that are too long
         return attempts
-    event_keys(event)  # raises BadEvent for keys that are too long
+    get_event_keys(event)  # raises BadEvent for keys that are too long
     attributes = event.get_attributes()
-    time = attributes.pop(ARRIVED, None)  # absent if no journal exported the event: it arrives now
-    arrived = datetime.now(timezone.utc) if time is None else moment(str(time))
+    time = attributes.pop(ARRIVAL_EXTENSION, None)  # absent if no journal exported the event: it arrives now
+    arrived = datetime.now(timezone.utc) if time is None else parse_time(str(time))
     return CloudEvent(attributes, event.get_data()), arrived

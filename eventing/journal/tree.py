@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from eventing.dead_letters import DeadLetter
-from eventing.events import SOURCE
-from eventing.journal.entries import Attempt, Entry, maintenance_of
-from eventing.subscriptions import subscribers
+from eventing.events import SOURCE_PREFIX
+from eventing.journal.entries import Attempt, Entry, get_object_identity
+from eventing.subscriptions import list_subscribers
 
-GRACE = timedelta(seconds=5)
+RECORDING_GRACE_PERIOD = timedelta(seconds=5)
 """Time within which an attempt is recorded; functions publish their attempts every half second."""
 
 
@@ -24,19 +24,20 @@ class Branch:
 
     Attributes:
         entry: The recorded event.
-        after: Seconds from the arrival of its cause to its own arrival, None if the cause is unknown.
-        cause: Type of the cause if it belongs to another tree, such as a tick; otherwise "".
-        missing: Subscribers without a recorded attempt.
-        answered: Subscribers in `missing` that replied: they ran, and ended before they published the attempt.
+        delay_seconds: Seconds from the arrival of its cause to its own arrival, None if the cause is unknown.
+        external_cause_type: Type of the cause if it belongs to another tree, such as a tick; otherwise "".
+        missing_functions: Subscribers without a recorded attempt.
+        replied_functions: Subscribers in `missing_functions` that replied, but were killed before they published the
+            attempt.
         dead_letters: One for each subscriber that did not accept the event.
         effects: The replies to the event.
     """
 
     entry: Entry
-    after: float | None = None
-    cause: str = ""
-    missing: tuple[str, ...] = ()
-    answered: tuple[str, ...] = ()
+    delay_seconds: float | None = None
+    external_cause_type: str = ""
+    missing_functions: tuple[str, ...] = ()
+    replied_functions: tuple[str, ...] = ()
     dead_letters: list[DeadLetter] = field(default_factory=list)
     effects: list[Branch] = field(default_factory=list)
 
@@ -46,10 +47,14 @@ class Branch:
         return [attempt for attempt in self.entry.attempts if not attempt.replay]
 
     @property
-    def failures(self) -> list[Attempt]:
+    def unresolved_failures(self) -> list[Attempt]:
         """Return the failed attempts that no later success of the same function followed."""
-        made_up = {made.function: made.at for made in self.attempts if not made.failed}
-        return [made for made in self.attempts if made.failed and not made_up.get(made.function, made.at) > made.at]
+        succeeded_at = {attempt.function: attempt.at for attempt in self.attempts if not attempt.failed}
+        return [
+            attempt
+            for attempt in self.attempts
+            if attempt.failed and not succeeded_at.get(attempt.function, attempt.at) > attempt.at
+        ]
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Tree:
     node: str
     roots: list[Branch]
 
-    def branches(self) -> Iterator[tuple[int, Branch]]:
+    def iter_branches(self) -> Iterator[tuple[int, Branch]]:
         """Yield each branch with its depth, causes before effects.
 
         Uses no recursion, because a long drain makes a long chain of events.
@@ -74,70 +79,74 @@ class Tree:
             stack += [(depth + 1, effect) for effect in reversed(branch.effects)]
 
 
-def missing(entry: Entry, now: datetime) -> tuple[str, ...]:
+def find_missing_functions(entry: Entry, now: datetime) -> tuple[str, ...]:
     """Return the event's subscribers without a recorded attempt, once there was time to record one."""
-    if entry.dead_letter or now - entry.arrived < GRACE:
+    if entry.dead_letter or now - entry.arrived < RECORDING_GRACE_PERIOD:
         return ()
-    known = {attempt.function for attempt in entry.attempts if not attempt.replay}
-    return tuple(name for name in subscribers(entry.event) if name not in known)
+    recorded = {attempt.function for attempt in entry.attempts if not attempt.replay}
+    return tuple(name for name in list_subscribers(entry.event) if name not in recorded)
 
 
-def trees_of(entries: Sequence[Entry], causes: Iterable[Entry], now: datetime) -> list[Tree]:
+def build_trees(entries: Sequence[Entry], causes: Iterable[Entry], now: datetime) -> list[Tree]:
     """Build the trees of these entries, ordered by their first events; the tree without an object comes last.
 
     `causes` are entries that may have caused some of these entries, but are not part of the trees.
     """
     events = [entry for entry in entries if entry.dead_letter is None]
-    known = {entry.event.get_id(): entry for entry in (*causes, *events)}
+    entries_by_id = {entry.event.get_id(): entry for entry in (*causes, *events)}
     replies = {(entry.cause, entry.event.get_source()) for entry in events}
-    branches = {entry.event.get_id(): _branch(entry, known, replies, now) for entry in events}
+    branches = {entry.event.get_id(): _build_branch(entry, entries_by_id, replies, now) for entry in events}
     trees: dict[str, Tree] = {}
     for branch in branches.values():
-        _place(branch, branches, trees)
-    for letter in entries:
-        if letter.dead_letter:
-            _place_letter(letter, letter.dead_letter, branches, trees)
+        _attach_branch(branch, branches, trees)
+    for candidate in entries:
+        if candidate.dead_letter:
+            _attach_dead_letter(candidate, candidate.dead_letter, branches, trees)
     return sorted(trees.values(), key=lambda tree: not tree.uid)
 
 
-def unknown_causes(entries: Iterable[Entry]) -> tuple[str, ...]:
+def find_unknown_causes(entries: Iterable[Entry]) -> tuple[str, ...]:
     """Return the ids of causes that are not among these entries."""
     entries = list(entries)
-    known = {entry.event.get_id() for entry in entries}
-    return tuple({entry.cause for entry in entries if entry.cause} - known)
+    known_ids = {entry.event.get_id() for entry in entries}
+    return tuple({entry.cause for entry in entries if entry.cause} - known_ids)
 
 
-def _branch(entry: Entry, known: Mapping[str, Entry], replies: Collection[tuple[str, str]], now: datetime) -> Branch:
-    absent = missing(entry, now)
-    answered = tuple(name for name in absent if (entry.event.get_id(), SOURCE + name) in replies)
-    cause = known.get(entry.cause)
+def _build_branch(
+    entry: Entry, entries_by_id: Mapping[str, Entry], replies: Collection[tuple[str, str]], now: datetime
+) -> Branch:
+    missing = find_missing_functions(entry, now)
+    replied = tuple(name for name in missing if (entry.event.get_id(), SOURCE_PREFIX + name) in replies)
+    cause = entries_by_id.get(entry.cause)
     if cause is None:
-        return Branch(entry, missing=absent, answered=answered)
+        return Branch(entry, missing_functions=missing, replied_functions=replied)
     # of concurrent writes, an effect may be recorded shortly before its cause
-    after = max(0.0, (entry.arrived - cause.arrived).total_seconds())
-    outside = "" if cause.maintenance == entry.maintenance else cause.event.get_type()
-    return Branch(entry, after, outside, absent, answered)
+    delay_seconds = max(0.0, (entry.arrived - cause.arrived).total_seconds())
+    external_cause_type = "" if cause.maintenance == entry.maintenance else cause.event.get_type()
+    return Branch(entry, delay_seconds, external_cause_type, missing, replied)
 
 
-def _place(branch: Branch, branches: Mapping[str, Branch], trees: dict[str, Tree]) -> None:
+def _attach_branch(branch: Branch, branches: Mapping[str, Branch], trees: dict[str, Tree]) -> None:
     cause = branches.get(branch.entry.cause)
-    if cause is not None and not branch.cause and cause is not branch:
+    if cause is not None and not branch.external_cause_type and cause is not branch:
         cause.effects.append(branch)
     else:
-        _tree(branch.entry, trees).roots.append(branch)
+        _get_or_create_tree(branch.entry, trees).roots.append(branch)
 
 
-def _place_letter(entry: Entry, letter: DeadLetter, branches: Mapping[str, Branch], trees: dict[str, Tree]) -> None:
+def _attach_dead_letter(
+    entry: Entry, dead_letter: DeadLetter, branches: Mapping[str, Branch], trees: dict[str, Tree]
+) -> None:
     """Add a dead letter to its event's branch, or as a root if that event was not recorded."""
     branch = branches.get(entry.event.get_id())
     if branch is None:
         branch = Branch(entry)
-        _tree(entry, trees).roots.append(branch)
-    branch.dead_letters.append(letter)
+        _get_or_create_tree(entry, trees).roots.append(branch)
+    branch.dead_letters.append(dead_letter)
 
 
-def _tree(entry: Entry, trees: dict[str, Tree]) -> Tree:
-    uid, name = maintenance_of(entry.event)
+def _get_or_create_tree(entry: Entry, trees: dict[str, Tree]) -> Tree:
+    uid, name = get_object_identity(entry.event)
     if uid not in trees:
         trees[uid] = Tree(entry.kind, uid, name, entry.node if uid else "", [])
     return trees[uid]

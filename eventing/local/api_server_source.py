@@ -23,25 +23,25 @@ from eventing.events import (
 )
 from eventing.local import envelope
 from eventing.local.manifests import Document
-from eventing.local.source_sink import Outlet
-from eventing.local.triggers import broker_sink
+from eventing.local.source_sink import SourceSink
+from eventing.local.triggers import require_broker_sink
 from eventing.logs import log
 from kube import selectors
-from kube.backoff import pauses
+from kube.backoff import generate_delays
 from kube.client import discovery
 from kube.client.api import Api
 from kube.client.api_errors import ApiError, NotFound, Unavailable
-from kube.client.discovery import Resource
-from kube.client.list_watch import Witness, follow
+from kube.client.discovery import ApiResource
+from kube.client.list_watch import StreamObserver, follow
 from kube.paths import Object
-from kube.trimming import whole
+from kube.trimming import keep_whole
 
-FIRST_LOOK, LONGEST_LOOK = 2.0, 30.0
+MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 2.0, 30.0
 """Initial and maximum seconds between checks for a kind that is not served or may not be listed, doubling."""
-RESOURCE, REFERENCE = "Resource", "Reference"
-TYPES = {
-    RESOURCE: {"ADDED": RESOURCE_ADDED, "MODIFIED": RESOURCE_UPDATED, "DELETED": RESOURCE_DELETED},
-    REFERENCE: {"ADDED": REFERENCE_ADDED, "MODIFIED": REFERENCE_UPDATED, "DELETED": REFERENCE_DELETED},
+RESOURCE_MODE, REFERENCE_MODE = "Resource", "Reference"
+EVENT_TYPES = {
+    RESOURCE_MODE: {"ADDED": RESOURCE_ADDED, "MODIFIED": RESOURCE_UPDATED, "DELETED": RESOURCE_DELETED},
+    REFERENCE_MODE: {"ADDED": REFERENCE_ADDED, "MODIFIED": REFERENCE_UPDATED, "DELETED": REFERENCE_DELETED},
 }
 """Mode of a source → kind of change → event type.
 
@@ -50,7 +50,7 @@ In mode Reference the source keeps and sends only what identifies an object.
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedResource:
     """One entry of `spec.resources`, with the namespace ("" for all) and the mode of its source."""
 
     api_version: str
@@ -60,7 +60,7 @@ class Watched:
     mode: str
 
 
-class _Waits(Witness):
+class _WaitObserver(StreamObserver):
     """Stream observer that logs why the source waits.
 
     A stream with an observer keeps its state and retries if a list is rejected: see `follow`.
@@ -69,14 +69,14 @@ class _Waits(Witness):
     def __init__(self, source: str) -> None:
         self._source = source
 
-    def failed(self, error: ApiError) -> None:
+    def on_failed(self, error: ApiError) -> None:
         """Log the error, unless the server is unavailable, which `follow` logs itself."""
         if not isinstance(error, Unavailable):
-            self.say(error)
+            self.log_error(error)
 
-    def say(self, error: ApiError) -> None:
+    def log_error(self, error: ApiError) -> None:
         """Log any error."""
-        log("source waits", logging.WARNING, source=self._source, error=error.message)
+        log("source failed, retrying", logging.WARNING, source=self._source, error=error.message)
 
 
 class ApiServerSource:
@@ -87,53 +87,55 @@ class ApiServerSource:
     one in `$KUBECONFIG`.
     """
 
-    def __init__(self, name: str, watched: Watched, kubeconfig: str | None = None) -> None:
-        self.name = f"{name} ({watched.kind} of {watched.api_version})"
-        self.ready, self._waits = False, _Waits(self.name)
-        self._watched, self._kubeconfig = watched, kubeconfig
-        self._initial = False
+    def __init__(self, name: str, resource: WatchedResource, kubeconfig: str | None = None) -> None:
+        self.name = f"{name} ({resource.kind} of {resource.api_version})"
+        self.is_ready, self._observer = False, _WaitObserver(self.name)
+        self._resource, self._kubeconfig = resource, kubeconfig
+        self._emits_existing = False
 
-    async def run(self, outlet: Outlet) -> None:
+    async def run(self, sink: SourceSink) -> None:
         """Watch the kind until cancelled."""
         api = await Api.connect(self._kubeconfig)
         try:
-            for pause in pauses(FIRST_LOOK, LONGEST_LOOK):
-                await self._follow(api, outlet)
+            for pause in generate_delays(MIN_RETRY_SECONDS, MAX_RETRY_SECONDS):
+                await self._follow_resource(api, sink)
                 await asyncio.sleep(pause)
         finally:
             await api.close()
 
-    async def _follow(self, api: Api, outlet: Outlet) -> None:
+    async def _follow_resource(self, api: Api, sink: SourceSink) -> None:
         """Watch the kind and emit its changes; return if the kind is not served, or on an API error."""
-        watched = self._watched
+        resource = self._resource
         try:
-            served = await discovery.resource(api, watched.api_version, watched.kind)
-            path = served.path(watched.namespace)
-            keep = named if watched.mode == REFERENCE else whole
-            initial, labels = self._initial, watched.labels
-            following = follow(api, path, labels=labels, initial=initial, keep=keep, witness=self._waits)
-            async with aclosing(following) as changes:
+            api_resource = await discovery.discover_resource(api, resource.api_version, resource.kind)
+            path = api_resource.build_path(resource.namespace)
+            transform = trim_to_reference if resource.mode == REFERENCE_MODE else keep_whole
+            initial, labels = self._emits_existing, resource.labels
+            stream = follow(
+                api, path, label_selector=labels, emit_initial=initial, transform=transform, observer=self._observer
+            )
+            async with aclosing(stream) as changes:
                 async for change in changes:
-                    if change.kind == "SYNCED":
-                        self.ready = True
+                    if change.change_type == "SYNCED":
+                        self.is_ready = True
                     else:
-                        kind = TYPES[watched.mode][change.kind]
-                        about = event(discovery.server(api), served, kind, change.object)
-                        outlet.emit(envelope.sealed(about))
+                        event_type = EVENT_TYPES[resource.mode][change.change_type]
+                        event = build_event(discovery.get_server_url(api), api_resource, event_type, change.object)
+                        sink.emit(envelope.encode_envelope(event))
         except NotFound:
-            self.ready = self._initial = True
+            self.is_ready = self._emits_existing = True
         except ApiError as error:
-            self._waits.say(error)
+            self._observer.log_error(error)
 
 
-def named(item: Object) -> Object:
+def trim_to_reference(item: Object) -> Object:
     """Reduce an object to what mode Reference needs: its identity, and the version to detect changes."""
     metadata = {key: item["metadata"].get(key) for key in ("name", "namespace", "uid", "resourceVersion")}
-    known = {key: value for key, value in metadata.items() if value}
-    return {"apiVersion": item["apiVersion"], "kind": item["kind"], "metadata": known}
+    present = {key: value for key, value in metadata.items() if value}
+    return {"apiVersion": item["apiVersion"], "kind": item["kind"], "metadata": present}
 
 
-def event(server: str, served: Resource, kind: str, body: Object) -> CloudEvent:
+def build_event(source: str, resource: ApiResource, event_type: str, body: Object) -> CloudEvent:
     """Build the event as Knative's source does (`makeEvent` in its apiserver adapter).
 
     The subject always contains `namespaces`, and the core group v1 is also under /apis. The data is the object, or an
@@ -143,9 +145,9 @@ def event(server: str, served: Resource, kind: str, body: Object) -> CloudEvent:
     namespace = metadata.get("namespace", "")
     attributes: dict[str, Any] = {
         "id": str(uuid.uuid4()),
-        "source": server,
-        "type": kind,
-        "subject": f"/apis/{served.api_version}/namespaces/{namespace}/{served.plural}/{metadata['name']}",
+        "source": source,
+        "type": event_type,
+        "subject": f"/apis/{resource.api_version}/namespaces/{namespace}/{resource.plural}/{metadata['name']}",
         "time": datetime.now(timezone.utc),
         "datacontenttype": "application/json",
         "kind": body["kind"],
@@ -154,47 +156,51 @@ def event(server: str, served: Resource, kind: str, body: Object) -> CloudEvent:
     }
     if namespace:
         attributes["namespace"] = namespace
-    is_reference = kind in TYPES[REFERENCE].values()
-    return CloudEvent(attributes, _reference(body) if is_reference else body)
+    is_reference = event_type in EVENT_TYPES[REFERENCE_MODE].values()
+    return CloudEvent(attributes, _build_reference(body) if is_reference else body)
 
 
-def _reference(body: Object) -> Object:
+def _build_reference(body: Object) -> Object:
     metadata = body["metadata"]
     namespace = {"namespace": metadata["namespace"]} if metadata.get("namespace") else {}
     return {"kind": body["kind"], "apiVersion": body["apiVersion"], **namespace, "name": metadata["name"]}
 
 
-def read(document: Document) -> list[ApiServerSource]:
+def parse_sources(document: Document) -> list[ApiServerSource]:
     """Build one source for each kind in the manifest.
 
     A source uses its service account's kubeconfig if the environment names one: for `certificate-sources` the variable
     is `$CERTIFICATE_SOURCES_KUBECONFIG`.
     """
-    document.only("spec", {"mode", "serviceAccountName", "resources", "sink", "namespaceSelector"})
-    broker_sink(document)
-    mode = document.need("spec.mode", str)
-    if mode not in TYPES:
-        raise document.wrong("spec.mode", f"must be {' or '.join(TYPES)}")
+    document.refuse_unknown_fields("spec", {"mode", "serviceAccountName", "resources", "sink", "namespaceSelector"})
+    require_broker_sink(document)
+    mode = document.require("spec.mode", str)
+    if mode not in EVENT_TYPES:
+        raise document.build_error("spec.mode", f"must be {' or '.join(EVENT_TYPES)}")
     namespace = document.namespace
     if document.get("spec.namespaceSelector", dict) is not None:
         if document.get("spec.namespaceSelector", dict):
-            raise document.wrong("spec.namespaceSelector", "must be {} (all namespaces) or absent (its own)")
+            raise document.build_error(
+                "spec.namespaceSelector", "must be {} (all namespaces) or absent (the source's namespace)"
+            )
         namespace = ""
-    entries = document.need("spec.resources", list)
-    watched = [_watched(document, place, entry, namespace, mode) for place, entry in enumerate(entries)]
+    entries = document.require("spec.resources", list)
+    watched = [_parse_resource(document, index, entry, namespace, mode) for index, entry in enumerate(entries)]
     account = document.get("spec.serviceAccountName", str) or "default"
     kubeconfig = os.environ.get(f"{account.upper().replace('-', '_')}_KUBECONFIG") or None
-    return [ApiServerSource(document.name, one, kubeconfig) for one in watched]
+    return [ApiServerSource(document.name, resource, kubeconfig) for resource in watched]
 
 
-def _watched(document: Document, place: int, entry: Any, namespace: str, mode: str) -> Watched:
-    field = f"spec.resources[{place}]"
+def _parse_resource(document: Document, index: int, entry: Any, namespace: str, mode: str) -> WatchedResource:
+    field = f"spec.resources[{index}]"
     if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("apiVersion", "kind")):
-        raise document.wrong(field, "must have apiVersion and kind, both strings")
+        raise document.build_error(field, "must have apiVersion and kind, both strings")
     if entry.keys() - {"apiVersion", "kind", "selector"}:
-        raise document.wrong(field, "may have apiVersion, kind and selector only")
+        raise document.build_error(field, "may have only apiVersion, kind and selector")
     try:
-        labels = selectors.text(entry.get("selector") or {})
+        labels = selectors.format_selector(entry.get("selector") or {})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise document.wrong(f"{field}.selector", f"is no label selector: {error or type(error).__name__}") from None
-    return Watched(entry["apiVersion"], entry["kind"], labels, namespace, mode)
+        raise document.build_error(
+            f"{field}.selector", f"is not a label selector: {error or type(error).__name__}"
+        ) from None
+    return WatchedResource(entry["apiVersion"], entry["kind"], labels, namespace, mode)

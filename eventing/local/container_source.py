@@ -15,21 +15,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from eventing.local.manifests import Document
-from eventing.local.source_sink import Outlet
-from eventing.local.triggers import broker_sink
+from eventing.local.source_sink import SourceSink
+from eventing.local.triggers import require_broker_sink
 from eventing.logs import log
-from kube.backoff import pauses
+from kube.backoff import generate_delays
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
+MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.5, 10.0
 """Initial and maximum seconds before an ended child is restarted, doubling.
 
-The backoff is reset after a child has run for longer than LONGEST_PAUSE.
+The backoff is reset after a child has run for longer than MAX_BACKOFF_SECONDS.
 """
-STOP_SECONDS = 5.0
+STOP_TIMEOUT_SECONDS = 5.0
 """Seconds that a child has between SIGTERM and SIGKILL."""
-CONTAINERS = "spec.template.spec.containers"
-OWN_HOST = "PORT"
+CONTAINERS_FIELD = "spec.template.spec.containers"
+PORT_VARIABLE = "PORT"
 """Environment variable with the port at which a container serves HTTP.
 
 In a pod the container can use any port. Here all children share one host, so none of them gets a port.
@@ -38,53 +38,53 @@ LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 @dataclass(frozen=True)
-class Program:
+class ContainerCommand:
     """A command line, and its environment variables in addition to those of this process."""
 
     command: Sequence[str]
-    environment: Mapping[str, str]
+    variables: Mapping[str, str]
 
 
 class ContainerSource:
-    """Keeps one child process running; `ready` is true while it runs."""
+    """Keeps one child process running; `is_ready` is true while it runs."""
 
-    def __init__(self, name: str, program: Program) -> None:
+    def __init__(self, name: str, command: ContainerCommand) -> None:
         self.name = name
-        self.ready = False
-        self._program = program
+        self.is_ready = False
+        self._command = command
 
-    async def run(self, outlet: Outlet) -> None:
+    async def run(self, sink: SourceSink) -> None:
         """Start the child, restart it whenever it ends, and stop it on cancellation."""
-        backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
+        backoff = generate_delays(MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
         while True:
             started = time.monotonic()
-            status = await self._run_once(outlet)
-            if time.monotonic() - started > LONGEST_PAUSE:
-                backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
+            status = await self._run_once(sink)
+            if time.monotonic() - started > MAX_BACKOFF_SECONDS:
+                backoff = generate_delays(MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
             pause = next(backoff)
-            log("source ended", logging.WARNING, source=self.name, status=status, pause=pause)
+            log("source process ended, restarting", logging.WARNING, source=self.name, status=status, pause=pause)
             await asyncio.sleep(pause)
 
-    async def _run_once(self, outlet: Outlet) -> str:
+    async def _run_once(self, sink: SourceSink) -> str:
         """Start the child, wait for its end, and return how it ended."""
         try:
             child = await asyncio.create_subprocess_exec(
-                *self._program.command,
-                env={**os.environ, **self._program.environment, "K_SINK": outlet.url},
+                *self._command.command,
+                env={**os.environ, **self._command.variables, "K_SINK": sink.url},
                 stdin=asyncio.subprocess.DEVNULL,
-                preexec_fn=_die_with(os.getpid()),
+                preexec_fn=_build_pdeathsig_hook(os.getpid()),
             )
         except (OSError, ValueError) as error:  # program not found; invalid argument or variable, such as one with NUL
             return f"not started: {error}"
-        self.ready = True
+        self.is_ready = True
         try:
             return f"exit {await child.wait()}"
         finally:
-            self.ready = False
-            await _stop(child)
+            self.is_ready = False
+            await _stop_child(child)
 
 
-def _die_with(parent: int) -> Callable[[], None] | None:
+def _build_pdeathsig_hook(parent_pid: int) -> Callable[[], None] | None:
     """Return a function that the child runs before its program, so that the child ends with this process.
 
     On Linux it requests SIGKILL for the child when this process ends, for whatever reason. Other systems lack this
@@ -94,61 +94,65 @@ def _die_with(parent: int) -> Callable[[], None] | None:
     if libc is None:
         return None
 
-    def tie() -> None:
+    def set_pdeathsig() -> None:
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
+        if os.getppid() != parent_pid:
             os._exit(1)
 
-    return tie
+    return set_pdeathsig
 
 
-async def _stop(child: Process) -> None:
+async def _stop_child(child: Process) -> None:
     if child.returncode is not None:
         return
     child.terminate()
     try:
-        await asyncio.wait_for(child.wait(), STOP_SECONDS)
+        await asyncio.wait_for(child.wait(), STOP_TIMEOUT_SECONDS)
     except asyncio.TimeoutError:
         child.kill()
         await child.wait()
 
 
-def read(document: Document, kubeconfig: str | None) -> ContainerSource:
+def parse_source(document: Document, kubeconfig: str | None) -> ContainerSource:
     """Build the source from a manifest; `kubeconfig` is the child's identity, None for this process's own."""
-    document.only("spec", {"template", "sink"})
-    broker_sink(document)
-    found = program(document)
+    document.refuse_unknown_fields("spec", {"template", "sink"})
+    require_broker_sink(document)
+    container = parse_command(document)
     identity = {"KUBECONFIG": kubeconfig} if kubeconfig else {}
-    return ContainerSource(document.name, Program(found.command, {**identity, **found.environment}))
+    return ContainerSource(document.name, ContainerCommand(container.command, {**identity, **container.variables}))
 
 
-def program(document: Document) -> Program:
+def parse_command(document: Document) -> ContainerCommand:
     """Return the program of the source's only container, without a port to serve."""
-    containers = document.need(CONTAINERS, list)
+    containers = document.require(CONTAINERS_FIELD, list)
     if len(containers) != 1 or not isinstance(containers[0], dict):
-        raise document.wrong(CONTAINERS, "must be one container")
-    command, args = (_words(document, containers[0], name) for name in ("command", "args"))
+        raise document.build_error(CONTAINERS_FIELD, "must have exactly one container")
+    command, args = (_parse_strings(document, containers[0], name) for name in ("command", "args"))
     if not command:
-        raise document.wrong(f"{CONTAINERS}[0].command", "is missing: an image has no meaning here")
+        raise document.build_error(
+            f"{CONTAINERS_FIELD}[0].command", "is missing: the local delivery cannot run an image"
+        )
     if command[0] in ("python", "python3"):
         command[0] = sys.executable
-    return Program([*command, *args], {**_environment(document, containers[0]), OWN_HOST: ""})
+    return ContainerCommand([*command, *args], {**_parse_variables(document, containers[0]), PORT_VARIABLE: ""})
 
 
-def _words(document: Document, container: Mapping[str, Any], name: str) -> list[str]:
-    words = container.get(name) or []
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise document.wrong(f"{CONTAINERS}[0].{name}", f"must be a list of strings, is {words!r}")
-    return list(words)
+def _parse_strings(document: Document, container: Mapping[str, Any], name: str) -> list[str]:
+    values = container.get(name) or []
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise document.build_error(f"{CONTAINERS_FIELD}[0].{name}", f"must be a list of strings, is {values!r}")
+    return list(values)
 
 
-def _environment(document: Document, container: Mapping[str, Any]) -> dict[str, str]:
-    """Return variable names and values; entries with `valueFrom` are left out: what they refer to is not here."""
+def _parse_variables(document: Document, container: Mapping[str, Any]) -> dict[str, str]:
+    """Return variable names and values without the entries with `valueFrom`, whose source does not exist here."""
     entries = container.get("env") or []
     if not isinstance(entries, list):
-        raise document.wrong(f"{CONTAINERS}[0].env", f"must be a list, is {entries!r}")
-    for place, entry in enumerate(entries):
-        known = [entry.get("name"), entry.get("value", "")] if isinstance(entry, dict) else [None]
-        if not all(isinstance(each, str) for each in known):
-            raise document.wrong(f"{CONTAINERS}[0].env[{place}]", "must have a name, and a value that is a string")
+        raise document.build_error(f"{CONTAINERS_FIELD}[0].env", f"must be a list, is {entries!r}")
+    for index, entry in enumerate(entries):
+        fields = [entry.get("name"), entry.get("value", "")] if isinstance(entry, dict) else [None]
+        if not all(isinstance(field, str) for field in fields):
+            raise document.build_error(
+                f"{CONTAINERS_FIELD}[0].env[{index}]", "must have a name and a value, both strings"
+            )
     return {entry["name"]: entry["value"] for entry in entries if "value" in entry}

@@ -8,51 +8,59 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+from eventing.http_binding import MAX_BODY_BYTES, BadEvent, EventTooLarge
 from eventing.local import envelope
 from eventing.local.envelope import Envelope
-from eventing.local.metrics import Measures
+from eventing.local.metrics import DeliveryMetrics
 from eventing.logs import log
-from eventing.http_binding import BODY_LIMIT, BadEvent, TooLarge
 
-Accept = Callable[[Envelope], None]
-Waiting = Callable[[], list[str]]
+AcceptEvent = Callable[[Envelope], None]
+ListUnreadySources = Callable[[], list[str]]
 
 
-PATHS = ("/", "/{namespace}/{broker}")
+EVENT_PATHS = ("/", "/{namespace}/{broker}")
 """Paths that accept events; the second is that of Knative's ingress.
 
 None may be the path of a function: the ingress would respond in the function's place.
 """
 
 
-def application(accept: Accept, waiting: Waiting, measures: Measures) -> web.Application:
-    """Build the web application. `accept` stores an event; `waiting` names the sources that are not ready."""
+def build_application(
+    accept_event: AcceptEvent, list_unready: ListUnreadySources, metrics: DeliveryMetrics
+) -> web.Application:
+    """Build the web application.
 
-    async def event(request: web.Request) -> web.Response:
-        return await _event(request, accept)
+    Args:
+        accept_event: Stores an event.
+        list_unready: Returns the names of the sources that are not ready.
+        metrics: The metrics that the application serves.
+    """
 
-    async def alive(request: web.Request) -> web.Response:
+    async def handle_event(request: web.Request) -> web.Response:
+        return await _accept_event(request, accept_event)
+
+    async def handle_liveness(request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
-    async def ready(request: web.Request) -> web.Response:
-        names = waiting()
+    async def handle_readiness(request: web.Request) -> web.Response:
+        names = list_unready()
         if names:
-            return web.Response(status=503, text=f"waiting for {', '.join(names)}\n")
+            return web.Response(status=503, text=f"sources not ready: {', '.join(names)}\n")
         return web.Response(text="ok\n")
 
-    async def figures(request: web.Request) -> web.Response:
-        return web.Response(body=measures.text(), headers={"content-type": "text/plain; version=0.0.4"})
+    async def handle_metrics(request: web.Request) -> web.Response:
+        return web.Response(body=metrics.render(), headers={"content-type": "text/plain; version=0.0.4"})
 
-    app = web.Application(client_max_size=BODY_LIMIT)
-    app.router.add_get("/health/liveness", alive)
-    app.router.add_get("/health/readiness", ready)
-    app.router.add_get("/metrics", figures)
-    for path in PATHS:
-        app.router.add_post(path, event)
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    app.router.add_get("/health/liveness", handle_liveness)
+    app.router.add_get("/health/readiness", handle_readiness)
+    app.router.add_get("/metrics", handle_metrics)
+    for path in EVENT_PATHS:
+        app.router.add_post(path, handle_event)
     return app
 
 
-async def _event(request: web.Request, accept: Accept) -> web.Response:
+async def _accept_event(request: web.Request, accept_event: AcceptEvent) -> web.Response:
     """Store the event and return 202, or return an error response.
 
     Like Knative's ingress it returns 413 or 400 with the reason for an invalid request. If the event cannot be stored,
@@ -61,20 +69,20 @@ async def _event(request: web.Request, accept: Accept) -> web.Response:
     try:
         body = await request.read()
     except web.HTTPRequestEntityTooLarge:
-        return _refused(413, f"the body is over {BODY_LIMIT} bytes")
+        return _build_error_response(413, f"body is too large: the limit is {MAX_BODY_BYTES} bytes")
     except (web.RequestPayloadError, OSError) as error:
-        return _refused(400, f"the body broke off: {error}")
+        return _build_error_response(400, f"body is incomplete: {error}")
     try:
-        accept(envelope.received(request.headers, body))
+        accept_event(envelope.parse_envelope(request.headers, body))
     except BadEvent as error:
-        return _refused(413 if isinstance(error, TooLarge) else 400, str(error))
+        return _build_error_response(413 if isinstance(error, EventTooLarge) else 400, str(error))
     except sqlite3.Error as error:
-        log("not accepted", logging.ERROR, error=str(error))
-        return web.Response(status=503, text=f"the event could not be stored: {error}\n")
+        log("failed to store the event", logging.ERROR, error=str(error))
+        return web.Response(status=503, text=f"failed to store the event: {error}\n")
     return web.Response(status=202)
 
 
-def _refused(status: int, reason: str) -> web.Response:
+def _build_error_response(status: int, reason: str) -> web.Response:
     line = " ".join(reason.split())
-    log("refused", logging.WARNING, status=status, error=line)
+    log("rejected", logging.WARNING, status=status, error=line)
     return web.Response(status=status, text=f"{line}\n")

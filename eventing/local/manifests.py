@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 import yaml
 
 T = TypeVar("T")
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The YAML loader in C, if available: it is eight times as fast, and startup waits for it."""
-EVENTING = "eventing.knative.dev"
-SOURCES = "sources.knative.dev"
-READ = {
-    "Broker": f"{EVENTING}/v1",
-    "Trigger": f"{EVENTING}/v1",
-    "ApiServerSource": f"{SOURCES}/v1",
-    "PingSource": f"{SOURCES}/v1",
-    "ContainerSource": f"{SOURCES}/v1",
+EVENTING_GROUP = "eventing.knative.dev"
+SOURCES_GROUP = "sources.knative.dev"
+SUPPORTED_KINDS = {
+    "Broker": f"{EVENTING_GROUP}/v1",
+    "Trigger": f"{EVENTING_GROUP}/v1",
+    "ApiServerSource": f"{SOURCES_GROUP}/v1",
+    "PingSource": f"{SOURCES_GROUP}/v1",
+    "ContainerSource": f"{SOURCES_GROUP}/v1",
 }
-HARMLESS = {"EventType", "SinkBinding", "RabbitmqBrokerConfig"}
+IGNORED_KINDS = {"EventType", "SinkBinding", "RabbitmqBrokerConfig"}
 """Kinds of these API groups that move no events; a SinkBinding only sets the broker's address in a workload."""
 
 
@@ -44,58 +44,58 @@ class Document:
     @property
     def name(self) -> str:
         """Return `metadata.name`."""
-        return self.need("metadata.name", str)
+        return self.require("metadata.name", str)
 
     @property
     def namespace(self) -> str:
         """Return `metadata.namespace`, or `default`."""
         return self.get("metadata.namespace", str) or "default"
 
-    def get(self, field: str, wanted: type[T]) -> T | None:
+    def get(self, field: str, expected_type: type[T]) -> T | None:
         """Return the value at a dotted path, or None if it is absent. Raises `ManifestError` for a wrong type."""
         value: Any = self.body
-        for step in field.split("."):
-            value = value.get(step) if isinstance(value, dict) else None
+        for key in field.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
         if value is None:
             return None
-        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
-            raise self.wrong(field, f"must be of type {wanted.__name__}, is {value!r}")
+        if not isinstance(value, expected_type) or (isinstance(value, bool) and expected_type is not bool):
+            raise self.build_error(field, f"must be of type {expected_type.__name__}, is {value!r}")
         return value
 
-    def need(self, field: str, wanted: type[T]) -> T:
+    def require(self, field: str, expected_type: type[T]) -> T:
         """Return the value at a dotted path. Raises `ManifestError` if it is absent or of a wrong type."""
-        value = self.get(field, wanted)
+        value = self.get(field, expected_type)
         if value is None:
-            raise self.wrong(field, "is missing")
+            raise self.build_error(field, "is missing")
         return value
 
-    def only(self, field: str, known: Set[str]) -> None:
-        """Raise `ManifestError` for a field that is not in `known`.
+    def refuse_unknown_fields(self, field: str, known_fields: Set[str]) -> None:
+        """Raise `ManifestError` for a field that is not in `known_fields`.
 
         If such a field were ignored, the manifest would not mean the same here and on Knative.
         """
         for name in self.get(field, dict) or {}:
-            if name not in known:
-                raise self.wrong(f"{field}.{name}", "is not understood by the local delivery")
+            if name not in known_fields:
+                raise self.build_error(f"{field}.{name}", "is not supported by the local delivery")
 
-    def wrong(self, field: str, problem: str) -> ManifestError:
+    def build_error(self, field: str, problem: str) -> ManifestError:
         """Build the error about a field."""
         metadata = self.body.get("metadata")
         name = (metadata.get("name") if isinstance(metadata, dict) else None) or "without name"  # may have any type
         return ManifestError(f"{self.file}: {self.kind} {name}: {field} {problem}")
 
 
-def read(paths: Iterable[Path]) -> list[Document]:
-    """Return the documents of the kinds in `READ`, from files and from all YAML files below directories.
+def read_documents(paths: Iterable[Path]) -> list[Document]:
+    """Return the documents of the kinds in `SUPPORTED_KINDS`, from files and from all YAML files below directories.
 
-    Raises `ManifestError` for other kinds of the eventing API groups, except those in `HARMLESS`. Documents of other
-    API groups are skipped.
+    Raises `ManifestError` for other kinds of the eventing API groups, except those in `IGNORED_KINDS`. Documents of
+    other API groups are skipped.
     """
-    found = [document for path in paths for file in _files(path) for document in _documents(file)]
-    return [document for document in found if _is_read(document)]
+    documents = [document for path in paths for file in _list_files(path) for document in _parse_documents(file)]
+    return [document for document in documents if _is_supported(document)]
 
 
-def _files(path: Path) -> list[Path]:
+def _list_files(path: Path) -> list[Path]:
     if path.is_dir():
         return sorted(file for file in path.rglob("*") if file.suffix in (".yaml", ".yml"))
     if not path.exists():
@@ -103,21 +103,21 @@ def _files(path: Path) -> list[Path]:
     return [path]
 
 
-def _documents(file: Path) -> Iterator[Document]:
+def _parse_documents(file: Path) -> Iterator[Document]:
     try:
-        for body in yaml.load_all(file.read_bytes(), Loader=LOADER):
+        for body in yaml.load_all(file.read_bytes(), Loader=YAML_LOADER):
             if isinstance(body, dict):
                 yield Document(file, body)
     except yaml.YAMLError as error:
-        raise ManifestError(f"{file}: not YAML: {' '.join(str(error).split())}") from None
+        raise ManifestError(f"{file}: invalid YAML: {' '.join(str(error).split())}") from None
     except OSError as error:
         raise ManifestError(f"{file}: {error.strerror}") from None
 
 
-def _is_read(document: Document) -> bool:
+def _is_supported(document: Document) -> bool:
     version = str(document.body.get("apiVersion") or "")
-    if version.split("/")[0] not in (EVENTING, SOURCES) or document.kind in HARMLESS:
+    if version.split("/")[0] not in (EVENTING_GROUP, SOURCES_GROUP) or document.kind in IGNORED_KINDS:
         return False
-    if READ.get(document.kind) != version:
-        raise document.wrong("kind", f"of {version} is not understood by the local delivery")
+    if SUPPORTED_KINDS.get(document.kind) != version:
+        raise document.build_error("kind", f"in {version} is not supported by the local delivery")
     return True

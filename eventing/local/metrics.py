@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Seconds; a function responds within milliseconds to a second."""
 
 
-class Measures:
+class DeliveryMetrics:
     """All metrics of the local delivery, in their own registry."""
 
     def __init__(self) -> None:
@@ -19,11 +19,15 @@ class Measures:
             f"{prefix}_attempts", "Attempts by Trigger and outcome", ["trigger", "result"], registry=self.registry
         )
         self.queued = Gauge(f"{prefix}_queue_length", "Pending deliveries, in flight or not", registry=self.registry)
-        self.in_flight = Gauge(f"{prefix}_in_flight", "Requests to subscribers under way", registry=self.registry)
-        self.seconds = Histogram(
-            f"{prefix}_seconds", "Seconds until the response", ["trigger"], buckets=BUCKETS, registry=self.registry
+        self.in_flight = Gauge(f"{prefix}_in_flight", "Requests to subscribers in flight", registry=self.registry)
+        self.duration_seconds = Histogram(
+            f"{prefix}_seconds",
+            "Seconds until the response",
+            ["trigger"],
+            buckets=DURATION_BUCKETS,
+            registry=self.registry,
         )
 
-    def text(self) -> bytes:
+    def render(self) -> bytes:
         """Return the metrics in the Prometheus exposition format."""
         return generate_latest(self.registry)

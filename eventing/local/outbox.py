@@ -19,7 +19,7 @@ from typing import TextIO
 
 from eventing.local.envelope import Envelope
 
-VERSION = 1
+SCHEMA_VERSION = 1
 """Version of the schema; an outbox that stores no version has version 1."""
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS event (
@@ -33,9 +33,9 @@ CREATE TABLE IF NOT EXISTS delivery (
     failure TEXT,
     PRIMARY KEY (event, trigger)
 ) WITHOUT ROWID;
-PRAGMA user_version = {VERSION};
+PRAGMA user_version = {SCHEMA_VERSION};
 """
-BUSY_SECONDS = 5.0
+BUSY_TIMEOUT_SECONDS = 5.0
 """Seconds to wait for a lock, for example that of a user who inspects the file with the sqlite3 program."""
 
 
@@ -58,8 +58,8 @@ class Failure:
 class PendingDelivery:
     """A delivery that is not acknowledged: event number, key, Trigger, and the failure of a dead letter."""
 
-    event: int
-    key: str
+    sequence: int
+    ordering_key: str
     trigger: str
     failure: Failure | None = None
 
@@ -73,8 +73,8 @@ class Outbox:
     """
 
     def __init__(self, path: Path) -> None:
-        self._database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
-        self._lock = _locked(path)
+        self._database = sqlite3.connect(path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None)
+        self._lock_file = _acquire_lock_file(path)
         _check_version(self._database, path)
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = NORMAL")
@@ -83,7 +83,7 @@ class Outbox:
     def close(self) -> None:
         """Close the database and release its lock."""
         self._database.close()
-        self._lock.close()
+        self._lock_file.close()
 
     def accept(self, envelope: Envelope, triggers: Sequence[str]) -> list[PendingDelivery]:
         """Store an event with a pending delivery for each Trigger; without Triggers, store nothing."""
@@ -98,27 +98,27 @@ class Outbox:
             self._remove(pending)
             return self._insert(reply, triggers) if reply else []
 
-    def dead_letter(self, pending: PendingDelivery, failure: Failure) -> PendingDelivery:
+    def mark_dead_letter(self, pending: PendingDelivery, failure: Failure) -> PendingDelivery:
         """Record that a delivery failed permanently; it is then pending for the dead letter sink."""
         self._database.execute(
             "UPDATE delivery SET failure = ? WHERE event = ? AND trigger = ?",
-            (json.dumps(asdict(failure)), pending.event, pending.trigger),
+            (json.dumps(asdict(failure)), pending.sequence, pending.trigger),
         )
         return replace(pending, failure=failure)
 
-    def event(self, sequence: int) -> Envelope:
+    def read_event(self, sequence: int) -> Envelope:
         """Return the event of a pending delivery."""
         row = self._database.execute("SELECT headers, body FROM event WHERE sequence = ?", (sequence,)).fetchone()
         return Envelope(json.loads(row[0]), row[1])
 
-    def pending(self) -> Iterator[PendingDelivery]:
+    def list_pending(self) -> Iterator[PendingDelivery]:
         """Yield all pending deliveries, in order of acceptance."""
         rows = self._database.execute(
             "SELECT sequence, headers, trigger, failure FROM event JOIN delivery ON event = sequence ORDER BY sequence"
         )
-        for sequence, headers, trigger, failure in rows:
-            cause = Failure(**json.loads(failure)) if failure else None
-            yield PendingDelivery(sequence, Envelope(json.loads(headers), b"").key, trigger, cause)
+        for sequence, headers, trigger, failure_json in rows:
+            failure = Failure(**json.loads(failure_json)) if failure_json else None
+            yield PendingDelivery(sequence, Envelope(json.loads(headers), b"").ordering_key, trigger, failure)
 
     def drop(self, deliveries: Sequence[PendingDelivery]) -> None:
         """Remove deliveries whose Trigger no longer exists."""
@@ -132,19 +132,19 @@ class Outbox:
         row = (json.dumps(dict(envelope.headers)), envelope.body)
         sequence = self._database.execute("INSERT INTO event (headers, body) VALUES (?, ?)", row).lastrowid
         if sequence is None:
-            raise sqlite3.DatabaseError("no row number after an insert")
+            raise sqlite3.DatabaseError("SQLite returned no row id after an insert")
         self._database.executemany(
             "INSERT INTO delivery (event, trigger) VALUES (?, ?)", [(sequence, trigger) for trigger in triggers]
         )
-        return [PendingDelivery(sequence, envelope.key, trigger) for trigger in triggers]
+        return [PendingDelivery(sequence, envelope.ordering_key, trigger) for trigger in triggers]
 
     def _remove(self, delivery: PendingDelivery) -> None:
         self._database.execute(
-            "DELETE FROM delivery WHERE event = ? AND trigger = ?", (delivery.event, delivery.trigger)
+            "DELETE FROM delivery WHERE event = ? AND trigger = ?", (delivery.sequence, delivery.trigger)
         )
         self._database.execute(
             "DELETE FROM event WHERE sequence = ?1 AND NOT EXISTS (SELECT 1 FROM delivery WHERE event = ?1)",
-            (delivery.event,),
+            (delivery.sequence,),
         )
 
     @contextmanager
@@ -158,7 +158,7 @@ class Outbox:
         self._database.execute("COMMIT")
 
 
-def _locked(path: Path) -> TextIO:
+def _acquire_lock_file(path: Path) -> TextIO:
     """Lock a file next to the outbox and return it; the lock holds while the file is open.
 
     The kernel releases the lock when the process ends, however it ends. The file contains the process id of the lock's
@@ -174,8 +174,8 @@ def _locked(path: Path) -> TextIO:
         with file:
             file.seek(0)
             raise sqlite3.OperationalError(
-                f"{path} is being delivered by another broker, process {file.read().strip()}: stop that one, or name "
-                "another file by --database"
+                f"{path} is in use by another broker, process {file.read().strip()}: stop that broker, or choose "
+                "another file with --database"
             ) from None
     file.truncate(0)
     print(os.getpid(), file=file, flush=True)
@@ -184,8 +184,8 @@ def _locked(path: Path) -> TextIO:
 
 def _check_version(database: sqlite3.Connection, path: Path) -> None:
     (version,) = database.execute("PRAGMA user_version").fetchone()
-    if version > VERSION:
+    if version > SCHEMA_VERSION:
         raise sqlite3.NotSupportedError(
-            f"{path} is an outbox of version {version}, this program knows none after {VERSION}: deliver what is in it "
-            "with the release that wrote it, or name another file by --database"
+            f"{path} has version {version}, but this program supports versions up to {SCHEMA_VERSION}: "
+            "deliver its events with the release that wrote it, or choose another file with --database"
         )

@@ -16,10 +16,10 @@ from eventing.events import TICK
 from eventing.local import envelope
 from eventing.local.envelope import Envelope
 from eventing.local.manifests import Document
-from eventing.local.source_sink import Outlet
-from eventing.local.triggers import broker_sink
+from eventing.local.source_sink import SourceSink
+from eventing.local.triggers import require_broker_sink
 
-EARLY = timedelta(seconds=1)
+MAX_EARLY_WAKEUP = timedelta(seconds=1)
 """Maximum time by which a sleep may end early."""
 
 
@@ -30,74 +30,74 @@ class Schedule:
     expression: str
     zone: tzinfo
 
-    def after(self, moment: datetime) -> datetime:
-        """Return the next scheduled time after `moment`."""
-        times = croniter(self.expression, moment.astimezone(self.zone), second_at_beginning=True)
+    def get_next_time(self, time: datetime) -> datetime:
+        """Return the next scheduled time after `time`."""
+        times = croniter(self.expression, time.astimezone(self.zone), second_at_beginning=True)
         upcoming: datetime = times.get_next(datetime)
         return upcoming
 
-    def behind(self, last: datetime, now: datetime) -> datetime:
-        """Return the scheduled time that follows `last`, the target of the previous sleep.
+    def get_next_tick(self, last_tick: datetime, now: datetime) -> datetime:
+        """Return the scheduled time that follows `last_tick`, the target of the previous sleep.
 
-        A sleep may end slightly early; this must not repeat a tick. If the clock was set back, `last` is ignored.
+        A sleep may end slightly early; this must not repeat a tick. If the clock was set back, `last_tick` is ignored.
         """
-        return self.after(max(now, last) if last - now < EARLY else now)
+        return self.get_next_time(max(now, last_tick) if last_tick - now < MAX_EARLY_WAKEUP else now)
 
 
 class PingSource:
     """Emits the same data at each scheduled time; times that pass while the machine sleeps are skipped."""
 
-    def __init__(self, name: str, source: str, schedule: Schedule, data: Envelope) -> None:
+    def __init__(self, name: str, source: str, schedule: Schedule, payload: Envelope) -> None:
         self.name = name
-        self.ready = False
-        self._source, self._schedule, self._data = source, schedule, data
+        self.is_ready = False
+        self._source, self._schedule, self._payload = source, schedule, payload
 
-    async def run(self, outlet: Outlet) -> None:
+    async def run(self, sink: SourceSink) -> None:
         """Emit ticks until cancelled."""
-        self.ready = True
+        self.is_ready = True
         last = datetime.now(timezone.utc)
         while True:
             now = datetime.now(timezone.utc)
-            last = self._schedule.behind(last, now)
+            last = self._schedule.get_next_tick(last, now)
             await asyncio.sleep((last - now).total_seconds())
-            outlet.emit(self._tick())
+            sink.emit(self._build_tick())
 
-    def _tick(self) -> Envelope:
+    def _build_tick(self) -> Envelope:
         attributes = {"id": str(uuid.uuid4()), "source": self._source, "type": TICK}
-        ticked = envelope.sealed(CloudEvent({**attributes, "time": datetime.now(timezone.utc)}))
-        return Envelope({**ticked.headers, **self._data.headers}, self._data.body)
+        tick = envelope.encode_envelope(CloudEvent({**attributes, "time": datetime.now(timezone.utc)}))
+        return Envelope({**tick.headers, **self._payload.headers}, self._payload.body)
 
 
-def read(document: Document) -> PingSource:
+def parse_source(document: Document) -> PingSource:
     """Build the source from a manifest."""
-    document.only("spec", {"schedule", "timezone", "contentType", "data", "dataBase64", "sink"})
-    broker_sink(document)
+    document.refuse_unknown_fields("spec", {"schedule", "timezone", "contentType", "data", "dataBase64", "sink"})
+    require_broker_sink(document)
     source = f"/apis/v1/namespaces/{document.namespace}/pingsources/{document.name}"
-    return PingSource(document.name, source, _schedule(document), _data(document))
+    return PingSource(document.name, source, _parse_schedule(document), _parse_payload(document))
 
 
-def _schedule(document: Document) -> Schedule:
-    expression = document.need("spec.schedule", str)
+def _parse_schedule(document: Document) -> Schedule:
+    expression = document.require("spec.schedule", str)
     if len(expression.split()) not in (5, 6) or not croniter.is_valid(expression, second_at_beginning=True):
-        raise document.wrong("spec.schedule", f"is no cron expression of 5 or 6 fields: {expression!r}")
+        raise document.build_error("spec.schedule", f"is not a cron expression of 5 or 6 fields: {expression!r}")
     zone = document.get("spec.timezone", str) or "UTC"
     try:
         schedule = Schedule(expression, ZoneInfo(zone))
     except (ZoneInfoNotFoundError, ValueError, OSError):  # OSError: for example, the name is a directory of zones
-        raise document.wrong("spec.timezone", f"is no time zone known here: {zone!r}") from None
+        raise document.build_error("spec.timezone", f"is not a known time zone: {zone!r}") from None
     try:
-        schedule.after(datetime.now(timezone.utc))
+        schedule.get_next_time(datetime.now(timezone.utc))
     except CroniterBadDateError:
-        raise document.wrong("spec.schedule", f"names a time that never comes: {expression!r}") from None
+        raise document.build_error("spec.schedule", f"matches no time: {expression!r}") from None
     return schedule
 
 
-def _data(document: Document) -> Envelope:
+def _parse_payload(document: Document) -> Envelope:
     """Return content type and body of every tick, as Knative's ping adapter sets them."""
     content_type = document.get("spec.contentType", str) or "application/json"
     encoded = document.get("spec.dataBase64", str)
     try:
         body = base64.b64decode(encoded, validate=True) if encoded else (document.get("spec.data", str) or "").encode()
     except ValueError:
-        raise document.wrong("spec.dataBase64", "is not base64") from None
+        raise document.build_error("spec.dataBase64", "is not base64") from None
     return Envelope({envelope.CONTENT_TYPE: content_type}, body)

@@ -9,7 +9,7 @@ from eventing.local.envelope import Envelope
 
 
 @dataclass(frozen=True)
-class Outlet:
+class SourceSink:
     """The local delivery, as event sources use it.
 
     Attributes:

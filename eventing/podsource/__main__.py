@@ -12,9 +12,9 @@ import sys
 from contextlib import AsyncExitStack
 
 from eventing import logs
-from eventing.podsource.http_endpoints import serving
-from eventing.podsource.sender import Sender
-from eventing.podsource.task_supervisor import Tasks
+from eventing.podsource.http_endpoints import serve_http
+from eventing.podsource.sender import HintSender
+from eventing.podsource.task_supervisor import TaskSupervisor
 from eventing.podsource.watcher import PodSource
 from kube.client.api import Api
 
@@ -23,30 +23,32 @@ async def main() -> None:
     """Run until SIGTERM or SIGINT. The error of a failed task ends the process, so that the platform restarts it."""
     sink = os.environ.get("K_SINK")
     if not sink:
-        raise SystemExit("podsource: K_SINK is not set; run as a ContainerSource, or set it to a broker's address")
+        raise SystemExit(
+            "podsource: K_SINK is not set: run PodSource as a ContainerSource, or set K_SINK to the URL of a broker"
+        )
     logs.configure()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
-        api = await Api.connect(connections=0)  # unlimited: each node under maintenance has a watch
+        api = await Api.connect(max_connections=0)  # unlimited: each node under maintenance has a watch
         stack.push_async_callback(api.close)
-        tasks = await stack.enter_async_context(Tasks())
-        sender = await stack.enter_async_context(Sender(sink, tasks))
+        tasks = await stack.enter_async_context(TaskSupervisor())
+        sender = await stack.enter_async_context(HintSender(sink, tasks))
         source = PodSource(api, sender, tasks)
         if port := os.environ.get("PORT"):
-            await stack.enter_async_context(serving(int(port), lambda: source.ready))
-        await _first(source, stop)
+            await stack.enter_async_context(serve_http(int(port), lambda: source.is_ready))
+        await _run_until_stopped(source, stop)
 
 
-async def _first(source: PodSource, stop: asyncio.Event) -> None:
-    """Wait until the source fails, and raise its error, or until `stop` is set."""
-    running, stopping = asyncio.create_task(source.run()), asyncio.create_task(stop.wait())
+async def _run_until_stopped(source: PodSource, stop_event: asyncio.Event) -> None:
+    """Wait until the source fails, and raise its error, or until `stop_event` is set."""
+    running, stopping = asyncio.create_task(source.run()), asyncio.create_task(stop_event.wait())
     done, rest = await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
     for task in rest:
         task.cancel()
-    for ended in done:
-        ended.result()
+    for task in done:
+        task.result()
 
 
 if __name__ == "__main__":

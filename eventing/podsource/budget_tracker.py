@@ -5,156 +5,160 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from eventing.podsource.draining_node import DrainingNode, lets_go, room, selects
-from eventing.podsource.hint_scheduler import Told, Turns
-from kube.budgets import Budget, budget_key, covers
+from eventing.podsource.draining_node import DrainingNode, admits_any, compute_capacity, selects_pod
+from eventing.podsource.hint_scheduler import DueHint, HintScheduler
+from kube.budgets import Budget, covers, format_budget_key
 from kube.pods import Pod, is_terminating
 
 
-class Openings:
+class BudgetTracker:
     """Tracks the budgets and the hints about them, and evaluates only what a change affects.
 
-    There are many budgets and many pods. The owner of `nodes` must report each change to them here. `version` is the
-    newest resourceVersion of any budget seen.
+    There are many budgets and many pods. The owner of `nodes` must report each change to them here. `latest_version` is
+    the newest resourceVersion of any reported budget.
     """
 
     def __init__(self, nodes: Mapping[str, DrainingNode]) -> None:
-        self.version = 0
+        self.latest_version = 0
         self._nodes = nodes
-        self._turns = Turns()
-        self._synced = False
+        self._scheduler = HintScheduler()
+        self._is_synced = False
         self._budgets: dict[str, dict[str, Budget]] = defaultdict(dict)
-        self._changed: set[tuple[str, str]] = set()
+        self._changed_pairs: set[tuple[str, str]] = set()
 
     def clear(self) -> None:
         """Forget all budgets, because their watch has ended."""
-        self._synced = False
+        self._is_synced = False
         self._budgets.clear()
-        self._changed.clear()
+        self._changed_pairs.clear()
 
-    def listed(self) -> None:
+    def mark_listed(self) -> None:
         """Record that a list of the budgets is complete, either the first one or a later one."""
-        if not self._synced:
-            self._synced = True
+        if not self._is_synced:
+            self._is_synced = True
             for node in self._nodes.values():
-                self.node_changed(node)
-        self._turns.relisted()
+                self.mark_node_changed(node)
+        self._scheduler.reset_after_relist()
 
-    def put(self, budget: Budget) -> None:
+    def update_budget(self, budget: Budget) -> None:
         """Add or update a budget."""
-        before = self._exchange(budget, budget)
+        before = self._replace_budget(budget, budget)
         if before is not None and before["spec"].get("selector") == budget["spec"].get("selector"):
-            self._mark(budget_key(budget))
+            self._mark_budget(format_budget_key(budget))
             return
-        self._mark_beside(budget)
+        self._mark_namespace(budget)
         if before is not None:
-            self._released(before, budget)
+            self._hint_freed_nodes(before, budget)
 
-    def drop(self, budget: Budget) -> None:
+    def remove_budget(self, budget: Budget) -> None:
         """Remove a deleted budget."""
-        before = self._exchange(budget, None)
-        self._mark(budget_key(budget))
-        self._mark_beside(budget)
+        before = self._replace_budget(budget, None)
+        self._mark_budget(format_budget_key(budget))
+        self._mark_namespace(budget)
         if before is not None:
-            self._released(before)
+            self._hint_freed_nodes(before)
 
-    def node_changed(self, node: DrainingNode) -> None:
+    def mark_node_changed(self, node: DrainingNode) -> None:
         """Mark the budgets over all pods of the node for evaluation, after a change of the node as a whole."""
-        for namespace in node.namespaces():
-            self._changed.update((key, node.name) for key in self._budgets.get(namespace, ()))
+        for namespace in node.list_namespaces():
+            self._changed_pairs.update((key, node.name) for key in self._budgets.get(namespace, ()))
 
-    def pod_changed(self, node: DrainingNode, pod: Pod) -> None:
+    def mark_pod_changed(self, node: DrainingNode, pod: Pod) -> None:
         """Mark the budgets over a new or changed pod for evaluation."""
-        self._changed.update((key, node.name) for key in self._over(pod))
+        self._changed_pairs.update((key, node.name) for key in self._list_selecting_budgets(pod))
 
-    def pod_freed(self, node: DrainingNode, before: Pod, pod: Pod) -> None:
+    def hint_if_freed(self, node: DrainingNode, before: Pod, pod: Pod) -> None:
         """Request a hint if budgets covered the changed pod before, and none covers it now.
 
         This happens when the pod has ended, or when its labels have changed.
         """
-        known = self._budgets.get(pod["metadata"]["namespace"], {})
-        kept_by = [key for key, budget in known.items() if covers(budget, before)]
-        freed = node.is_ours and not is_terminating(pod) and not any(covers(budget, pod) for budget in known.values())
-        for key in kept_by if freed else ():
-            self._turns.once(key, node.name)
+        budgets = self._budgets.get(pod["metadata"]["namespace"], {})
+        covering_keys = [key for key, budget in budgets.items() if covers(budget, before)]
+        is_freed = (
+            node.may_evict and not is_terminating(pod) and not any(covers(budget, pod) for budget in budgets.values())
+        )
+        for key in covering_keys if is_freed else ():
+            self._scheduler.force_hint(key, node.name)
 
-    def pod_acted(self, node: DrainingNode, pod: Pod, now: float) -> None:
+    def record_eviction(self, node: DrainingNode, pod: Pod, now: float) -> None:
         """Record that a pod became terminating."""
-        for key in self._over(pod):
-            self._turns.acted(key, node.name, now)
+        for key in self._list_selecting_budgets(pod):
+            self._scheduler.record_eviction(key, node.name, now)
 
-    def pod_left(self, node: DrainingNode, pod: Pod) -> None:
+    def record_pod_gone(self, node: DrainingNode, pod: Pod) -> None:
         """Record that a pod no longer exists."""
-        for key in self._over(pod):
-            self._turns.left(key, node.name)
+        for key in self._list_selecting_budgets(pod):
+            self._scheduler.record_pod_gone(key, node.name)
 
-    def pass_begins(self, node: DrainingNode, now: float) -> None:
+    def record_pass_start(self, node: DrainingNode, now: float) -> None:
         """Record that a pass over the node is about to start, so that it needs no hints for now."""
-        self._turns.pass_begins(node.name, now)
+        self._scheduler.record_pass_start(node.name, now)
 
-    def forget(self, node: DrainingNode) -> None:
+    def drop_node(self, node: DrainingNode) -> None:
         """Forget a node whose watch has ended."""
-        self._turns.forget(node.name)
+        self._scheduler.drop_node(node.name)
 
-    def take(self, now: float) -> list[Told]:
+    def take_due_hints(self, now: float) -> list[DueHint]:
         """Return the hints that are due now."""
-        if self._synced:
-            changed, self._changed = self._changed, set()
+        if self._is_synced:
+            changed, self._changed_pairs = self._changed_pairs, set()
             for key, name in changed:
-                self._look(key, name)
-        return self._turns.take(now)
+                self._update_capacity(key, name)
+        return self._scheduler.take_due_hints(now)
 
-    def next(self, now: float) -> float:
-        """Return when `take` will return a hint if nothing changes before."""
-        return self._turns.next(now)
+    def get_next_due_time(self, now: float) -> float:
+        """Return when `take_due_hints` will return a hint if nothing changes before."""
+        return self._scheduler.get_next_due_time(now)
 
-    def _look(self, key: str, name: str) -> None:
-        namespace, node = namespace_of(key), self._nodes.get(name)
-        known = self._budgets.get(namespace, {})
-        budget = known.get(key)
+    def _update_capacity(self, key: str, node_name: str) -> None:
+        namespace, node = parse_namespace(key), self._nodes.get(node_name)
+        budgets = self._budgets.get(namespace, {})
+        budget = budgets.get(key)
         if node is None:
             return
-        if budget is None or not node.is_ours:
-            self._turns.show(key, name, None, 0)
+        if budget is None or not node.may_evict:
+            self._scheduler.update_capacity(key, node_name, None, 0)
             return
         allowed = (budget.get("status") or {}).get("disruptionsAllowed", 0)
-        self._turns.show(key, name, room(budget, node.waiting(namespace), known.values()), allowed)
+        self._scheduler.update_capacity(
+            key, node_name, compute_capacity(budget, node.list_waiting(namespace), budgets.values()), allowed
+        )
 
-    def _exchange(self, budget: Budget, now: Budget | None) -> Budget | None:
-        """Replace a budget with `now`, or remove it if `now` is None; return its previous state."""
-        self.version = max(self.version, int(budget["metadata"]["resourceVersion"]))
-        known, key = self._budgets[budget["metadata"]["namespace"]], budget_key(budget)
-        before = known.pop(key, None)
-        if now is not None:
-            known[key] = now
+    def _replace_budget(self, budget: Budget, replacement: Budget | None) -> Budget | None:
+        """Replace a budget with `replacement`, or remove it if `replacement` is None; return its previous state."""
+        self.latest_version = max(self.latest_version, int(budget["metadata"]["resourceVersion"]))
+        budgets, key = self._budgets[budget["metadata"]["namespace"]], format_budget_key(budget)
+        before = budgets.pop(key, None)
+        if replacement is not None:
+            budgets[key] = replacement
         return before
 
-    def _mark(self, key: str) -> None:
+    def _mark_budget(self, key: str) -> None:
         """Mark the budget for evaluation, for all nodes with waiting pods in its namespace."""
-        if self._synced:
-            names = [node.name for node in self._nodes.values() if node.waiting(namespace_of(key))]
-            self._changed.update((key, name) for name in names)
+        if self._is_synced:
+            names = [node.name for node in self._nodes.values() if node.list_waiting(parse_namespace(key))]
+            self._changed_pairs.update((key, name) for name in names)
 
-    def _mark_beside(self, budget: Budget) -> None:
+    def _mark_namespace(self, budget: Budget) -> None:
         """Mark all budgets of the namespace for evaluation, after a budget was added or removed.
 
         A pod that two budgets cover cannot be evicted, so the number of budgets over a pod matters.
         """
-        for key in self._budgets[budget["metadata"]["namespace"]] if self._synced else ():
-            self._mark(key)
+        for key in self._budgets[budget["metadata"]["namespace"]] if self._is_synced else ():
+            self._mark_budget(key)
 
-    def _released(self, *versions: Budget) -> None:
+    def _hint_freed_nodes(self, *versions: Budget) -> None:
         """Request hints for nodes with pods that may go now that the budget was changed or deleted."""
-        key, namespace = budget_key(versions[0]), versions[0]["metadata"]["namespace"]
+        key, namespace = format_budget_key(versions[0]), versions[0]["metadata"]["namespace"]
         for node in self._nodes.values():
-            if node.is_ours and lets_go(versions, node.waiting(namespace), self._budgets[namespace].values()):
-                self._turns.once(key, node.name)
+            if node.may_evict and admits_any(versions, node.list_waiting(namespace), self._budgets[namespace].values()):
+                self._scheduler.force_hint(key, node.name)
 
-    def _over(self, pod: Pod) -> Iterator[str]:
-        known = self._budgets.get(pod["metadata"]["namespace"], {})
-        return (key for key, budget in known.items() if selects(budget, pod))
+    def _list_selecting_budgets(self, pod: Pod) -> Iterator[str]:
+        budgets = self._budgets.get(pod["metadata"]["namespace"], {})
+        return (key for key, budget in budgets.items() if selects_pod(budget, pod))
 
 
-def namespace_of(key: str) -> str:
+def parse_namespace(key: str) -> str:
     """Return the namespace in a budget's key, `namespace/name`."""
     return key.partition("/")[0]

@@ -8,124 +8,129 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from eventing.events import Reference
-from eventing.podsource.hint_scheduler import Room
-from kube.budgets import Budget, admitted, covers, goes_beside, plan
+from eventing.events import ObjectReference
+from eventing.podsource.hint_scheduler import BudgetCapacity
+from kube.budgets import Budget, covers, may_evict_as_unready, plan_evictions, split_admitted_pods
 from kube.maintenance import drain_flags
 from kube.maintenance import objects as m
 from kube.paths import Object
-from kube.pods import DrainOptions, Pod, Sorted, is_terminating, uid
+from kube.pods import DrainOptions, Pod, PodClassification, get_uid, is_terminating
 from kube.selectors import matches
 
 
 class DrainingNode:
     """A node under maintenance: its NodeMaintenance objects and its pods.
 
-    `synced` is true once all existing pods are known. `version` is the newest resourceVersion of the pod watch.
+    `is_synced` is true once all existing pods are known. `pods_version` is the newest resourceVersion of the pod watch.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.maintenances: dict[str, Object] = {}
-        self.synced = False
-        self.version = ""
+        self.is_synced = False
+        self.pods_version = ""
         self.task: asyncio.Task[None] | None = None
         self._pods: dict[str, Pod] = {}
-        self._waiting: dict[str, list[Pod]] | None = None
+        self._waiting_by_namespace: dict[str, list[Pod]] | None = None
 
-    def maintain(self, item: Object) -> bool:
+    def update_maintenance(self, maintenance: Object) -> bool:
         """Add or update a maintenance; return whether this changes the drain options of the node."""
-        before = self._options
-        self.maintenances[item["metadata"]["uid"]] = item
-        self._waiting = None
-        return self._options != before
+        before = self._drain_options
+        self.maintenances[maintenance["metadata"]["uid"]] = maintenance
+        self._waiting_by_namespace = None
+        return self._drain_options != before
 
     @property
-    def _options(self) -> DrainOptions:
+    def _drain_options(self) -> DrainOptions:
         """Return the drain options of the node's maintenance; of several, those of the one that has begun."""
-        return drain_flags.options_of(max(self.maintenances.values(), key=m.has_begun, default={}))
+        return drain_flags.parse_drain_options(max(self.maintenances.values(), key=m.has_begun, default={}))
 
-    def references(self) -> list[Reference]:
+    def list_references(self) -> list[ObjectReference]:
         """Return the references for the node's events: to all its maintenances.
 
         The watch may not have reported yet which of them has begun.
         """
-        return [Reference.of(item) for item in self.maintenances.values()]
+        return [ObjectReference.from_object(item) for item in self.maintenances.values()]
 
     def has_begun(self) -> bool:
         """Return whether one of its maintenances has begun and may have evicted pods already."""
         return any(m.has_begun(item) for item in self.maintenances.values())
 
     @property
-    def is_ours(self) -> bool:
+    def may_evict(self) -> bool:
         """Return whether the node's pods are known and may be evicted."""
-        return self.synced and self.has_begun()
+        return self.is_synced and self.has_begun()
 
-    def put(self, pod: Pod) -> Pod | None:
+    def update_pod(self, pod: Pod) -> Pod | None:
         """Add or update a pod; return its previous state, or None if it is new."""
-        before = self._pods.get(uid(pod))
-        self._pods[uid(pod)] = pod
-        self._waiting = None
+        before = self._pods.get(get_uid(pod))
+        self._pods[get_uid(pod)] = pod
+        self._waiting_by_namespace = None
         return before
 
-    def drop(self, pod: Pod) -> Pod | None:
+    def remove_pod(self, pod: Pod) -> Pod | None:
         """Remove a pod that no longer exists; return its last state, or None if it was unknown."""
-        self._waiting = None
-        return self._pods.pop(uid(pod), None)
+        self._waiting_by_namespace = None
+        return self._pods.pop(get_uid(pod), None)
 
-    def told_apart(self, pods: Iterable[Pod] | None = None) -> Sorted:
+    def classify_pods(self, pods: Iterable[Pod] | None = None) -> PodClassification:
         """Classify these pods, or all pods of the node, by `spec.drain` (DRN-1a)."""
         listed = self._pods.values() if pods is None else pods
-        return drain_flags.sorted_for(listed, self._options, datetime.now(timezone.utc))
+        return drain_flags.classify_for_drain(listed, self._drain_options, datetime.now(timezone.utc))
 
-    def leaving(self) -> list[Pod]:
+    def list_leaving(self) -> list[Pod]:
         """Return the pods that must still leave the node; DaemonSet pods only if `spec.drain` does not ignore them."""
-        return self.told_apart().leaving
+        return self.classify_pods().leaving
 
-    def going(self, found: Sorted) -> list[Pod]:
+    def list_evictable(self, classification: PodClassification) -> list[Pod]:
         """Return the pods that must still leave and that `spec.drain` does not refuse."""
-        return drain_flags.going(found, self._options)
+        return drain_flags.select_evictable(classification, self._drain_options)
 
-    def waiting(self, namespace: str) -> list[Pod]:
+    def list_waiting(self, namespace: str) -> list[Pod]:
         """Return the pods of a namespace that must leave and are not terminating yet.
 
         They include DaemonSet pods if no other pod is left, since those whose DaemonSet is deleted leave then (NMO-7).
         They exclude pods that `spec.drain` refuses, because no budget change lets those go.
         """
-        if self._waiting is None:
-            found, self._waiting = self.told_apart(), defaultdict(list)
-            for pod in self.going(found) if found.leaving else found.daemons:
+        if self._waiting_by_namespace is None:
+            classification, self._waiting_by_namespace = self.classify_pods(), defaultdict(list)
+            for pod in self.list_evictable(classification) if classification.leaving else classification.daemonset_pods:
                 if not is_terminating(pod):
-                    self._waiting[pod["metadata"]["namespace"]].append(pod)
-        return self._waiting.get(namespace, [])
+                    self._waiting_by_namespace[pod["metadata"]["namespace"]].append(pod)
+        return self._waiting_by_namespace.get(namespace, [])
 
-    def namespaces(self) -> Iterable[str]:
+    def list_namespaces(self) -> Iterable[str]:
         """Return the namespaces of all its pods."""
         return {pod["metadata"]["namespace"] for pod in self._pods.values()}
 
 
-def room(budget: Budget, waiting: Sequence[Pod], neighbours: Iterable[Budget]) -> Room | None:
+def compute_capacity(
+    budget: Budget, waiting: Sequence[Pod], namespace_budgets: Iterable[Budget]
+) -> BudgetCapacity | None:
     """Return what the budget admits of the waiting pods in its namespace, or None if it covers none of them.
 
-    `neighbours` are all budgets of the namespace. A pod that two budgets cover cannot be evicted, whatever they admit.
+    `namespace_budgets` are all budgets of the namespace. A pod that two budgets cover cannot be evicted, whatever they
+    admit.
     """
     covered = [pod for pod in waiting if covers(budget, pod)]
     if not covered:
         return None
-    others = [other for other in neighbours if other is not budget]
-    going, _ = admitted(budget, [pod for pod in covered if not any(covers(other, pod) for other in others)])
-    beside = [goes_beside(budget, pod) for pod in going]
-    return Room(counted=not all(beside), beside=any(beside))
+    others = [other for other in namespace_budgets if other is not budget]
+    admitted, _ = split_admitted_pods(
+        budget, [pod for pod in covered if not any(covers(other, pod) for other in others)]
+    )
+    is_uncounted = [may_evict_as_unready(budget, pod) for pod in admitted]
+    return BudgetCapacity(counted=not all(is_uncounted), uncounted=any(is_uncounted))
 
 
-def lets_go(versions: Iterable[Budget], waiting: Sequence[Pod], neighbours: Iterable[Budget]) -> bool:
+def admits_any(budget_versions: Iterable[Budget], waiting: Sequence[Pod], namespace_budgets: Iterable[Budget]) -> bool:
     """Return whether the current budgets admit a pod that one of these versions of a budget covers."""
-    touched = [pod for pod in waiting if any(covers(version, pod) for version in versions)]
-    found = plan(touched, neighbours)
-    return bool(found.free or found.queues)
+    covered = [pod for pod in waiting if any(covers(version, pod) for version in budget_versions)]
+    plan = plan_evictions(covered, namespace_budgets)
+    return bool(plan.unbudgeted or plan.queues_by_budget)
 
 
-def selects(budget: Budget, pod: Pod) -> bool:
+def selects_pod(budget: Budget, pod: Pod) -> bool:
     """Return whether the budget's selector matches the pod, whatever the pod's phase.
 
     `covers` ignores pods in phases that do not count, such as pods that have ended.

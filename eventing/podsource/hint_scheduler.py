@@ -12,204 +12,220 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-MIN_SECONDS = 0.25
+MIN_HINT_SECONDS = 0.25
 """Minimum seconds between two hints about one budget to one node.
 
 A budget that admits one pod often admits more soon after, and one pass evicts all of them. In a measurement with 0.3 s,
 thirty pods under a budget of ten left quickly, even with a broker that runs many passes concurrently.
 """
-TURN_SECONDS = 1.0
+SLOT_SECONDS = 1.0
 """Seconds that a node has to use an eviction after a hint.
 
 Then the next node gets a hint, and eventually the same node again.
 """
-LONGEST_PAUSE = 60.0
+MAX_BACKOFF_SECONDS = 60.0
 """Maximum seconds between two hints without effect; each pause is twice the previous one."""
-DOUBLINGS = 6
+MAX_DOUBLINGS = 6
 """Number of pauses that are shorter than the longest."""
 
 
-class Room(NamedTuple):
+class BudgetCapacity(NamedTuple):
     """Which evictions a budget admits for a node's waiting pods.
 
-    `counted` evictions use up `disruptionsAllowed`; those of unready pods `beside` the count do not.
+    `counted` evictions use up `disruptionsAllowed`; `uncounted` ones, those of unready pods, do not.
     """
 
     counted: bool = False
-    beside: bool = False
+    uncounted: bool = False
 
 
-NO_ROOM = Room()
+NO_CAPACITY = BudgetCapacity()
 
 
-class Told(NamedTuple):
-    """One hint; `again` is the number of earlier hints without effect."""
+class DueHint(NamedTuple):
+    """One hint; `repeats` is the number of earlier hints without effect."""
 
     budget: str
     node: str
-    again: int
+    repeats: int
 
 
 @dataclass
-class Claim:
+class HintState:
     """The state of the hints about one budget to one node.
 
     Attributes:
-        room: What the budget admits for the node's waiting pods.
-        told: Time of the last hint.
-        tells: Hints since a pod of the node last became terminating.
-        left: Whether a pod of the node has gone since the last hint.
-        quiet: No hint before this time, because a pass may still be running.
-        once: Whether a hint is due whatever the budget admits.
+        capacity: What the budget admits for the node's waiting pods.
+        hinted_at: Time of the last hint.
+        unanswered_hints: Hints since a pod of the node last became terminating.
+        has_pod_left: Whether a pod of the node has gone since the last hint.
+        quiet_until: No hint before this time, because a pass may still be running.
+        is_forced: Whether a hint is due whatever the budget admits.
     """
 
-    room: Room = NO_ROOM
-    told: float = -math.inf
-    tells: int = 0
-    left: bool = False
-    quiet: float = -math.inf
-    once: bool = False
+    capacity: BudgetCapacity = NO_CAPACITY
+    hinted_at: float = -math.inf
+    unanswered_hints: int = 0
+    has_pod_left: bool = False
+    quiet_until: float = -math.inf
+    is_forced: bool = False
 
     @property
     def is_open(self) -> bool:
         """Return whether the budget admits evictions of either kind."""
-        return any(self.room)
+        return any(self.capacity)
 
-    def due(self) -> float:
+    def compute_due_time(self) -> float:
         """Return when the node may get the next hint, regardless of other nodes."""
-        if self.once:
-            return self.told + MIN_SECONDS
+        if self.is_forced:
+            return self.hinted_at + MIN_HINT_SECONDS
         if not self.is_open:
             return math.inf
-        if self.tells:
-            return self.told + min(math.ldexp(TURN_SECONDS, min(self.tells - 1, DOUBLINGS)), LONGEST_PAUSE)
-        return max(self.told + MIN_SECONDS, self.quiet)
+        if self.unanswered_hints:
+            return self.hinted_at + min(
+                math.ldexp(SLOT_SECONDS, min(self.unanswered_hints - 1, MAX_DOUBLINGS)), MAX_BACKOFF_SECONDS
+            )
+        return max(self.hinted_at + MIN_HINT_SECONDS, self.quiet_until)
 
-    def holds(self, now: float) -> bool:
+    def holds_slot(self, now: float) -> bool:
         """Return whether the node got a hint about a counted eviction and may still use it."""
-        return self.room.counted and self.tells > 0 and now < self.told + TURN_SECONDS
+        return self.capacity.counted and self.unanswered_hints > 0 and now < self.hinted_at + SLOT_SECONDS
 
-    def show(self, room: Room) -> None:
+    def update_capacity(self, capacity: BudgetCapacity) -> None:
         """Update what the budget admits for the node.
 
         An opening after a pod has left is a new opening, which resets the pauses. Any other is flapping, which does
         not.
         """
-        was_open, self.room = self.is_open, room
+        was_open, self.capacity = self.is_open, capacity
         if was_open and not self.is_open:
-            self.quiet = -math.inf
-        if self.is_open and not was_open and self.left:
-            self.tells, self.left = 0, False
+            self.quiet_until = -math.inf
+        if self.is_open and not was_open and self.has_pod_left:
+            self.unanswered_hints, self.has_pod_left = 0, False
 
-    def hear(self, now: float) -> None:
+    def record_hint(self, now: float) -> None:
         """Record that a hint is sent, so that a pass will start."""
-        self.told, self.tells, self.left, self.once = now, self.tells + 1, False, False
+        self.hinted_at, self.unanswered_hints, self.has_pod_left, self.is_forced = (
+            now,
+            self.unanswered_hints + 1,
+            False,
+            False,
+        )
 
 
-class Turns:
-    """The hint states of all budgets and nodes: `show`, `acted` and others update them, `take` returns due hints."""
+class HintScheduler:
+    """The hint states of all budgets and nodes.
+
+    `update_capacity`, `record_eviction` and other methods update the states; `take_due_hints` returns the due hints.
+    """
 
     def __init__(self) -> None:
-        self._claims: dict[str, dict[str, Claim]] = {}
-        self._allowed: dict[str, int] = {}
-        self._passes: dict[str, float] = {}
-        self._when: dict[
-            str, float
-        ] = {}  # cached result of `_next` per budget until it changes: there are many budgets, and pods change often
+        self._states: dict[str, dict[str, HintState]] = {}
+        self._allowed_disruptions: dict[str, int] = {}
+        self._pass_times: dict[str, float] = {}
+        self._next_due: dict[str, float] = {}
+        """Budget → cached result of `_compute_next_due_time`, since there are many budgets and pods change often."""
 
-    def show(self, budget: str, node: str, room: Room | None, allowed: int) -> None:
-        """Update what the budget admits for the node's waiting pods; `room` is None if it covers none of them.
+    def update_capacity(self, budget: str, node: str, capacity: BudgetCapacity | None, allowed: int) -> None:
+        """Update what the budget admits for the node's waiting pods; `capacity` is None if it covers none of them.
 
         `allowed` is the number of pods that the budget admits for all nodes together.
         """
-        if room is not None or node in self._claims.get(budget, {}):
-            self._claim(budget, node).show(room or NO_ROOM)
-            self._allowed[budget] = allowed
+        if capacity is not None or node in self._states.get(budget, {}):
+            self._get_state(budget, node).update_capacity(capacity or NO_CAPACITY)
+            self._allowed_disruptions[budget] = allowed
 
-    def pass_begins(self, node: str, now: float) -> None:
+    def record_pass_start(self, node: str, now: float) -> None:
         """Record that a pass over the node starts for another reason, which counts as a hint about all budgets."""
-        self._passes[node] = now
-        for budget in [budget for budget, claims in self._claims.items() if node in claims]:
-            claim = self._claim(budget, node)
-            claim.told, claim.tells, claim.left = now, max(claim.tells, 1), False
+        self._pass_times[node] = now
+        for budget in [budget for budget, states in self._states.items() if node in states]:
+            state = self._get_state(budget, node)
+            state.hinted_at, state.unanswered_hints, state.has_pod_left = now, max(state.unanswered_hints, 1), False
 
-    def acted(self, budget: str, node: str, now: float) -> None:
+    def record_eviction(self, budget: str, node: str, now: float) -> None:
         """Record that a pod of the node under this budget became terminating; the same pass may evict more."""
-        claim = self._claim(budget, node)
-        claim.tells, claim.quiet = 0, now + MIN_SECONDS if claim.is_open else -math.inf
+        state = self._get_state(budget, node)
+        state.unanswered_hints, state.quiet_until = 0, now + MIN_HINT_SECONDS if state.is_open else -math.inf
 
-    def left(self, budget: str, node: str) -> None:
+    def record_pod_gone(self, budget: str, node: str) -> None:
         """Record that a pod of the node under this budget no longer exists."""
-        self._claim(budget, node).left = True
+        self._get_state(budget, node).has_pod_left = True
 
-    def relisted(self) -> None:
+    def reset_after_relist(self) -> None:
         """Reset the pauses of all hints, because openings may have been missed before the budgets were listed again."""
-        for claims in self._claims.values():
-            for claim in claims.values():
-                claim.tells = min(claim.tells, 1)
-        self._when.clear()
+        for states in self._states.values():
+            for state in states.values():
+                state.unanswered_hints = min(state.unanswered_hints, 1)
+        self._next_due.clear()
 
-    def once(self, budget: str, node: str) -> None:
+    def force_hint(self, budget: str, node: str) -> None:
         """Request a hint whatever the count, because the budget no longer covers pods of the node or was deleted."""
-        self._claim(budget, node).once = True
+        self._get_state(budget, node).is_forced = True
 
-    def forget(self, node: str) -> None:
+    def drop_node(self, node: str) -> None:
         """Forget a node whose watch has ended."""
-        self._passes.pop(node, None)
-        for budget in list(self._claims):
-            if self._claims[budget].pop(node, None):
-                self._when.pop(budget, None)
-            if not self._claims[budget]:
-                del self._claims[budget]
-                self._allowed.pop(budget, None)
+        self._pass_times.pop(node, None)
+        for budget in list(self._states):
+            if self._states[budget].pop(node, None):
+                self._next_due.pop(budget, None)
+            if not self._states[budget]:
+                del self._states[budget]
+                self._allowed_disruptions.pop(budget, None)
 
-    def take(self, now: float) -> list[Told]:
+    def take_due_hints(self, now: float) -> list[DueHint]:
         """Return the hints that are due, and record them as sent."""
-        found: list[Told] = []
-        for budget in self._claims:
-            if self._when.get(budget, now) <= now:
-                found += self._tell(budget, now)
-                self._when[budget] = self._next(budget, now)
-        return found
+        hints: list[DueHint] = []
+        for budget in self._states:
+            if self._next_due.get(budget, now) <= now:
+                hints += self._take_hints(budget, now)
+                self._next_due[budget] = self._compute_next_due_time(budget, now)
+        return hints
 
-    def next(self, now: float) -> float:
-        """Return when `take` will return a hint if nothing changes before; infinity if no hint is pending."""
-        found = (self._when[each] if each in self._when else self._next(each, now) for each in self._claims)
-        return min(found, default=math.inf)
+    def get_next_due_time(self, now: float) -> float:
+        """Return when `take_due_hints` will return a hint if nothing changes before; infinity if no hint is pending."""
+        due_times = (
+            self._next_due[budget] if budget in self._next_due else self._compute_next_due_time(budget, now)
+            for budget in self._states
+        )
+        return min(due_times, default=math.inf)
 
-    def _tell(self, budget: str, now: float) -> Iterator[Told]:
+    def _take_hints(self, budget: str, now: float) -> Iterator[DueHint]:
         """Yield the budget's due hints, first to the nodes whose last hint is oldest.
 
         Unready pods outside the count do not use up the evictions that the budget allows.
         """
-        claims, slots = self._claims[budget], self._slots(budget, now)
-        for node in sorted(claims, key=lambda name: (claims[name].told, name)):
-            claim = claims[node]
-            if claim.due() > now:
+        states, slots = self._states[budget], self._count_free_slots(budget, now)
+        for node in sorted(states, key=lambda name: (states[name].hinted_at, name)):
+            state = states[node]
+            if state.compute_due_time() > now:
                 continue
-            if slots <= 0 and not (claim.once or claim.room.beside):
+            if slots <= 0 and not (state.is_forced or state.capacity.uncounted):
                 continue
-            slots -= claim.room.counted
-            again = claim.tells
-            claim.hear(now)
-            yield Told(budget, node, again)
+            slots -= state.capacity.counted
+            repeats = state.unanswered_hints
+            state.record_hint(now)
+            yield DueHint(budget, node, repeats)
 
-    def _slots(self, budget: str, now: float) -> int:
+    def _count_free_slots(self, budget: str, now: float) -> int:
         """Return the evictions that the budget allows, minus those that nodes with a recent hint may still use."""
-        return self._allowed.get(budget, 0) - sum(claim.holds(now) for claim in self._claims[budget].values())
+        return self._allowed_disruptions.get(budget, 0) - sum(
+            state.holds_slot(now) for state in self._states[budget].values()
+        )
 
-    def _next(self, budget: str, now: float) -> float:
-        claims = self._claims[budget].values()
-        later = [claim.due() for claim in claims if claim.due() > now]
-        if any(claim.due() <= now for claim in claims):  # they wait until another node's slot expires
-            later += [claim.told + TURN_SECONDS for claim in claims if claim.holds(now)]
-        return min(later, default=math.inf)
+    def _compute_next_due_time(self, budget: str, now: float) -> float:
+        states = self._states[budget].values()
+        due_times = [state.compute_due_time() for state in states if state.compute_due_time() > now]
+        if any(state.compute_due_time() <= now for state in states):  # they wait until another node's slot expires
+            due_times += [state.hinted_at + SLOT_SECONDS for state in states if state.holds_slot(now)]
+        return min(due_times, default=math.inf)
 
-    def _claim(self, budget: str, node: str) -> Claim:
+    def _get_state(self, budget: str, node: str) -> HintState:
         """Return the state of the hints about this budget to this node, for an update; create it if it is new."""
-        self._when.pop(budget, None)
-        claims = self._claims.setdefault(budget, {})
-        if node not in claims:
-            told = self._passes.get(node)
-            claims[node] = Claim() if told is None else Claim(told=told, tells=1)
-        return claims[node]
+        self._next_due.pop(budget, None)
+        states = self._states.setdefault(budget, {})
+        if node not in states:
+            pass_started_at = self._pass_times.get(node)
+            states[node] = HintState()
+            if pass_started_at is not None:
+                states[node].hinted_at, states[node].unanswered_hints = pass_started_at, 1
+        return states[node]

@@ -17,19 +17,19 @@ from typing import Any
 
 import aiohttp
 
-from eventing.events import Reference, event
-from eventing.podsource.metrics import HINTS
-from eventing.podsource.task_supervisor import Tasks
-from eventing.signatures import signed
-from eventing.sinks import identity, trust
-from eventing.http_binding import binary
-from kube.backoff import pauses
+from eventing.events import ObjectReference, build_event
+from eventing.http_binding import encode_binary
+from eventing.podsource.metrics import HINTS_SENT
+from eventing.podsource.task_supervisor import TaskSupervisor
+from eventing.signatures import sign_event
+from eventing.sinks import build_auth_header, create_ssl_context
+from kube.backoff import generate_delays
 
 COALESCE_SECONDS = 0.5
 """Seconds that a hint waits for newer ones unless it is urgent; faster status updates would not help users."""
-INTERVAL_SECONDS = 0.05
+MIN_INTERVAL_SECONDS = 0.05
 """Minimum seconds between two urgent hints of one type for one maintenance and node."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.05, 1.0
 """Initial and maximum seconds between attempts while the sink does not accept a hint, doubling."""
 log = logging.getLogger("podsource")
 
@@ -40,124 +40,124 @@ class Hint:
 
     data: Mapping[str, Any]
     flags: tuple[str, ...]
-    again: int
+    repeats: int
 
     @property
     def seed(self) -> str:
-        """Return the seed of the event's id: the resourceVersions in the data, and `again`.
+        """Return the seed of the event's id: the resourceVersions in the data, and `repeats`.
 
         The same state gives an event with the same id, unless the hint is a repetition.
         """
         version = "|".join(str(self.data[name]) for name in ("podsVersion", "budgetsVersion") if self.data.get(name))
-        return f"{version}|{self.again}" if self.again else version
+        return f"{version}|{self.repeats}" if self.repeats else version
 
 
-class Slot:
+class HintBuffer:
     """The newest hint of one type for one maintenance and node, and when it is due.
 
     `hint` is None while nothing has to be sent.
     """
 
     def __init__(self) -> None:
-        self.last = 0.0
-        self.due = 0.0
+        self.last_sent_at = 0.0
+        self.due_at = 0.0
         self.hint: Hint | None = None
-        self.wake = asyncio.Event()
+        self.wakeup = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
     @property
-    def at_work(self) -> bool:
+    def is_busy(self) -> bool:
         """Return whether a hint waits to be sent, or has not been accepted yet."""
         return self.task is not None and not self.task.done()
 
 
-class Sender:
-    """Asynchronous context manager that posts events to `sink`, from tasks of its own in `tasks`."""
+class HintSender:
+    """Asynchronous context manager that posts events to `sink_url`, from tasks of its own in `tasks`."""
 
-    def __init__(self, sink: str, tasks: Tasks) -> None:
-        self._sink, self._tasks = sink, tasks
-        self._slots: dict[tuple[str, str, str], Slot] = {}
+    def __init__(self, sink_url: str, tasks: TaskSupervisor) -> None:
+        self._sink_url, self._tasks = sink_url, tasks
+        self._buffers: dict[tuple[str, str, str], HintBuffer] = {}
 
-    async def __aenter__(self) -> Sender:
-        connector = aiohttp.TCPConnector(ssl=trust())
+    async def __aenter__(self) -> HintSender:
+        connector = aiohttp.TCPConnector(ssl=create_ssl_context())
         self._session = aiohttp.ClientSession(
             connector=connector, timeout=aiohttp.ClientTimeout(total=10), trust_env=True
         )
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for slot in self._slots.values():
-            if slot.task:
-                slot.task.cancel()
+        for buffer in self._buffers.values():
+            if buffer.task:
+                buffer.task.cancel()
         await self._session.close()
 
     def enqueue(
         self,
-        kind: str,
-        maintenance: Reference,
+        event_type: str,
+        reference: ObjectReference,
         node: str,
         data: Mapping[str, Any],
         *,
         urgent: bool,
         flags: tuple[str, ...] = (),
-        again: int = 0,
+        repeats: int = 0,
     ) -> None:
         """Send an event after `COALESCE_SECONDS`, unless a newer one replaces it.
 
-        An `urgent` event is sent at once, but at least `INTERVAL_SECONDS` after the last one. `again` is the number of
-        earlier hints like it without effect.
+        An `urgent` event is sent at once, but at least `MIN_INTERVAL_SECONDS` after the last one. `repeats` is the
+        number of earlier hints like it without effect.
         """
-        slot = self._slots.setdefault((node, kind, maintenance.uid), Slot())
+        buffer = self._buffers.setdefault((node, event_type, reference.uid), HintBuffer())
         now = time.monotonic()
-        due = max(now, slot.last + INTERVAL_SECONDS) if urgent else now + COALESCE_SECONDS
-        slot.due = due if slot.hint is None else min(slot.due, due)
-        slot.hint = Hint(data, flags, again)
-        slot.wake.set()
-        if not slot.at_work:
-            slot.task = self._tasks.start(self._send_hints(slot, kind, maintenance, node))
+        due = max(now, buffer.last_sent_at + MIN_INTERVAL_SECONDS) if urgent else now + COALESCE_SECONDS
+        buffer.due_at = due if buffer.hint is None else min(buffer.due_at, due)
+        buffer.hint = Hint(data, flags, repeats)
+        buffer.wakeup.set()
+        if not buffer.is_busy:
+            buffer.task = self._tasks.start(self._send_hints(buffer, event_type, reference, node))
 
-    def discard(self, node: str, but: tuple[str, ...] = ()) -> None:
-        """Drop the node's unaccepted hints, except those of the types in `but`, because its drain has ended."""
-        of_node = {key: slot for key, slot in self._slots.items() if key[0] == node}
-        for key, slot in of_node.items():
-            if key[1] in but and slot.at_work:
+    def discard_node(self, node: str, keep_types: tuple[str, ...] = ()) -> None:
+        """Drop the node's unaccepted hints, except those of the types in `keep_types`, because its drain has ended."""
+        of_node = {key: buffer for key, buffer in self._buffers.items() if key[0] == node}
+        for key, buffer in of_node.items():
+            if key[1] in keep_types and buffer.is_busy:
                 continue
-            del self._slots[key]
-            if slot.task:
-                slot.task.cancel()
+            del self._buffers[key]
+            if buffer.task:
+                buffer.task.cancel()
 
-    async def _send_hints(self, slot: Slot, kind: str, maintenance: Reference, node: str) -> None:
-        backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
-        while slot.hint is not None:
-            await self._until_due(slot)
-            hint, slot.hint = slot.hint, None
-            slot.last = time.monotonic()
-            if await self._post(kind, maintenance, node, hint):
-                backoff = pauses(FIRST_PAUSE, LONGEST_PAUSE)
+    async def _send_hints(self, buffer: HintBuffer, event_type: str, reference: ObjectReference, node: str) -> None:
+        backoff = generate_delays(MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
+        while buffer.hint is not None:
+            await self._wait_until_due(buffer)
+            hint, buffer.hint = buffer.hint, None
+            buffer.last_sent_at = time.monotonic()
+            if await self._post_hint(event_type, reference, node, hint):
+                backoff = generate_delays(MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
                 continue
-            slot.hint = slot.hint or hint  # a hint that arrived meanwhile is newer
+            buffer.hint = buffer.hint or hint  # a hint that arrived meanwhile is newer
             await asyncio.sleep(next(backoff))
 
-    async def _until_due(self, slot: Slot) -> None:
-        """Wait until the slot is due; a hint that arrives meanwhile may make it due earlier."""
-        while (rest := slot.due - time.monotonic()) > 0:
-            slot.wake.clear()
+    async def _wait_until_due(self, buffer: HintBuffer) -> None:
+        """Wait until the buffer is due; a hint that arrives meanwhile may make it due earlier."""
+        while (remaining := buffer.due_at - time.monotonic()) > 0:
+            buffer.wakeup.clear()
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(slot.wake.wait(), rest)
+                await asyncio.wait_for(buffer.wakeup.wait(), remaining)
 
-    async def _post(self, kind: str, maintenance: Reference, node: str, hint: Hint) -> bool:
+    async def _post_hint(self, event_type: str, reference: ObjectReference, node: str, hint: Hint) -> bool:
         """Post the hint as an event; return whether the sink accepted it."""
-        emitted = event(kind, "podsource", maintenance, node, seed=hint.seed, data=hint.data, flags=hint.flags)
-        message = binary(signed(emitted))
+        event = build_event(event_type, "podsource", reference, node, seed=hint.seed, data=hint.data, flags=hint.flags)
+        message = encode_binary(sign_event(event))
         try:
-            headers = {**message.headers, **identity()}
-            async with self._session.post(self._sink, data=message.body, headers=headers) as response:
+            headers = {**message.headers, **build_auth_header()}
+            async with self._session.post(self._sink_url, data=message.body, headers=headers) as response:
                 if response.status < 300:
-                    HINTS.labels(kind).inc()
+                    HINTS_SENT.labels(event_type).inc()
                     return True
-                log.warning("the sink answered %s to %s", response.status, kind)
+                log.warning("sink responded with status %s to %s", response.status, event_type)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-            log.warning("the sink does not answer: %s", error)
+            log.warning("no response from the sink: %s", error)
         return False

@@ -1,7 +1,7 @@
 """Replays a recorded event: posts it to a function again, and returns the function's response to the caller only.
 
 A replay is safe: functions read the live object before they write, so an old event changes nothing that is already as
-desired (X-2). `differences` compares the response with the recorded one.
+desired (X-2). `response_diff` compares the response with the recorded one.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import TYPE_CHECKING
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import replay_extensions
-from eventing.journal.entries import Attempt, Entry, Structured
-from eventing.http_binding import BATCH, binary
-from kube.loopback import is_loopback
+from eventing.http_binding import BATCH_CONTENT_TYPE, encode_binary
+from eventing.journal.entries import Attempt, Entry, StructuredEvent
+from kube.loopback import is_loopback_url
 
 if TYPE_CHECKING:
     from requests import Response
 
-SECONDS = 10.0
+TIMEOUT_SECONDS = 10.0
 """Timeout of one request; a function takes about a second at most."""
-NO_PROXY = {"http": "", "https": ""}
+NO_PROXIES = {"http": "", "https": ""}
 """Overrides the proxies that the environment names."""
 
 
-class NoAnswer(Exception):
+class NoResponse(Exception):
     """No function responds at that address; the message names the address and the reason in one line."""
 
 
-class TooLate(NoAnswer):
+class ResponseTimeout(NoResponse):
     """No response arrived in time; another request to that address would wait as long again."""
 
 
-class NoFunction(NoAnswer):
+class NotAFunction(NoResponse):
     """The server at that address is not a function of this project, but for example a broker or a login page.
 
     It cannot process recorded events.
@@ -45,61 +45,75 @@ class NoFunction(NoAnswer):
 
 
 @dataclass(frozen=True)
-class Answer:
+class FunctionResponse:
     """A function's response to a replayed event; the fields are those of an `Attempt`."""
 
     function: str
     status: int
-    seconds: float
-    replies: tuple[Structured, ...] = ()
+    duration_seconds: float
+    replies: tuple[StructuredEvent, ...] = ()
     error: str = ""
 
 
-def replay(entry: Entry, function: str, url: str, *, dry_run: bool, replay_id: str = "") -> Answer:
+def replay_event(entry: Entry, function: str, url: str, *, dry_run: bool, replay_id: str = "") -> FunctionResponse:
     """Post a recorded event to a function as part of the replay `replay_id`, and return the response.
 
-    Raises `NoAnswer`. With `dry_run` none of the function's writes are persisted.
+    Raises `NoResponse`. With `dry_run` none of the function's writes are persisted.
     """
     started = time.perf_counter()
-    response = post(replay_extensions.marked(entry.event, replay_id or new_replay_id(), dry_run=dry_run), url, Accept=BATCH)
-    return answer_of(function, response.status_code, response.headers, response.content, time.perf_counter() - started)
+    response = post_event(
+        replay_extensions.add_replay_extensions(entry.event, replay_id or create_replay_id(), dry_run=dry_run),
+        url,
+        Accept=BATCH_CONTENT_TYPE,
+    )
+    return parse_response(
+        function, response.status_code, response.headers, response.content, time.perf_counter() - started
+    )
 
 
-def post(event: BaseCloudEvent, url: str, **headers: str) -> Response:
-    """Post one event in binary mode with additional headers, without following redirects. Raises `NoAnswer`."""
+def post_event(event: BaseCloudEvent, url: str, **headers: str) -> Response:
+    """Post one event in binary mode with additional headers, without following redirects. Raises `NoResponse`."""
     import requests  # takes 0.1 s to import, and only requests to functions need it
 
-    message, started = binary(event), time.perf_counter()
+    message, started = encode_binary(event), time.perf_counter()
     try:
         return requests.post(
             url,
             data=message.body,
             headers={**message.headers, **headers},
-            timeout=SECONDS,
-            proxies=NO_PROXY if is_loopback(url) else None,  # recorded events must not leave this machine
+            timeout=TIMEOUT_SECONDS,
+            proxies=NO_PROXIES if is_loopback_url(url) else None,  # recorded events must not leave this machine
             allow_redirects=False,  # an event must reach only the given URL
         )
     except requests.RequestException as error:
-        if isinstance(error, requests.Timeout) or time.perf_counter() - started >= SECONDS:  # timeout in the body
-            raise TooLate(f"no answer from {url}: it takes too long") from None
-        raise NoAnswer(f"no answer from {url}: it cannot be reached") from None
+        is_body_timeout = time.perf_counter() - started >= TIMEOUT_SECONDS  # raises another exception class
+        if isinstance(error, requests.Timeout) or is_body_timeout:
+            raise ResponseTimeout(f"no response from {url} within {TIMEOUT_SECONDS:g} s") from None
+        raise NoResponse(f"no response from {url}: the connection failed") from None
 
 
-def answer_of(function: str, status: int, headers: Mapping[str, str], body: bytes, seconds: float) -> Answer:
+def parse_response(
+    function: str, status: int, headers: Mapping[str, str], body: bytes, duration_seconds: float
+) -> FunctionResponse:
     """Parse a response: an error, or a batch of events, which may be empty.
 
-    Raises `NoFunction` for any other response, because a function responds to a replay with one of these two.
+    Raises `NotAFunction` for any other response, because a function responds to a replay with one of these two.
     """
     if status >= 400:
-        return Answer(function, status, seconds, error=" ".join(body.decode(errors="replace").split()))
-    replies = _batch(body) if headers.get("content-type", "") == BATCH else None
+        return FunctionResponse(
+            function, status, duration_seconds, error=" ".join(body.decode(errors="replace").split())
+        )
+    replies = _parse_batch(body) if headers.get("content-type", "") == BATCH_CONTENT_TYPE else None
     if not 200 <= status < 300 or replies is None:
-        kind = headers.get("content-type") or "nothing"
-        raise NoFunction(f"{function} answered {status} and {kind}, not {BATCH} as each function of ours")
-    return Answer(function, status, seconds, replies)
+        content_type = headers.get("content-type") or "no content type"
+        raise NotAFunction(
+            f"{function} responded with {status} and {content_type}: "
+            f"a function of this product responds with {BATCH_CONTENT_TYPE}"
+        )
+    return FunctionResponse(function, status, duration_seconds, replies)
 
 
-def _batch(body: bytes) -> tuple[Structured, ...] | None:
+def _parse_batch(body: bytes) -> tuple[StructuredEvent, ...] | None:
     """Return the events in a batch, or None if the body is not a batch."""
     try:
         events = json.loads(body)
@@ -111,12 +125,12 @@ def _batch(body: bytes) -> tuple[Structured, ...] | None:
     return tuple(events) if is_batch else None
 
 
-def new_replay_id() -> str:
+def create_replay_id() -> str:
     """Generate an id for one replay."""
     return str(uuid.uuid4())
 
 
-def recorded(entry: Entry, function: str) -> Attempt | None:
+def find_recorded_attempt(entry: Entry, function: str) -> Attempt | None:
     """Return the function's attempt at the event's delivery: its first success, or else its last failure.
 
     Later successes do not show how the function handled the event at that time. They come from a redelivery, or report

@@ -11,37 +11,37 @@ from typing import Any, NamedTuple
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing.journal.entries import Entry
-from eventing.object_extensions import SUBJECTS
-from kube.budgets import budgets_in
-from kube.client.api import Api, absent_ok
-from kube.client.concurrent_requests import together
+from eventing.object_extensions import EXTENSION_OF_KIND
+from kube.budgets import build_budgets_path
+from kube.client.api import Api, get_or_none
+from kube.client.concurrent_requests import gather_all
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.objects import SUCCEEDED, phase
-from kube.mutex.objects import RULE, RUN, TARGET, condition, path_of
-from kube.mutex.due_events import OF_STAGE, Due
-from kube.mutex.run_record import any_cleanup, current, is_active, record_of, stage
-from kube.mutex.validation import CONFIG_VALIDATED, is_judged
-from kube.nodes import in_maintenance, node_path
-from kube.paths import Object, segment
+from kube.maintenance.objects import SUCCEEDED, get_phase
+from kube.mutex.due_events import DUE_EVENT_OF_STAGE, DueEvent
+from kube.mutex.objects import RULE_KIND, RUN_KIND, TARGET_KIND, build_path, get_condition
+from kube.mutex.run_record import assume_cleanup, compute_stage, get_current_node, get_record, is_active
+from kube.mutex.validation import CONFIG_VALIDATED_CONDITION, is_checked
+from kube.nodes import build_node_path, is_in_maintenance
+from kube.paths import Object, encode_path_segment
 from kube.pods import is_terminating
 
-MAINTENANCE, NODE, POD, BUDGET = "nodemaintenance", "node", "pod", "poddisruptionbudget"
-MUTEX = {RULE: "mutexrule", TARGET: "mutextarget", RUN: "mutexrunconfig"}
+MAINTENANCE_KIND, NODE_KIND, POD_KIND, BUDGET_KIND = "nodemaintenance", "node", "pod", "poddisruptionbudget"
+MUTEX_OBJECT_KINDS = {RULE_KIND: "mutexrule", TARGET_KIND: "mutextarget", RUN_KIND: "mutexrunconfig"}
 """Kinds of the upgrade mutex, and the name of each in this package."""
 
 
-class Change(Enum):
+class ObjectChange(Enum):
     """How an object has changed since it was recorded; messages put the value after the object's name."""
 
     DELETED = "no longer exists"
-    REPLACED = "is another one now"
+    REPLACED = "was replaced by another one"
     TERMINATING = "is being deleted"
-    SUCCEEDED = "has Succeeded since"
-    PREPARED = "is cordoned and tainted now"
-    JUDGED = "has been judged since"
+    SUCCEEDED = "has reached phase Succeeded since"
+    CORDONED_AND_TAINTED = "is cordoned and tainted now"
+    CHECKED = "has been checked since"
 
 
-LOST = (Change.DELETED, Change.REPLACED)
+GONE_CHANGES = (ObjectChange.DELETED, ObjectChange.REPLACED)
 """Changes after which the recorded object no longer exists."""
 
 
@@ -58,14 +58,14 @@ class RecordedObject:
         return f"{self.kind} {self.name}"
 
 
-class Standing(NamedTuple):
+class RunProgress(NamedTuple):
     """Current progress of an upgrade mutex run: the event that it waits for ("" for none), and the current node."""
 
-    event: str
-    node: str
+    awaited_event_type: str
+    current_node: str
 
 
-class Counts(NamedTuple):
+class BudgetCounts(NamedTuple):
     """Counts of a disruption budget: healthy pods, required healthy pods and allowed disruptions."""
 
     healthy: int
@@ -74,170 +74,178 @@ class Counts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Changes:
+class ObjectChanges:
     """The objects that have changed since they were recorded, and the current state of runs and budgets.
 
     `runs` has the progress of runs by uid; `budgets` has the counts of budgets by `namespace/name`.
     """
 
-    by_object: Mapping[RecordedObject, Change]
-    runs: Mapping[str, Standing] = field(default_factory=dict)
-    budgets: Mapping[str, Counts] = field(default_factory=dict)
+    by_object: Mapping[RecordedObject, ObjectChange]
+    runs: Mapping[str, RunProgress] = field(default_factory=dict)
+    budgets: Mapping[str, BudgetCounts] = field(default_factory=dict)
 
-    def of(self, kind: str, key: str) -> Change | None:
+    def get_change(self, kind: str, key: str) -> ObjectChange | None:
         """Return the change of an object by its kind and uid (by name for nodes and budgets), or None if unchanged."""
         return self._by_key.get((kind, key))
 
-    def lost(self) -> list[str]:
+    def list_gone(self) -> list[str]:
         """Return a sentence for each object that no longer exists, sorted."""
-        return sorted(f"{each} {change.value}" for each, change in self.by_object.items() if change in LOST)
+        return sorted(
+            f"{recorded} {change.value}" for recorded, change in self.by_object.items() if change in GONE_CHANGES
+        )
 
     @cached_property
-    def _by_key(self) -> dict[tuple[str, str], Change]:
-        return {(each.kind, each.uid or each.name): change for each, change in self.by_object.items()}
+    def _by_key(self) -> dict[tuple[str, str], ObjectChange]:
+        return {(recorded.kind, recorded.uid or recorded.name): change for recorded, change in self.by_object.items()}
 
 
-NO_CHANGES = Changes({})
+NO_CHANGES = ObjectChanges({})
 
 
-def objects_in(entries: Iterable[Entry]) -> set[RecordedObject]:
+def find_objects(entries: Iterable[Entry]) -> set[RecordedObject]:
     """Return the objects that the events and the replies to them name."""
-    found: set[RecordedObject] = set()
+    objects: set[RecordedObject] = set()
     for entry in entries:
-        found.update(_named(_data(entry.event)))
+        objects.update(_find_named_objects(_get_data(entry.event)))
         for attempt in entry.attempts:
             for reply in attempt.replies:
-                found.update(_named(_mapping(reply.get("data"))))
-    return found
+                objects.update(_find_named_objects(_as_mapping(reply.get("data"))))
+    return objects
 
 
-def _data(event: BaseCloudEvent) -> Mapping[str, Any]:
-    return _mapping(event.get_data())
+def _get_data(event: BaseCloudEvent) -> Mapping[str, Any]:
+    return _as_mapping(event.get_data())
 
 
-def _named(data: Mapping[str, Any]) -> Iterator[RecordedObject]:
+def _find_named_objects(data: Mapping[str, Any]) -> Iterator[RecordedObject]:
     """Yield the objects that event data names.
 
     This project's data names maintenance, node and pods; the API server's data is the object itself.
     """
-    metadata, kind = _mapping(data.get("metadata")), data.get("kind")
+    metadata, kind = _as_mapping(data.get("metadata")), data.get("kind")
     if kind == "NodeMaintenance":
-        yield from _maintenance({**metadata, "apiVersion": data.get("apiVersion")})
-        yield from _node(_mapping(data.get("spec")).get("nodeName"))
+        yield from _find_maintenance({**metadata, "apiVersion": data.get("apiVersion")})
+        yield from _find_node(_as_mapping(data.get("spec")).get("nodeName"))
     elif kind == "Node":
-        yield from _node(metadata.get("name"))
-    elif isinstance(kind, str) and kind in MUTEX:
-        yield from _mutex(kind, metadata)
+        yield from _find_node(metadata.get("name"))
+    elif isinstance(kind, str) and kind in MUTEX_OBJECT_KINDS:
+        yield from _find_mutex_object(kind, metadata)
     else:
-        for each in MUTEX:
-            yield from _mutex(each, _mapping(data.get(SUBJECTS[each])))
-        yield from _maintenance(_mapping(data.get("maintenance")))
-        yield from _node(data.get("node"))
-        for pod in pods_in(data):
-            path = f"/api/v1/namespaces/{segment(pod['namespace'])}/pods/{segment(pod['name'])}"
-            yield RecordedObject(POD, f"{pod['namespace']}/{pod['name']}", pod["uid"], path)
-        for namespace, name in filter(None, map(budget_over, blocked_in(data))):
-            path = f"{budgets_in(namespace)}/{segment(name)}"
-            yield RecordedObject(BUDGET, f"{namespace}/{name}", "", path)
+        for mutex_kind in MUTEX_OBJECT_KINDS:
+            yield from _find_mutex_object(mutex_kind, _as_mapping(data.get(EXTENSION_OF_KIND[mutex_kind])))
+        yield from _find_maintenance(_as_mapping(data.get("maintenance")))
+        yield from _find_node(data.get("node"))
+        for pod in parse_pods(data):
+            path = f"/api/v1/namespaces/{encode_path_segment(pod['namespace'])}/pods/{encode_path_segment(pod['name'])}"
+            yield RecordedObject(POD_KIND, f"{pod['namespace']}/{pod['name']}", pod["uid"], path)
+        for namespace, name in filter(None, map(parse_blocking_budget, parse_blocked_pods(data))):
+            path = f"{build_budgets_path(namespace)}/{encode_path_segment(name)}"
+            yield RecordedObject(BUDGET_KIND, f"{namespace}/{name}", "", path)
 
 
-def pods_in(data: object) -> list[Mapping[str, str]]:
+def parse_pods(data: object) -> list[Mapping[str, str]]:
     """Return the pods in the data of `pods.evicted`; entries without namespace, name or uid are skipped."""
-    return [*evicted_in(data), *blocked_in(data)]
+    return [*parse_evicted_pods(data), *parse_blocked_pods(data)]
 
 
-def evicted_in(data: object) -> list[Mapping[str, str]]:
+def parse_evicted_pods(data: object) -> list[Mapping[str, str]]:
     """Return the evicted pods in the data of `pods.evicted`."""
-    return _pods(_mapping(data).get("evicted"))
+    return _parse_pod_list(_as_mapping(data).get("evicted"))
 
 
-def blocked_in(data: object) -> list[Mapping[str, Any]]:
+def parse_blocked_pods(data: object) -> list[Mapping[str, Any]]:
     """Return the blocked pods in the data of `pods.evicted`, each with its reason."""
-    return _pods(_mapping(data).get("blocked"))
+    return _parse_pod_list(_as_mapping(data).get("blocked"))
 
 
-def budget_over(blocked: Mapping[str, Any]) -> tuple[str, str] | None:
+def parse_blocking_budget(blocked: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return namespace and name of the budget that blocks a pod, or None if there is not exactly one."""
     name = blocked.get("budget")
-    return (blocked["namespace"], str(name)) if _is_name(name) and "," not in str(name) else None
+    return (blocked["namespace"], str(name)) if _is_nonempty_string(name) and "," not in str(name) else None
 
 
-def _pods(value: object) -> list[Mapping[str, Any]]:
+def _parse_pod_list(value: object) -> list[Mapping[str, Any]]:
     keys = ("namespace", "name", "uid")
-    return [pod for pod in _list(value) if all(_is_name(_mapping(pod).get(key)) for key in keys)]
+    return [pod for pod in _as_list(value) if all(_is_nonempty_string(_as_mapping(pod).get(key)) for key in keys)]
 
 
-def _is_name(value: object) -> bool:
+def _is_nonempty_string(value: object) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-def _maintenance(data: Mapping[str, Any]) -> Iterator[RecordedObject]:
+def _find_maintenance(data: Mapping[str, Any]) -> Iterator[RecordedObject]:
     group, name, uid = GROUPS.get(str(data.get("apiVersion"))), data.get("name"), data.get("uid")
     if group and name and uid:
-        yield RecordedObject(MAINTENANCE, str(name), str(uid), f"{group.path}/{segment(str(name))}")
+        yield RecordedObject(MAINTENANCE_KIND, str(name), str(uid), f"{group.path}/{encode_path_segment(str(name))}")
 
 
-def _mutex(kind: str, data: Mapping[str, Any]) -> Iterator[RecordedObject]:
+def _find_mutex_object(kind: str, data: Mapping[str, Any]) -> Iterator[RecordedObject]:
     namespace, name, uid = (str(data.get(field) or "") for field in ("namespace", "name", "uid"))
     if namespace and name and uid:
-        yield RecordedObject(MUTEX[kind], f"{namespace}/{name}", uid, path_of(kind, namespace, name))
+        yield RecordedObject(MUTEX_OBJECT_KINDS[kind], f"{namespace}/{name}", uid, build_path(kind, namespace, name))
 
 
-def _node(name: Any) -> Iterator[RecordedObject]:
-    if name:
-        yield RecordedObject(NODE, str(name), "", node_path(str(name)))
+def _find_node(node_name: Any) -> Iterator[RecordedObject]:
+    if node_name:
+        yield RecordedObject(NODE_KIND, str(node_name), "", build_node_path(str(node_name)))
 
 
-async def read_changes(api: Api, objects: Collection[RecordedObject]) -> Changes:
+async def read_changes(api: Api, objects: Collection[RecordedObject]) -> ObjectChanges:
     """Read each object once and compare it. Raises `ApiError`, such as `Denied` if the caller may not read it."""
-    answers = await together(*(absent_ok(api.get(each.path)) for each in objects))
-    found = dict(zip(objects, answers, strict=True))
-    changes = {each: change_of(each, live) for each, live in found.items()}
+    live_objects = await gather_all(*(get_or_none(api.get(recorded.path)) for recorded in objects))
+    live_by_object = dict(zip(objects, live_objects, strict=True))
+    changes = {recorded: detect_change(recorded, live) for recorded, live in live_by_object.items()}
     runs = {
-        each.uid: standing_of(live)
-        for each, live in found.items()
-        if each.kind == MUTEX[RUN] and live is not None and changes[each] not in LOST
+        recorded.uid: get_run_progress(live)
+        for recorded, live in live_by_object.items()
+        if recorded.kind == MUTEX_OBJECT_KINDS[RUN_KIND] and live is not None and changes[recorded] not in GONE_CHANGES
     }
-    budgets = {each.name: counts_of(live) for each, live in found.items() if each.kind == BUDGET and live is not None}
-    return Changes({each: change for each, change in changes.items() if change}, runs, budgets)
+    budgets = {
+        recorded.name: parse_budget_counts(live)
+        for recorded, live in live_by_object.items()
+        if recorded.kind == BUDGET_KIND and live is not None
+    }
+    return ObjectChanges({recorded: change for recorded, change in changes.items() if change}, runs, budgets)
 
 
-def counts_of(budget: Object) -> Counts:
+def parse_budget_counts(budget: Object) -> BudgetCounts:
     """Return the counts of a live budget; those that a new budget lacks are 0."""
     status = budget.get("status") or {}
-    return Counts(*(status.get(name, 0) for name in ("currentHealthy", "desiredHealthy", "disruptionsAllowed")))
+    return BudgetCounts(*(status.get(name, 0) for name in ("currentHealthy", "desiredHealthy", "disruptionsAllowed")))
 
 
-def standing_of(run: Object) -> Standing:
+def get_run_progress(run: Object) -> RunProgress:
     """Return the progress of a run; a valid config without an active run waits for the upgrade check."""
-    if condition(run, CONFIG_VALIDATED).get("status") != "True":
-        return Standing("", "")
+    if get_condition(run, CONFIG_VALIDATED_CONDITION).get("status") != "True":
+        return RunProgress("", "")
     if not is_active(run):
-        return Standing(Due.DETECT.value, "")
-    due = OF_STAGE.get(stage(run, any_cleanup))
-    return Standing(due.value if due else "", current(record_of(run)))
+        return RunProgress(DueEvent.RUN_VALIDATED.value, "")
+    due = DUE_EVENT_OF_STAGE.get(compute_stage(run, assume_cleanup))
+    return RunProgress(due.value if due else "", get_current_node(get_record(run)))
 
 
-def change_of(recorded: RecordedObject, live: Object | None) -> Change | None:
+def detect_change(recorded: RecordedObject, live_object: Object | None) -> ObjectChange | None:
     """Return how a recorded object has changed, given the live object with its name."""
-    if live is None:
-        return Change.DELETED
-    if recorded.uid and live["metadata"]["uid"] != recorded.uid:
-        return Change.REPLACED
-    if is_terminating(live):
-        return Change.TERMINATING
-    if recorded.kind in (MUTEX[RULE], MUTEX[TARGET]) and is_judged(live):
-        return Change.JUDGED
-    if recorded.kind == MAINTENANCE and phase(live) == SUCCEEDED:
-        return Change.SUCCEEDED
-    if recorded.kind == NODE and any(in_maintenance(live, group.drain_taint) for group in GROUPS.values()):
-        return Change.PREPARED
+    if live_object is None:
+        return ObjectChange.DELETED
+    if recorded.uid and live_object["metadata"]["uid"] != recorded.uid:
+        return ObjectChange.REPLACED
+    if is_terminating(live_object):
+        return ObjectChange.TERMINATING
+    if recorded.kind in (MUTEX_OBJECT_KINDS[RULE_KIND], MUTEX_OBJECT_KINDS[TARGET_KIND]) and is_checked(live_object):
+        return ObjectChange.CHECKED
+    if recorded.kind == MAINTENANCE_KIND and get_phase(live_object) == SUCCEEDED:
+        return ObjectChange.SUCCEEDED
+    if recorded.kind == NODE_KIND and any(
+        is_in_maintenance(live_object, group.drain_taint) for group in GROUPS.values()
+    ):
+        return ObjectChange.CORDONED_AND_TAINTED
     return None
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def _as_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _list(value: object) -> list[Any]:
+def _as_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []

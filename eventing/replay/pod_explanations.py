@@ -10,87 +10,101 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from eventing.journal.entries import Structured
-from eventing.replay.object_changes import BUDGET, POD, Changes, Counts, blocked_in, budget_over, pods_in
-from kube.text_limits import counted
+from eventing.journal.entries import StructuredEvent
+from eventing.replay.object_changes import (
+    BUDGET_KIND,
+    POD_KIND,
+    BudgetCounts,
+    ObjectChanges,
+    parse_blocked_pods,
+    parse_blocking_budget,
+    parse_pods,
+)
+from kube.text_limits import format_count
 
 
-def why_pod(name: str, before: Structured, after: Structured, changes: Changes) -> str:
+def explain_pod(name: str, before: StructuredEvent, after: StructuredEvent, changes: ObjectChanges) -> str:
     """Explain why `pods.evicted` now differs in the pod `namespace/name`; return "" if nothing explains it."""
-    was = _uid(before, name)
-    if not was:
+    recorded_uid = _find_pod_uid(before, name)
+    if not recorded_uid:
         return ""
-    if change := changes.of(POD, was):
+    if change := changes.get_change(POD_KIND, recorded_uid):
         return f"pod {name} {change.value}"
-    blocked = next((each for each in blocked_in(before.get("data")) if each["uid"] == was), None)
-    if blocked is None or not _uid(after, name):
+    blocked = next((pod for pod in parse_blocked_pods(before.get("data")) if pod["uid"] == recorded_uid), None)
+    if blocked is None or not _find_pod_uid(after, name):
         return ""
-    if not _is_kept(blocked):
-        return _changed_pods(before, changes)
-    return _changed_budget(blocked, changes, still=was in {each["uid"] for each in blocked_in(after.get("data"))})
+    if not _is_blocked_by_budget(blocked):
+        return _summarize_pod_changes(before, changes)
+    return _explain_budget(
+        blocked, changes, is_still_blocked=recorded_uid in {pod["uid"] for pod in parse_blocked_pods(after.get("data"))}
+    )
 
 
-def why_pods(before: Structured, changes: Changes) -> str:
+def explain_pods(before: StructuredEvent, changes: ObjectChanges) -> str:
     """Explain by a changed budget or pod why `pods.evicted` differs as a whole."""
-    told = (_changed_budget(each, changes) for each in blocked_in(before.get("data")))
-    return next(filter(None, told), "") or _changed_pods(before, changes)
+    explanations = (_explain_budget(pod, changes) for pod in parse_blocked_pods(before.get("data")))
+    return next(filter(None, explanations), "") or _summarize_pod_changes(before, changes)
 
 
-def why_all_pods(before: Structured, changes: Changes) -> str:
+def explain_all_pods(before: StructuredEvent, changes: ObjectChanges) -> str:
     """Explain a missing report if all pods that the recorded reply named have changed."""
-    pods = pods_in(before.get("data"))
-    return _changed_pods(before, changes) if all(changes.of(POD, pod["uid"]) for pod in pods) else ""
+    pods = parse_pods(before.get("data"))
+    return (
+        _summarize_pod_changes(before, changes) if all(changes.get_change(POD_KIND, pod["uid"]) for pod in pods) else ""
+    )
 
 
-def _uid(reply: Structured, name: str) -> str:
+def _find_pod_uid(reply: StructuredEvent, name: str) -> str:
     """Return the uid of a pod that a reply names, "" if the reply does not name it."""
-    pods = pods_in(reply.get("data"))
+    pods = parse_pods(reply.get("data"))
     return next((pod["uid"] for pod in pods if f"{pod['namespace']}/{pod['name']}" == name), "")
 
 
-def _changed_budget(blocked: Mapping[str, Any], changes: Changes, *, still: bool = True) -> str:
+def _explain_budget(blocked_pod: Mapping[str, Any], changes: ObjectChanges, *, is_still_blocked: bool = True) -> str:
     """Describe the change of the budget that blocked a pod; return "" if it is unchanged or unknown.
 
-    `still` is whether the pod is blocked in the current reply as well.
+    `is_still_blocked` is whether the pod is blocked in the current reply as well.
     """
-    over = budget_over(blocked)
-    if not over:
+    budget = parse_blocking_budget(blocked_pod)
+    if not budget:
         return ""
-    name = "/".join(over)
-    if change := changes.of(BUDGET, name):
-        return f"{BUDGET} {name} {change.value}"
-    now = changes.budgets.get(name)
-    if now is None or not (now.allowed or _counts_otherwise(blocked, now, still=still)):
+    name = "/".join(budget)
+    if change := changes.get_change(BUDGET_KIND, name):
+        return f"{BUDGET_KIND} {name} {change.value}"
+    counts = changes.budgets.get(name)
+    if counts is None or not (
+        counts.allowed or _have_counts_changed(blocked_pod, counts, is_still_blocked=is_still_blocked)
+    ):
         return ""
-    lets = f", and lets {counted(now.allowed, 'pod')} go" if now.allowed else ""
-    return f"{BUDGET} {name} needs {now.needed} healthy pods and has {now.healthy} now{lets}"
+    allowance = f", and allows {format_count(counts.allowed, 'eviction')}" if counts.allowed else ""
+    return f"{BUDGET_KIND} {name} needs {counts.needed} healthy pods and has {counts.healthy} now{allowance}"
 
 
-def _is_kept(blocked: Mapping[str, Any]) -> bool:
+def _is_blocked_by_budget(blocked_pod: Mapping[str, Any]) -> bool:
     """Return whether exactly one budget blocks the pod.
 
     The budget then admitted no pod, even if its counts suggest otherwise: another node's pass was faster.
     """
-    return blocked.get("reason") == "DisruptionBudget" and budget_over(blocked) is not None
+    return blocked_pod.get("reason") == "DisruptionBudget" and parse_blocking_budget(blocked_pod) is not None
 
 
-def _counts_otherwise(blocked: Mapping[str, Any], now: Counts, *, still: bool) -> bool:
+def _have_counts_changed(blocked_pod: Mapping[str, Any], counts: BudgetCounts, *, is_still_blocked: bool) -> bool:
     """Return whether the budget's counts differ from those in the recorded reply.
 
-    The reply has no counts for a new budget, or for a rejection by the API server. If the pod is `still` blocked, the
+    The reply has no counts for a new budget, or for a rejection by the API server. If the pod is still blocked, the
     current reply has counts, which is a difference.
     """
-    healthy, needed = blocked.get("healthy"), blocked.get("needed")
-    return still if healthy is None else (healthy, needed) != (now.healthy, now.needed)
+    healthy, needed = blocked_pod.get("healthy"), blocked_pod.get("needed")
+    return is_still_blocked if healthy is None else (healthy, needed) != (counts.healthy, counts.needed)
 
 
-def _changed_pods(before: Structured, changes: Changes) -> str:
+def _summarize_pod_changes(before: StructuredEvent, changes: ObjectChanges) -> str:
     """Describe the changes of the pods that a reply names, in one line; return "" if there are none."""
-    changed = list(_changed(before, changes))
-    return changed[0] + (f", and so on: {len(changed)} pods" if len(changed) > 1 else "") if changed else ""
+    changed = list(_iter_pod_changes(before, changes))
+    return changed[0] + (f" (one of {len(changed)} changed pods)" if len(changed) > 1 else "") if changed else ""
 
 
-def _changed(before: Structured, changes: Changes) -> Iterator[str]:
-    for pod in pods_in(before.get("data")):
-        if change := changes.of(POD, pod["uid"]):
+def _iter_pod_changes(before: StructuredEvent, changes: ObjectChanges) -> Iterator[str]:
+    for pod in parse_pods(before.get("data")):
+        if change := changes.get_change(POD_KIND, pod["uid"]):
             yield f"pod {pod['namespace']}/{pod['name']} {change.value}"

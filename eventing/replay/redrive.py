@@ -15,37 +15,37 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from eventing.dead_letters import original
-from eventing.journal.entries import REDRIVE, Attempt, Entry, Structured
-from eventing.replay.function_client import NoAnswer, post
-from eventing.sinks import identity
-from eventing.http_binding import BadEvent, received, structured
+from eventing.dead_letters import to_original_event
+from eventing.http_binding import BadEvent, decode_event, encode_structured
+from eventing.journal.entries import REDRIVE_PREFIX, Attempt, Entry, StructuredEvent
+from eventing.replay.function_client import NoResponse, post_event
+from eventing.sinks import build_auth_header
 
 if TYPE_CHECKING:
     from requests import Response
 
-NOBODY_THERE = 503
+NO_RESPONSE_STATUS = 503
 """Status of an attempt without a response."""
-SAID = 500
+MAX_ERROR_CHARACTERS = 500
 """Maximum characters of a response that an attempt keeps."""
-REPLY_NOT_ACCEPTED = 502
+REPLY_REJECTED_STATUS = 502
 """Status of an attempt that succeeded, but whose reply the broker did not accept.
 
 The chain of events has not continued.
 """
 
 
-def function_of(letter: Entry) -> str:
+def find_failed_function(dead_letter: Entry) -> str:
     """Return the function that did not accept a dead letter, "" if it is unknown.
 
     It is the last path segment of the destination, or else the only function whose attempts failed.
     """
-    named = _last_word(letter.dead_letter.destination if letter.dead_letter else "")
-    failed = {attempt.function for attempt in letter.attempts if attempt.failed and not attempt.replay}
-    return named or (failed.pop() if len(failed) == 1 else "")
+    function = _parse_last_segment(dead_letter.dead_letter.destination if dead_letter.dead_letter else "")
+    failed = {attempt.function for attempt in dead_letter.attempts if attempt.failed and not attempt.replay}
+    return function or (failed.pop() if len(failed) == 1 else "")
 
 
-def _last_word(url: str) -> str:
+def _parse_last_segment(url: str) -> str:
     """Return the last path segment of a URL; return "" if it is invalid, as another broker may have written it."""
     try:
         return urlsplit(url).path.rstrip("/").rpartition("/")[2]
@@ -53,55 +53,55 @@ def _last_word(url: str) -> str:
         return ""
 
 
-def is_open(letter: Entry) -> bool:
+def awaits_redrive(dead_letter: Entry) -> bool:
     """Return whether the dead letter has not been redriven successfully yet."""
-    function = function_of(letter)
+    function = find_failed_function(dead_letter)
     return not any(
-        attempt.replay.startswith(REDRIVE) and attempt.function == function and not attempt.failed
-        for attempt in letter.attempts
+        attempt.replay.startswith(REDRIVE_PREFIX) and attempt.function == function and not attempt.failed
+        for attempt in dead_letter.attempts
     )
 
 
-def still_open(entries: Iterable[Entry]) -> Iterator[Entry]:
+def filter_awaiting_redrive(entries: Iterable[Entry]) -> Iterator[Entry]:
     """Return an iterator over the dead letters among the entries that still have to be redriven."""
-    return (entry for entry in entries if entry.dead_letter and is_open(entry))
+    return (entry for entry in entries if entry.dead_letter and awaits_redrive(entry))
 
 
-def redrive(letter: Entry, url: str, broker: str) -> Attempt:
-    """Deliver a dead letter to the function at `url`, and its reply to the broker.
+def redrive(dead_letter: Entry, function_url: str, broker_url: str) -> Attempt:
+    """Deliver a dead letter to the function at `function_url`, and its reply to the broker.
 
     Returns the attempt for the journal, which is a success only if the broker accepted the reply. A missing response is
     a failed attempt like any other.
     """
-    event, at, started = original(letter.event), datetime.now(timezone.utc), perf_counter()
+    event, at, started = to_original_event(dead_letter.event), datetime.now(timezone.utc), perf_counter()
     try:
-        status, error, replies = _publish_reply(post(event, url), broker)
-    except NoAnswer as nobody:
-        status, error, replies = NOBODY_THERE, str(nobody), ()
-    source, key, replay = event.get_source(), event.get_id(), f"{REDRIVE}{uuid.uuid4()}"
+        status, error, replies = _publish_reply(post_event(event, function_url), broker_url)
+    except NoResponse as no_response:
+        status, error, replies = NO_RESPONSE_STATUS, str(no_response), ()
+    source, event_id, replay = event.get_source(), event.get_id(), f"{REDRIVE_PREFIX}{uuid.uuid4()}"
     seconds = round(perf_counter() - started, 6)
-    return Attempt(source, key, function_of(letter), at, seconds, status, replies, error, replay)
+    return Attempt(source, event_id, find_failed_function(dead_letter), at, seconds, status, replies, error, replay)
 
 
-def _publish_reply(response: Response, broker: str) -> tuple[int, str, tuple[Structured, ...]]:
+def _publish_reply(response: Response, broker_url: str) -> tuple[int, str, tuple[StructuredEvent, ...]]:
     """Post the function's reply, if there is one, to the broker; return status, error and the reply."""
     if response.status_code >= 400:
-        return response.status_code, " ".join(response.text.split())[:SAID], ()
+        return response.status_code, " ".join(response.text.split())[:MAX_ERROR_CHARACTERS], ()
     if response.status_code >= 300:
-        return REPLY_NOT_ACCEPTED, f"it answered {_said(response)}", ()
+        return REPLY_REJECTED_STATUS, f"the function responded with {_format_response(response)}", ()
     if not response.content:
         return response.status_code, "", ()
     try:
-        answer = received(dict(response.headers), response.content)
-        accepted = post(answer, broker, **identity())
+        reply = decode_event(dict(response.headers), response.content)
+        broker_response = post_event(reply, broker_url, **build_auth_header())
     except BadEvent as error:
-        return REPLY_NOT_ACCEPTED, f"its answer is no event: {error}", ()
-    except NoAnswer as error:
-        return REPLY_NOT_ACCEPTED, f"its answer got nowhere, redrive it again: {error}", ()
-    if not 200 <= accepted.status_code < 300:
-        return REPLY_NOT_ACCEPTED, f"the broker refused its answer, {_said(accepted)}", ()
-    return response.status_code, "", (json.loads(structured(answer).body),)
+        return REPLY_REJECTED_STATUS, f"the function's reply is not a CloudEvent: {error}", ()
+    except NoResponse as error:
+        return REPLY_REJECTED_STATUS, f"the reply did not reach the broker: {error}; redrive the dead letter again", ()
+    if not 200 <= broker_response.status_code < 300:
+        return REPLY_REJECTED_STATUS, f"the broker rejected the reply with {_format_response(broker_response)}", ()
+    return response.status_code, "", (json.loads(encode_structured(reply).body),)
 
 
-def _said(response: Response) -> str:
-    return f"{response.status_code}: {' '.join(response.text.split())[:SAID]}"
+def _format_response(response: Response) -> str:
+    return f"{response.status_code}: {' '.join(response.text.split())[:MAX_ERROR_CHARACTERS]}"

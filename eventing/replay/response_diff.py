@@ -12,38 +12,45 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from eventing import events
-from eventing.event_types import short
-from eventing.journal.entries import Attempt, Structured
-from eventing.replay.object_changes import LOST, MAINTENANCE, MUTEX, NODE, Change, Changes
-from eventing.replay.pod_explanations import why_all_pods, why_pod, why_pods
-from eventing.object_extensions import SUBJECTS
-from kube.mutex.objects import RUN
+from eventing.event_types import shorten_type
+from eventing.journal.entries import Attempt, StructuredEvent
+from eventing.object_extensions import EXTENSION_OF_KIND
+from eventing.replay.object_changes import (
+    GONE_CHANGES,
+    MAINTENANCE_KIND,
+    MUTEX_OBJECT_KINDS,
+    NODE_KIND,
+    ObjectChange,
+    ObjectChanges,
+)
+from eventing.replay.pod_explanations import explain_all_pods, explain_pod, explain_pods
+from kube.mutex.objects import RUN_KIND
 
-VOLATILE = ("id", "time", "signature", "traceparent", "tracestate", "replay", "dryrun")
+VOLATILE_ATTRIBUTES = ("id", "time", "signature", "traceparent", "tracestate", "replay", "dryrun")
 """Attributes that differ in every execution."""
-BY_NODE = ("node", "partitionkey", "data.node")
+NODE_FIELDS = ("node", "partitionkey", "data.node")
 """Attributes and fields that contain an event's node."""
-GONE_ON = "has gone on since"
-VERSIONS = ("podsVersion", "budgetsVersion", "maintenanceVersion", "left", "closed", "begun", "after")
+HAS_PROGRESSED = "has progressed since"
+VOLATILE_DATA_FIELDS = ("podsVersion", "budgetsVersion", "maintenanceVersion", "left", "closed", "begun", "after")
 """Data fields that differ in every execution."""
-ANSWER = "answer"
+RESPONSE_FIELD = "answer"
 """Field name of a difference between two event types, or between an event and none."""
 SILENT_WHEN_SUCCEEDED = ("begin", "evict", "resync")
 """Functions that emit nothing about a maintenance that has Succeeded."""
-SURVEYS = ("resync", "resync-runs")
+SURVEY_FUNCTIONS = ("resync", "resync-runs")
 """Functions that report every object that currently waits for something."""
-ABSORBS = ("evict", "guard", "migrate")
+COALESCING_FUNCTIONS = ("evict", "guard", "migrate")
 """Functions that coalesce hints: they reply with nothing if another pass covers the hint (rule 8).
 
 A replay always runs a pass of its own.
 """
-SPEAKS_OF_WRITES = "protect"
+WRITE_REPORTING_FUNCTION = "protect"
 """The function that replies only if it had to write something."""
-BY_PODS = "evict"
+POD_DEPENDENT_FUNCTION = "evict"
 """The function whose reply depends on the pods that exist."""
 
 
-class Answered(Protocol):
+class Response(Protocol):
     """A function's response: an `Attempt`, or the response to a replay."""
 
     @property
@@ -51,7 +58,7 @@ class Answered(Protocol):
         """Return the HTTP status."""
 
     @property
-    def replies(self) -> tuple[Structured, ...]:
+    def replies(self) -> tuple[StructuredEvent, ...]:
         """Return the events in the response, complete."""
 
     @property
@@ -80,151 +87,164 @@ class Difference:
     explained: str = ""
 
 
-def compare(then: Attempt, now: Answered, changes: Changes) -> list[Difference]:
+def compare_responses(recorded: Attempt, current: Response, changes: ObjectChanges) -> list[Difference]:
     """Return all differences between the recorded attempt and the current response."""
-    return [Difference(then.event, then.function, *fields) for fields in _differing(then, now, changes)]
+    return [
+        Difference(recorded.event, recorded.function, *fields)
+        for fields in _iter_differences(recorded, current, changes)
+    ]
 
 
-def _differing(then: Attempt, now: Answered, changes: Changes) -> Iterator[tuple[str, Any, Any, str]]:
+def _iter_differences(
+    recorded: Attempt, current: Response, changes: ObjectChanges
+) -> Iterator[tuple[str, Any, Any, str]]:
     """Yield field, recorded value, current value and explanation of each difference."""
-    if then.failed or now.status >= 400:
-        if _status(then) != _status(now):
-            yield "status", _status(then), _status(now), ""
+    if recorded.failed or current.status >= 400:
+        if _format_status(recorded) != _format_status(current):
+            yield "status", _format_status(recorded), _format_status(current), ""
         return
-    before, after = _by_subject(then.replies), _by_subject(now.replies)
+    before, after = _index_by_object(recorded.replies), _index_by_object(current.replies)
     for key in {**before, **after}:
-        yield from _of_reply(then.function, before.get(key), after.get(key), changes)
+        yield from _compare_replies(recorded.function, before.get(key), after.get(key), changes)
 
 
-def _status(answer: Answered) -> str:
+def _format_status(response: Response) -> str:
     """Return status and error text in one line."""
-    return " ".join(f"{answer.status} {answer.error}".split())
+    return " ".join(f"{response.status} {response.error}".split())
 
 
-def _by_subject(replies: tuple[Structured, ...]) -> dict[tuple[str, int], Structured]:
+def _index_by_object(replies: tuple[StructuredEvent, ...]) -> dict[tuple[str, int], StructuredEvent]:
     """Index replies by the uid of their object and a number.
 
     A function emits at most one event about each object; the number distinguishes any further one.
     """
-    found: dict[tuple[str, int], Structured] = {}
+    indexed: dict[tuple[str, int], StructuredEvent] = {}
     for reply in replies:
-        uid = next((str(reply[word]) for word in SUBJECTS.values() if reply.get(word)), "")
-        found[uid, sum(key == uid for key, _ in found)] = reply
-    return found
+        uid = next((str(reply[extension]) for extension in EXTENSION_OF_KIND.values() if reply.get(extension)), "")
+        indexed[uid, sum(key == uid for key, _ in indexed)] = reply
+    return indexed
 
 
-def _of_reply(
-    function: str, before: Structured | None, after: Structured | None, changes: Changes
+def _compare_replies(
+    function: str, before: StructuredEvent | None, after: StructuredEvent | None, changes: ObjectChanges
 ) -> Iterator[tuple[str, Any, Any, str]]:
-    was, is_now = before and before["type"], after and after["type"]
-    if before is None or after is None or was != is_now:
-        yield ANSWER, was, is_now, _why_other(function, before, after, changes)
+    old_type, new_type = before and before["type"], after and after["type"]
+    if before is None or after is None or old_type != new_type:
+        yield RESPONSE_FIELD, old_type, new_type, _explain_other_type(function, before, after, changes)
         return
-    for field, then, now in _fields("", _lasting(before), _lasting(after)):
-        yield field, then, now, _why_field(field, before, after, changes)
+    for field, then, now in _compare_fields("", _strip_volatile(before), _strip_volatile(after)):
+        yield field, then, now, _explain_field(field, before, after, changes)
 
 
-def _lasting(reply: Structured) -> dict[str, Any]:
+def _strip_volatile(reply: StructuredEvent) -> dict[str, Any]:
     """Return the reply without what differs in every execution."""
     data = reply.get("data")
     if isinstance(data, Mapping):
-        data = {name: value for name, value in data.items() if name not in VERSIONS}
-    return {**{name: value for name, value in reply.items() if name not in VOLATILE}, "data": data}
+        data = {name: value for name, value in data.items() if name not in VOLATILE_DATA_FIELDS}
+    return {**{name: value for name, value in reply.items() if name not in VOLATILE_ATTRIBUTES}, "data": data}
 
 
-def _fields(name: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+def _compare_fields(name: str, recorded: Any, current: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield the innermost fields that differ.
 
     The order of a list of pods is ignored, because pods are evicted in arbitrary order.
     """
-    if isinstance(then, Mapping) and isinstance(now, Mapping):
-        for key in {**then, **now}:
-            yield from _fields(f"{name}.{key}" if name else str(key), then.get(key), now.get(key))
-    elif (pods := _pods(then)) is not None and (others := _pods(now)) is not None:
+    if isinstance(recorded, Mapping) and isinstance(current, Mapping):
+        for key in {**recorded, **current}:
+            yield from _compare_fields(f"{name}.{key}" if name else str(key), recorded.get(key), current.get(key))
+    elif (pods := _index_pods(recorded)) is not None and (others := _index_pods(current)) is not None:
         for key in {**pods, **others}:
-            yield from _fields(f"{name}[{key}]", pods.get(key), others.get(key))
-    elif then != now:
-        yield name, then, now
+            yield from _compare_fields(f"{name}[{key}]", pods.get(key), others.get(key))
+    elif recorded != current:
+        yield name, recorded, current
 
 
-def _pods(value: Any) -> dict[str, Any] | None:
+def _index_pods(value: Any) -> dict[str, Any] | None:
     """Return a list of pods as a mapping by name, or None for any other value."""
     if not isinstance(value, list) or not all(isinstance(item, Mapping) and "namespace" in item for item in value):
         return None
     return {f"{item['namespace']}/{item.get('name')}": item for item in value}
 
 
-def _why_other(function: str, before: Structured | None, after: Structured | None, changes: Changes) -> str:
+def _explain_other_type(
+    function: str, before: StructuredEvent | None, after: StructuredEvent | None, changes: ObjectChanges
+) -> str:
     """Explain why the function now replies with nothing, or with an event of another type."""
-    if said := _why_mutex(function, before, after, changes):
-        return said
-    if function == SPEAKS_OF_WRITES and (before is None or after is None):
-        return "what it wrote then stands" if after is None else "what it writes has changed since"
+    if reason := _explain_mutex_object(function, before, after, changes):
+        return reason
+    if function == WRITE_REPORTING_FUNCTION and (before is None or after is None):
+        return "its recorded write is still in place" if after is None else "the state that it writes has changed since"
     if before is None:
-        return _why_new(function)
-    maintenance = changes.of(MAINTENANCE, str(before.get("maintenance") or ""))
-    node = changes.of(NODE, str(before.get("node") or ""))
+        return _explain_new_reply(function)
+    maintenance = changes.get_change(MAINTENANCE_KIND, str(before.get("maintenance") or ""))
+    node = changes.get_change(NODE_KIND, str(before.get("node") or ""))
     explanation = f"nodemaintenance {before.get('subject')} {maintenance.value}" if maintenance else ""
-    if after is None and maintenance and _silences(function, maintenance):
+    if after is None and maintenance and _is_silent(function, maintenance):
         return explanation
-    if node in LOST and (after is None or after["type"] == events.MAINTENANCE_FAILED):
+    if node in GONE_CHANGES and (after is None or after["type"] == events.MAINTENANCE_STEP_FAILED):
         return f"node {before['node']} {node.value}"
-    if before["type"] == events.NODE_DRIFTED and node is Change.PREPARED:
+    if before["type"] == events.NODE_DRIFTED and node is ObjectChange.CORDONED_AND_TAINTED:
         return f"node {before['node']} {node.value}"
-    return why_all_pods(before, changes) if function == BY_PODS else ""
+    return explain_all_pods(before, changes) if function == POD_DEPENDENT_FUNCTION else ""
 
 
-def _why_new(function: str) -> str:
+def _explain_new_reply(function: str) -> str:
     """Explain a reply where the recording has none."""
-    if function in ABSORBS:
-        return "another look may have seen then what the event tells of"
-    return "the recording does not speak of it" if function in SURVEYS else ""
+    if function in COALESCING_FUNCTIONS:
+        return "another pass may have handled the event at that time"
+    return "the recorded response did not include this object" if function in SURVEY_FUNCTIONS else ""
 
 
-def _why_mutex(function: str, before: Structured | None, after: Structured | None, changes: Changes) -> str:
+def _explain_mutex_object(
+    function: str, before: StructuredEvent | None, after: StructuredEvent | None, changes: ObjectChanges
+) -> str:
     """Explain a different reply about an object of the upgrade mutex; return "" if nothing explains it.
 
     If a run still waits for the event that was recorded, the reply must be the same. A function that reports all
     waiting runs leaves out a run that has received an event since.
     """
     reply = before or after or {}
-    kind = next((kind for kind in MUTEX if reply.get(SUBJECTS[kind])), "")
+    kind = next((kind for kind in MUTEX_OBJECT_KINDS if reply.get(EXTENSION_OF_KIND[kind])), "")
     if not kind:
         return ""
-    uid, name = str(reply[SUBJECTS[kind]]), f"{MUTEX[kind]} {reply.get('subject')}"
-    if change := changes.of(MUTEX[kind], uid):
+    uid, name = str(reply[EXTENSION_OF_KIND[kind]]), f"{MUTEX_OBJECT_KINDS[kind]} {reply.get('subject')}"
+    if change := changes.get_change(MUTEX_OBJECT_KINDS[kind], uid):
         return f"{name} {change.value}" if after is None else ""
     run = changes.runs.get(uid)
     if run is None:
         return ""
-    is_heard = function in SURVEYS and after is None
-    has_gone_on = _short(before) != run.event if before else after is not None and _short(after) == run.event
-    return f"{name} {GONE_ON}" if is_heard or has_gone_on else ""
+    is_omitted = function in SURVEY_FUNCTIONS and after is None
+    has_progressed = (
+        _shorten_reply_type(before) != run.awaited_event_type
+        if before
+        else after is not None and _shorten_reply_type(after) == run.awaited_event_type
+    )
+    return f"{name} {HAS_PROGRESSED}" if is_omitted or has_progressed else ""
 
 
-def _short(reply: Structured) -> str:
-    return short(str(reply["type"]))
+def _shorten_reply_type(reply: StructuredEvent) -> str:
+    return shorten_type(str(reply["type"]))
 
 
-def _silences(function: str, change: Change) -> bool:
+def _is_silent(function: str, change: ObjectChange) -> bool:
     """Return whether the function emits nothing about a maintenance with this change."""
-    if change is Change.SUCCEEDED:
+    if change is ObjectChange.SUCCEEDED:
         return function in SILENT_WHEN_SUCCEEDED
-    return change in LOST or (change is Change.TERMINATING and function != "restore")
+    return change in GONE_CHANGES or (change is ObjectChange.TERMINATING and function != "restore")
 
 
-def _why_field(field: str, before: Structured, after: Structured, changes: Changes) -> str:
+def _explain_field(field: str, before: StructuredEvent, after: StructuredEvent, changes: ObjectChanges) -> str:
     """Explain why a field differs; return "" if nothing explains it.
 
     What `evict` reports about pods depends on the other pods and budgets. Which node an event names depends on the
     progress of its run.
     """
     run = changes.runs.get(str(before.get("run") or ""))
-    if run is not None and run.node != before.get("node") and field in BY_NODE:
-        return f"{MUTEX[RUN]} {before.get('subject')} {GONE_ON}"
+    if run is not None and run.current_node != before.get("node") and field in NODE_FIELDS:
+        return f"{MUTEX_OBJECT_KINDS[RUN_KIND]} {before.get('subject')} {HAS_PROGRESSED}"
     if before["type"] != events.PODS_EVICTED or not (field == "more" or field.startswith("data.")):
         return ""
     name, *rest = field.split("[", 1)
     if name not in ("more", "data.evicted", "data.blocked", "data.error"):
         return ""
-    return why_pod(rest[0].split("]")[0], before, after, changes) if rest else why_pods(before, changes)
+    return explain_pod(rest[0].split("]")[0], before, after, changes) if rest else explain_pods(before, changes)

@@ -13,13 +13,13 @@ import sys
 from pathlib import Path
 
 from eventing import logs
-from functions.admission.endpoints import pages
-from functions.admission.watch_cache import Watched
-from functions.serving.https_server import serving, until_told
+from functions.admission.endpoints import build_application
+from functions.admission.watch_cache import WatchCache
+from functions.serving.https_server import serve_https, wait_for_signal
 from kube.client.api import Api
 
-FOLDER = "/etc/admission"
-YOUNG = 200_000
+DEFAULT_CERTIFICATE_DIRECTORY = "/etc/admission"
+GC_THRESHOLD = 200_000
 """Allocations between two garbage collections.
 
 A list of a hundred pods has 30,000 objects, and none of them is in a cycle. With Python's default of 700, the collector
@@ -30,26 +30,29 @@ takes twice as long as the decoding, and longer with every object that is watche
 async def main() -> None:
     """Serve until SIGTERM or SIGINT. A watch that fails ends the process with an error, so that it is restarted."""
     logs.configure()
-    gc.set_threshold(YOUNG)
-    folder, host = Path(os.environ.get("CERTIFICATE") or FOLDER), os.environ.get("HOST") or None
+    gc.set_threshold(GC_THRESHOLD)
+    directory, host = (
+        Path(os.environ.get("CERTIFICATE") or DEFAULT_CERTIFICATE_DIRECTORY),
+        os.environ.get("HOST") or None,
+    )
     api = await Api.connect()
-    watched = Watched(api)
+    cache = WatchCache(api)
     try:
-        async with serving(pages(watched, api), folder, int(os.environ.get("PORT") or 8443), host):
-            await _first(watched)
+        async with serve_https(build_application(cache, api), directory, int(os.environ.get("PORT") or 8443), host):
+            await _run_until_stopped(cache)
     finally:
         await api.close()
 
 
-async def _first(watched: Watched) -> None:
+async def _run_until_stopped(cache: WatchCache) -> None:
     """Wait until a stop signal arrives, or raise the error of a watch that fails."""
-    running, stopping = asyncio.create_task(watched.run()), asyncio.create_task(until_told())
-    done, rest = await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    for task in rest:
+    running, stopping = asyncio.create_task(cache.run()), asyncio.create_task(wait_for_signal())
+    done, pending = await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
         task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
-    for ended in done:
-        ended.result()
+    await asyncio.gather(*pending, return_exceptions=True)
+    for finished in done:
+        finished.result()
 
 
 if __name__ == "__main__":

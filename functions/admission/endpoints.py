@@ -11,85 +11,87 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, Counter, Histogram, generate_latest
 
 from functions.admission.validate import validate
-from functions.admission.watch_cache import Watched
-from kube.admission.reviews import BadReview, Question, question
+from functions.admission.watch_cache import WatchCache
+from kube.admission.reviews import AdmissionRequest, InvalidReview, parse_review
 from kube.client.api import Api
 from kube.client.api_errors import ApiError
-from kube.client.deadline import within
+from kube.client.deadline import set_deadline
 from kube.paths import Object
 
-BODY_LIMIT = 4 * 1024 * 1024
+MAX_BODY_BYTES = 4 * 1024 * 1024
 """Maximum bytes of an AdmissionReview; the API server accepts objects of up to 3 MiB."""
-SECONDS_TO_ANSWER = 4.0
+REVIEW_TIMEOUT_SECONDS = 4.0
 """Time limit of a review, shorter than `timeoutSeconds` of the webhook configuration.
 
 The response then contains a reason, which a timeout of the API server would not.
 """
-SECONDS_TO_START = 2.0
-REVIEWS = Counter("nodemaintenance_admission_reviews_total", "Objects that were judged", ["verdict"])
-SECONDS = Histogram(
+READY_TIMEOUT_SECONDS = 2.0
+REVIEWS = Counter(
+    "nodemaintenance_admission_reviews_total", "NodeMaintenance objects that the webhook reviewed", ["verdict"]
+)
+REVIEW_SECONDS = Histogram(
     "nodemaintenance_admission_seconds",
-    "Time that the API server waited",
+    "Time that the API server waited for a review",
     buckets=(0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.5, 1, 5),
 )
 log = logging.getLogger("functions")
 
 
-def pages(watched: Watched, api: Api) -> web.Application:
+def build_application(cache: WatchCache, api: Api) -> web.Application:
     """Build the application. It is ready once it has received all objects that existed at its start."""
 
-    async def review(request: web.Request) -> web.Response:
+    async def handle_review(request: web.Request) -> web.Response:
         started = time.perf_counter()
         try:
-            asked = question(json.loads(await request.read()))
-        except BadReview as error:
+            review_request = parse_review(json.loads(await request.read()))
+        except InvalidReview as error:
             return web.Response(status=400, text=f"{error}\n")
         except (ValueError, RecursionError):
-            return web.Response(status=400, text="the body is no JSON\n")
-        response = await _answer(asked, watched, api)
-        SECONDS.observe(time.perf_counter() - started)
-        return response
+            return web.Response(status=400, text="the request body is not valid JSON\n")
+        review_response = await _build_review_response(review_request, cache, api)
+        REVIEW_SECONDS.observe(time.perf_counter() - started)
+        return review_response
 
     async def liveness(_: web.Request) -> web.Response:
         return web.Response(text="alive\n")
 
     async def readiness(_: web.Request) -> web.Response:
-        if watched.ready:
+        if cache.is_ready:
             return web.Response(text="ready\n")
-        return web.Response(status=503, text="the NodeMaintenance objects are not known yet\n")
+        return web.Response(status=503, text="NodeMaintenance objects and PodDisruptionBudgets are not listed yet\n")
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    application = web.Application(client_max_size=BODY_LIMIT)
-    application.router.add_post("/validate", review)
+    application = web.Application(client_max_size=MAX_BODY_BYTES)
+    application.router.add_post("/validate", handle_review)
     for path, page in (("/health/liveness", liveness), ("/health/readiness", readiness), ("/metrics", metrics)):
         application.router.add_get(path, page)
     return application
 
 
-async def _answer(asked: Question, watched: Watched, api: Api) -> web.Response:
+async def _build_review_response(question: AdmissionRequest, cache: WatchCache, api: Api) -> web.Response:
     """Return 200 with the review, or 503 if it cannot be decided now; then the configured `failurePolicy` applies."""
     try:
-        await watched.until_ready(SECONDS_TO_START)
-        with within(SECONDS_TO_ANSWER - SECONDS_TO_START):
-            answered = await validate(asked, watched, api)
+        await cache.wait_until_ready(READY_TIMEOUT_SECONDS)
+        with set_deadline(REVIEW_TIMEOUT_SECONDS - READY_TIMEOUT_SECONDS):
+            review = await validate(question, cache, api)
     except asyncio.TimeoutError:
-        return _unanswered("the NodeMaintenance objects are not known yet")
+        return _build_unavailable_response("NodeMaintenance objects and PodDisruptionBudgets are not listed yet")
     except ApiError as error:
-        return _unanswered(error.message)
-    REVIEWS.labels(_verdict(answered["response"])).inc()
-    return web.json_response(answered)
+        return _build_unavailable_response(error.message)
+    REVIEWS.labels(_classify_response(review["response"])).inc()
+    return web.json_response(review)
 
 
-def _unanswered(reason: str) -> web.Response:
+def _build_unavailable_response(reason: str) -> web.Response:
     REVIEWS.labels("unanswered").inc()
-    log.error("a NodeMaintenance was not judged: %s", reason)
+    log.error("cannot review a NodeMaintenance: %s", reason)
     return web.Response(status=503, text=f"{reason}\n")
 
 
-def _verdict(response: Object) -> str:
+def _classify_response(response: Object) -> str:
     if not response["allowed"]:
-        log.info("refused: %s", response["status"]["message"])
+        log.info("rejected a NodeMaintenance: %s", response["status"]["message"])
         return "refused"
     return "warned" if response.get("warnings") else "allowed"

@@ -13,85 +13,87 @@ import asyncio
 import logging
 from datetime import datetime, timezone
 
-from functions.admission.watch_cache import Watched
+from functions.admission.watch_cache import WatchCache
 from kube.admission import refusals
-from kube.admission.reviews import Question, answer
-from kube.admission.warnings import sole_control_plane, warnings
-from kube.client.api import Api, absent_ok
+from kube.admission.reviews import AdmissionRequest, build_review
+from kube.admission.warnings import build_sole_control_plane_warning, build_warnings
+from kube.client.api import Api, get_or_none
 from kube.client.api_errors import ApiError
-from kube.client.concurrent_requests import together
+from kube.client.concurrent_requests import gather_all
 from kube.maintenance import objects as m
 from kube.maintenance import quorum
-from kube.maintenance.lookup import control_plane
-from kube.nodes import node_path
-from kube.paths import Object, pods_on, segment
+from kube.maintenance.lookup import read_control_plane
+from kube.nodes import build_node_path
+from kube.paths import Object, build_pods_on_node_query, encode_path_segment
 
-SECONDS_FOR_PODS = 1.5
+POD_LIST_TIMEOUT_SECONDS = 1.5
 """Time limit for reading pods: a user should not wait longer for warnings, and a rejection needs no pods."""
 log = logging.getLogger("functions")
 
 
-async def validate(question: Question, watched: Watched, api: Api) -> Object:
+async def validate(question: AdmissionRequest, cache: WatchCache, api: Api) -> Object:
     """Return the review with the response, which is the same for a dry run: nothing is written (`sideEffects: None`).
 
     Raises `ApiError` if the objects that a rejection depends on cannot be read.
     """
-    if not question.creates:
-        return answer(question)
-    wanted = question.object
-    name = m.node_name(wanted)
-    node, pods = await together(absent_ok(api.get(node_path(name))), _pods(name, watched, api))
+    if not question.is_create:
+        return build_review(question)
+    maintenance = question.object
+    name = m.get_node_name(maintenance)
+    node, pods = await gather_all(get_or_none(api.get(build_node_path(name))), _list_pods_or_empty(name, cache, api))
     if node is None:
-        return answer(question, refusals.unknown_node(name))
-    other = await _in_the_way(wanted, watched, api)
+        return build_review(question, refusals.build_unknown_node_message(name))
+    other = await _find_conflict(maintenance, cache, api)
     if other is not None:
-        return answer(question, refusals.second_maintenance(name, other))
-    plane = await control_plane(api, "", quorum.counts) if quorum.is_control_plane(node) else None
-    if plane and (refused := quorum.refusal(node, plane)):
-        return answer(question, refused)
+        return build_review(question, refusals.build_conflict_message(name, other))
+    control_plane = await read_control_plane(api, "", quorum.is_disruption) if quorum.is_control_plane(node) else None
+    if control_plane and (blocker := quorum.find_disruption_blocker(node, control_plane)):
+        return build_review(question, blocker)
     namespaces = {pod["metadata"]["namespace"] for pod in pods}
-    found = warnings(wanted, pods, watched.budgets_in(namespaces), datetime.now(timezone.utc))
-    if plane and quorum.is_sole(plane):
-        found = [sole_control_plane(name), *found]
-    return answer(question, warnings=found)
+    warnings = build_warnings(maintenance, pods, cache.list_budgets(namespaces), datetime.now(timezone.utc))
+    if control_plane and quorum.has_single_node(control_plane):
+        warnings = [build_sole_control_plane_warning(name), *warnings]
+    return build_review(question, warnings=warnings)
 
 
-async def _pods(node: str, watched: Watched, api: Api) -> list[Object]:
+async def _list_pods_or_empty(node: str, cache: WatchCache, api: Api) -> list[Object]:
     """Return the node's pods from the API server's cache; if they cannot be read, log that and return none."""
     try:
-        return await asyncio.wait_for(_listed(node, watched, api), SECONDS_FOR_PODS)
+        return await asyncio.wait_for(_list_pods_shared(node, cache, api), POD_LIST_TIMEOUT_SECONDS)
     except ApiError as error:
         reason = error.message
     except asyncio.TimeoutError:
-        reason = "no time was left to read them"
-    log.warning("no warnings about the pods of node %s: %s", node, reason)
+        reason = "the request timed out"
+    log.warning('cannot list the pods of node "%s" for warnings: %s', node, reason)
     return []
 
 
-async def _listed(node: str, watched: Watched, api: Api) -> list[Object]:
+async def _list_pods_shared(node: str, cache: WatchCache, api: Api) -> list[Object]:
     """List the node's pods, with one request for all concurrent reviews of the same node.
 
     Of many such reviews, each costs only its own evaluation.
     """
 
-    async def read() -> list[Object]:
-        path, fields = pods_on(node)
-        async with watched.reading:
-            items: list[Object] = (await api.list(path, fields=fields, version="0"))["items"]
+    async def list_pods() -> list[Object]:
+        path, fields = build_pods_on_node_query(node)
+        async with cache.pod_list_semaphore:
+            items: list[Object] = (await api.list(path, field_selector=fields, resource_version="0"))["items"]
         return items
 
-    return await watched.shared(node, read)
+    return await cache.share_pod_list(node, list_pods)
 
 
-async def _in_the_way(wanted: Object, watched: Watched, api: Api) -> m.Maintenance | None:
+async def _find_conflict(maintenance: Object, cache: WatchCache, api: Api) -> m.Maintenance | None:
     """Return the other maintenance of the node that prevents this one, or None.
 
     Watched objects may be outdated, so they are read again before a rejection.
     """
-    known = watched.of_node(m.node_name(wanted))
-    if refusals.in_the_way(wanted, known) is None:
+    cached = cache.list_maintenances(m.get_node_name(maintenance))
+    if refusals.find_conflict(maintenance, cached) is None:
         return None
-    paths = [f"{m.group(item).path}/{segment(item['metadata']['name'])}" for item in known]
-    fresh = await together(*(absent_ok(api.get(path)) for path in paths))
-    node = m.node_name(wanted)
-    return refusals.in_the_way(wanted, (item for item in fresh if item is not None and m.node_name(item) == node))
+    paths = [f"{m.get_group(item).path}/{encode_path_segment(item['metadata']['name'])}" for item in cached]
+    current = await gather_all(*(get_or_none(api.get(path)) for path in paths))
+    node = m.get_node_name(maintenance)
+    return refusals.find_conflict(
+        maintenance, (item for item in current if item is not None and m.get_node_name(item) == node)
+    )

@@ -12,126 +12,132 @@ from collections.abc import Callable, Collection, Coroutine
 from contextlib import aclosing
 from typing import Any
 
-from kube.backoff import pauses
-from kube.budgets import BUDGETS, Budget
+from kube.backoff import generate_delays
+from kube.budgets import BUDGETS_PATH, Budget
 from kube.client.api import Api
 from kube.client.api_errors import ApiError, NotFound
-from kube.client.list_watch import Witness, follow
-from kube.maintenance.groups import GROUPS, Group
-from kube.maintenance.objects import node_name, trimmed
+from kube.client.list_watch import StreamObserver, follow
+from kube.maintenance.groups import GROUPS, ApiGroup
+from kube.maintenance.objects import get_node_name, trim_maintenance
 from kube.paths import Object
-from kube.trimming import trimmed_budget
+from kube.trimming import trim_budget
 
-FIRST_LOOK, LONGEST_LOOK = 2.0, 60.0
+MIN_CRD_RETRY_SECONDS, MAX_CRD_RETRY_SECONDS = 2.0, 60.0
 """Minimum and maximum seconds between checks for the CRD of a missing API group; the interval doubles.
 
 Until the webhook finds a new CRD, invalid objects of that group are created, and the step `begin` fails on them.
 """
 
-LISTS = 4
+MAX_CONCURRENT_POD_LISTS = 4
 """Maximum concurrent lists of pods.
 
 The list of a full node takes ten milliseconds of CPU time, in which other reviews wait.
 """
 
 
-class Refused(Witness):
+class RefusalTolerantObserver(StreamObserver):
     """Observer that makes a watch retry after a rejected request; the watch logs the reason."""
 
-    def failed(self, error: ApiError) -> None:
+    def on_failed(self, error: ApiError) -> None:
         """Ignore the error, so that the watch retries."""
 
 
-class Watched:
+class WatchCache:
     """Caches that watches through `api` keep up to date; `run` must be running while they are used.
 
     Attributes:
-        reading: Semaphore to hold while the pods of a node are read.
+        pod_list_semaphore: Semaphore to hold while the pods of a node are read.
     """
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._maintenances: dict[str, dict[str, Object]] = defaultdict(dict)
         self._budgets: dict[str, dict[str, Object]] = defaultdict(dict)
-        self._unlisted = {BUDGETS, *(group.path for group in GROUPS.values())}
-        self._is_known = asyncio.Event()
-        self.reading = asyncio.Semaphore(LISTS)
-        self._under_way: dict[str, asyncio.Task[list[Object]]] = {}
+        self._unsynced = {BUDGETS_PATH, *(group.path for group in GROUPS.values())}
+        self._synced = asyncio.Event()
+        self.pod_list_semaphore = asyncio.Semaphore(MAX_CONCURRENT_POD_LISTS)
+        self._in_flight: dict[str, asyncio.Task[list[Object]]] = {}
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Return whether all objects that existed at the start have been received."""
-        return self._is_known.is_set()
+        return self._synced.is_set()
 
-    def of_node(self, node: str) -> list[Object]:
+    def list_maintenances(self, node: str) -> list[Object]:
         """Return the trimmed maintenances that name a node, of any API group."""
         return list(self._maintenances.get(node, {}).values())
 
-    def budgets_in(self, namespaces: Collection[str]) -> list[Budget]:
+    def list_budgets(self, namespaces: Collection[str]) -> list[Budget]:
         """Return the trimmed budgets of these namespaces."""
         return [budget for namespace in namespaces for budget in self._budgets.get(namespace, {}).values()]
 
-    async def until_ready(self, seconds: float) -> None:
+    async def wait_until_ready(self, seconds: float) -> None:
         """Wait until the caches are ready. Raises `asyncio.TimeoutError` after `seconds`."""
-        await asyncio.wait_for(self._is_known.wait(), seconds)
+        await asyncio.wait_for(self._synced.wait(), seconds)
 
-    async def shared(self, node: str, read: Callable[[], Coroutine[Any, Any, list[Object]]]) -> list[Object]:
-        """Return what `read` returns for a node's pods; concurrent callers for one node share a single read.
+    async def share_pod_list(
+        self, node: str, list_pods: Callable[[], Coroutine[Any, Any, list[Object]]]
+    ) -> list[Object]:
+        """Return what `list_pods` returns for a node's pods; concurrent callers for one node share a single read.
 
         If a caller is cancelled, the read continues for the others.
         """
-        task = self._under_way.get(node)
+        task = self._in_flight.get(node)
         if task is None:
-            task = self._under_way[node] = asyncio.create_task(read())
-            task.add_done_callback(lambda _: self._under_way.pop(node))
+            task = self._in_flight[node] = asyncio.create_task(list_pods())
+            task.add_done_callback(lambda _: self._in_flight.pop(node))
         return await asyncio.shield(task)
 
     async def run(self) -> None:
         """Watch until cancelled; raise the error if a watch fails permanently."""
-        await asyncio.gather(self._follow_budgets(), *(self._group(group) for group in GROUPS.values()))
+        await asyncio.gather(self._follow_budgets(), *(self._watch_group(group) for group in GROUPS.values()))
 
-    async def _group(self, group: Group) -> None:
-        for pause in pauses(FIRST_LOOK, LONGEST_LOOK):
+    async def _watch_group(self, group: ApiGroup) -> None:
+        for pause in generate_delays(MIN_CRD_RETRY_SECONDS, MAX_CRD_RETRY_SECONDS):
             try:
                 await self._follow_group(group)
             except NotFound:  # the CRD does not exist (any more), so it has no objects
-                self._forget(group)
-                self._listed(group.path)
+                self._drop_group(group)
+                self._mark_synced(group.path)
             await asyncio.sleep(pause)
 
-    async def _follow_group(self, group: Group) -> None:
-        async with aclosing(follow(self._api, group.path, keep=trimmed, witness=Refused())) as changes:
+    async def _follow_group(self, group: ApiGroup) -> None:
+        async with aclosing(
+            follow(self._api, group.path, transform=trim_maintenance, observer=RefusalTolerantObserver())
+        ) as changes:
             async for change in changes:
-                if change.kind == "SYNCED":
-                    self._listed(group.path)
+                if change.change_type == "SYNCED":
+                    self._mark_synced(group.path)
                     continue
                 item = {**change.object, "apiVersion": group.api_version}
-                _put(self._maintenances, node_name(item), item, gone=change.kind == "DELETED")
+                _update_index(self._maintenances, get_node_name(item), item, deleted=change.change_type == "DELETED")
 
     async def _follow_budgets(self) -> None:
-        async with aclosing(follow(self._api, BUDGETS, keep=trimmed_budget, witness=Refused())) as changes:
+        async with aclosing(
+            follow(self._api, BUDGETS_PATH, transform=trim_budget, observer=RefusalTolerantObserver())
+        ) as changes:
             async for change in changes:
-                if change.kind == "SYNCED":
-                    self._listed(BUDGETS)
+                if change.change_type == "SYNCED":
+                    self._mark_synced(BUDGETS_PATH)
                     continue
                 namespace = change.object["metadata"]["namespace"]
-                _put(self._budgets, namespace, change.object, gone=change.kind == "DELETED")
+                _update_index(self._budgets, namespace, change.object, deleted=change.change_type == "DELETED")
 
-    def _listed(self, path: str) -> None:
-        self._unlisted.discard(path)
-        if not self._unlisted:
-            self._is_known.set()
+    def _mark_synced(self, path: str) -> None:
+        self._unsynced.discard(path)
+        if not self._unsynced:
+            self._synced.set()
 
-    def _forget(self, group: Group) -> None:
-        items = [item for found in self._maintenances.values() for item in found.values()]
+    def _drop_group(self, group: ApiGroup) -> None:
+        items = [item for items_by_uid in self._maintenances.values() for item in items_by_uid.values()]
         for item in items:
             if item["apiVersion"] == group.api_version:
-                _put(self._maintenances, node_name(item), item, gone=True)
+                _update_index(self._maintenances, get_node_name(item), item, deleted=True)
 
 
-def _put(index: dict[str, dict[str, Object]], key: str, item: Object, *, gone: bool) -> None:
+def _update_index(index: dict[str, dict[str, Object]], key: str, item: Object, *, deleted: bool) -> None:
     uid = item["metadata"]["uid"]
-    if not gone:
+    if not deleted:
         index[key][uid] = item
         return
     index[key].pop(uid, None)

@@ -18,30 +18,30 @@ from datetime import datetime, timezone
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, replay_extensions
-from functions.certificates.metrics import PICTURES
+from functions.certificates.metrics import CERTIFICATE_COLLECTOR
 from functions.certificates.settings import Settings
 from functions.failures import Retry
-from functions.pass_strategies import LookingAtState
+from functions.pass_strategies import LatestStateStrategy
 from kube.client.api_errors import Conflict, NotFound, Unavailable
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 
 CONSUMES = (events.TICK, events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
 EMITS = ()
-LOOKING = LookingAtState(lambda _hint: "all certificates")
+PASS_STRATEGY = LatestStateStrategy(lambda _hint: "all certificates")
 
 
-def renew_certificates(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+def renew_certificates(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Make the changes that are due; a rejected change of one component does not stop the others.
 
     Raises `Retry` if a retry may succeed.
     """
-    from functions.certificates.renewal_pass import dates, renewed
+    from functions.certificates.renewal_pass import list_dates, renew_all
 
     now = datetime.now(timezone.utc)
     is_tick = event.get_type() == events.TICK
-    found = cluster.run(renewed(cluster.api, Settings.of(os.environ), now, is_tick=is_tick))
+    result = client.run(renew_all(client.api, Settings.from_environment(os.environ), now, is_tick=is_tick))
     if not replay_extensions.is_replay(event):
-        PICTURES.update(dates(found.states), found.unread)
-    if any(isinstance(error, Conflict | NotFound | Unavailable) for error in found.errors):
-        raise Retry("; ".join(error.message for error in found.errors))
+        CERTIFICATE_COLLECTOR.update(list_dates(result.states), result.unread_namespaces)
+    if any(isinstance(error, Conflict | NotFound | Unavailable) for error in result.errors):
+        raise Retry("; ".join(error.message for error in result.errors))
     return []

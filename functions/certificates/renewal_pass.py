@@ -17,30 +17,30 @@ from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
-from functions.certificates.metrics import FAILURES, Dates
-from functions.certificates.renewal import Looking, Renewal, announce
+from functions.certificates.metrics import FAILURES, CertificateDates
+from functions.certificates.renewal import PassContext, Renewal, record_notices
 from functions.certificates.settings import Settings
-from functions.round_robin import Turns
+from functions.round_robin import RoundRobin
 from kube.certificates import certificate_objects, lookup
-from kube.certificates.kubernetes_events import FAILED, Notice
-from kube.certificates.components import issued
-from kube.certificates.state import State
+from kube.certificates.components import compute_issue_time
+from kube.certificates.kubernetes_events import NOT_RENEWED_REASON, EventNotice
+from kube.certificates.state import ComponentState
 from kube.client.api import Api
 from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
-from kube.client.concurrent_requests import together
+from kube.client.concurrent_requests import gather_all
 from kube.client.deadline import has_time
 from kube.paths import Object
 
-TAKES = timedelta(seconds=2)
+PUBLISH_MARGIN = timedelta(seconds=2)
 """Maximum time between the timestamp that is written with a publication and the end of that write.
 
 The clock of a pass advances in whole seconds; the rest is for the write itself.
 """
-READINGS = 5
+MAX_READS = 5
 """Maximum attempts at a component in one pass; each one after the first follows another client's write."""
-AGAIN_SECONDS = 0.3
+MIN_SECOND_PASS_SECONDS = 0.3
 """Minimum time for a second pass in a tick; with less, the pass would achieve nothing."""
-BLIND_TURNS, SEEING_TURNS = Turns(), Turns()
+BLIND_ROTATION, SEEING_ROTATION = RoundRobin(), RoundRobin()
 """Rotations that select the first component: for passes without and with known CA injection targets.
 
 With a single rotation and an even number of components, each second pass of a tick would start with the same component.
@@ -54,106 +54,116 @@ class LastTick:
     """State that this process keeps between two ticks.
 
     Attributes:
-        ran_out: Whether the lists arrived too late for a second pass that uses them.
+        ran_out_of_time: Whether the lists arrived too late for a second pass that uses them.
     """
 
-    ran_out: bool = False
+    ran_out_of_time: bool = False
 
     @property
-    def patience(self) -> float | None:
+    def list_timeout_seconds(self) -> float | None:
         """Return the seconds to wait for the lists before a pass without them; None to wait until they arrive."""
-        return None if self.ran_out else lookup.PATIENCE_SECONDS
+        return None if self.ran_out_of_time else lookup.LIST_TIMEOUT_SECONDS
 
 
 LAST_TICK = LastTick()
 
 
-class Outcome(NamedTuple):
+class PassResult(NamedTuple):
     """Result of a pass: the final states, the errors, and the namespaces that could not be read."""
 
-    states: list[State]
+    states: list[ComponentState]
     errors: list[ApiError]
-    unread: list[str]
+    unread_namespaces: list[str]
 
-    def followed_by(self, later: Outcome) -> Outcome:
+    def merge_later(self, later: PassResult) -> PassResult:
         """Return the combined result of this pass and a later one.
 
         For namespaces that the later pass could not read, it contains the states from this pass.
         """
-        kept = [state for state in self.states if state.namespace in later.unread]
-        unread = [namespace for namespace in later.unread if namespace in self.unread]
-        return Outcome([*later.states, *kept], later.errors, unread)
+        kept = [state for state in self.states if state.namespace in later.unread_namespaces]
+        unread = [namespace for namespace in later.unread_namespaces if namespace in self.unread_namespaces]
+        return PassResult([*later.states, *kept], later.errors, unread)
 
 
-async def renewed(api: Api, settings: Settings, now: datetime, *, is_tick: bool = True) -> Outcome:
+async def renew_all(api: Api, settings: Settings, now: datetime, *, is_tick: bool = True) -> PassResult:
     """Make the changes that are due at `now` in every namespace.
 
     While the CA injection targets are unknown, a pass renews certificates but does not switch to another CA. If the
     lists of targets are late, a tick makes a second pass when they arrive. If no time is left for that, the next tick
     waits for the lists and makes one pass.
     """
-    looking = Looking(api, settings.pause + TAKES, partial(_later, now, time.monotonic()), is_tick)
-    reading = asyncio.create_task(_asking(api, settings.namespaces))
+    context = PassContext(
+        api, settings.propagation_delay + PUBLISH_MARGIN, partial(_advance_clock, now, time.monotonic()), is_tick
+    )
+    targets_task = asyncio.create_task(_find_injection_targets(api, settings.namespaces))
     try:
-        await asyncio.wait([reading], timeout=LAST_TICK.patience if is_tick else lookup.PATIENCE_SECONDS)
-        is_late = not reading.done()
-        outcome = await _everywhere(looking, settings.namespaces, None if is_late else reading.result())
+        await asyncio.wait(
+            [targets_task], timeout=LAST_TICK.list_timeout_seconds if is_tick else lookup.LIST_TIMEOUT_SECONDS
+        )
+        is_late = not targets_task.done()
+        outcome = await _renew_namespaces(context, settings.namespaces, None if is_late else targets_task.result())
         if not is_tick:
             return outcome
-        asking = await reading if is_late else None
-        LAST_TICK.ran_out = asking is not None and not has_time(AGAIN_SECONDS)
-        if asking is None or LAST_TICK.ran_out:
+        late_targets = await targets_task if is_late else None
+        LAST_TICK.ran_out_of_time = late_targets is not None and not has_time(MIN_SECOND_PASS_SECONDS)
+        if late_targets is None or LAST_TICK.ran_out_of_time:
             return outcome
-        return outcome.followed_by(await _everywhere(looking, settings.namespaces, asking))
+        return outcome.merge_later(await _renew_namespaces(context, settings.namespaces, late_targets))
     finally:
-        reading.cancel()
+        targets_task.cancel()
 
 
-async def _asking(api: Api, namespaces: Collection[str]) -> list[Object] | None:
+async def _find_injection_targets(api: Api, namespaces: Collection[str]) -> list[Object] | None:
     """Return the CA injection targets, or None if they cannot be read.
 
     An error is not a reason to retry the event, because the next tick reads them again.
     """
     try:
-        return await lookup.carriers(api, namespaces)
+        return await lookup.list_injection_targets(api, namespaces)
     except ApiError as error:
-        _unread("who asks for a CA bundle", error)
+        _log_unreadable("the CA injection targets", error)
         return None
 
 
-async def _everywhere(looking: Looking, namespaces: Collection[str], asking: list[Object] | None) -> Outcome:
+async def _renew_namespaces(
+    context: PassContext, namespaces: Collection[str], targets: list[Object] | None
+) -> PassResult:
     """Read all namespaces concurrently, and renew their components one after another.
 
     Each pass of the same kind starts with another component, so that a hanging write cannot block the others forever.
     """
-    outcome = Outcome([], [], [])
-    found = await together(*(_read(looking, namespace, asking, outcome) for namespace in namespaces))
-    turns = BLIND_TURNS if asking is None else SEEING_TURNS
-    for state in turns.begin(chain.from_iterable(found), _turn):
-        renewal = Renewal(looking, state)
+    result = PassResult([], [], [])
+    states_by_namespace = await gather_all(
+        *(_read_namespace(context, namespace, targets, result) for namespace in namespaces)
+    )
+    rotation = BLIND_ROTATION if targets is None else SEEING_ROTATION
+    for state in rotation.rotate(chain.from_iterable(states_by_namespace), _build_rotation_key):
+        renewal = Renewal(context, state)
         try:
-            await _until_done(renewal)
+            await _run_with_retry(renewal)
         except ApiError as error:
-            await _failed(looking, renewal.state, error)
-            outcome.errors.append(error)
-        outcome.errors.extend(renewal.errors)
-        outcome.states.append(renewal.state)
-    return outcome
+            await _report_failure(context, renewal.state, error)
+            result.errors.append(error)
+        result.errors.extend(renewal.errors)
+        result.states.append(renewal.state)
+    return result
 
 
-async def _read(looking: Looking, namespace: str, asking: list[Object] | None, outcome: Outcome) -> tuple[State, ...]:
-    """Return the components of a namespace; none if it cannot be read, which is noted in `outcome`."""
+async def _read_namespace(
+    context: PassContext, namespace: str, targets: list[Object] | None, result: PassResult
+) -> tuple[ComponentState, ...]:
+    """Return the components of a namespace; none if it cannot be read, which is noted in `result`."""
     try:
-        found = await lookup.found(looking.api, namespace, asking)
+        snapshot = await lookup.read_snapshot(context.api, namespace, targets)
     except ApiError as error:
-        outcome.errors.append(_unread(f"the certificates in {namespace}", error))
-        outcome.unread.append(namespace)
+        result.errors.append(_log_unreadable(f'the certificates in namespace "{namespace}"', error))
+        result.unread_namespaces.append(namespace)
         return ()
-    await announce(looking.api, namespace, found.skipped, looking.clock())
-    return found.states
+    await record_notices(context.api, namespace, snapshot.skipped_notices, context.clock())
+    return snapshot.states
 
 
-def _turn(state: State) -> str:
+def _build_rotation_key(state: ComponentState) -> str:
     """Return the component's key in the rotation.
 
     It is a hash, because hashes are distributed evenly and names are not. That matters because each process starts at a
@@ -162,44 +172,44 @@ def _turn(state: State) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{state.namespace}/{state.component.name}"))
 
 
-def _later(now: datetime, began: float) -> datetime:
-    return now + timedelta(seconds=int(time.monotonic() - began))
+def _advance_clock(now: datetime, started: float) -> datetime:
+    return now + timedelta(seconds=int(time.monotonic() - started))
 
 
-def _unread(what: str, error: ApiError) -> ApiError:
+def _log_unreadable(description: str, error: ApiError) -> ApiError:
     FAILURES.labels("").inc()
-    log.error("%s cannot be read: %s", what, error.message)
+    log.error("cannot read %s: %s", description, error.message)
     return error
 
 
-async def _until_done(renewal: Renewal) -> None:
+async def _run_with_retry(renewal: Renewal) -> None:
     """Run the renewal; after a write by another client, read the state again and start over."""
-    for reading in range(READINGS):
+    for attempt in range(MAX_READS):
         try:
             return await renewal.run()
         except (Conflict, NotFound):
-            if reading == READINGS - 1:
+            if attempt == MAX_READS - 1:
                 raise
-        if not await renewal.read():
+        if not await renewal.reload():
             return None
     return None
 
 
-async def _failed(looking: Looking, state: State, error: ApiError) -> None:
+async def _report_failure(context: PassContext, state: ComponentState, error: ApiError) -> None:
     FAILURES.labels(state.component.name).inc()
     fields = {"component": state.component.name, "namespace": state.namespace}
-    log.error("certificates are not renewed: %s", error.message, extra={"fields": fields})
+    log.error("cannot renew certificates: %s", error.message, extra={"fields": fields})
     if not isinstance(
         error, Conflict | NotFound | Unavailable
     ):  # those are transient, and usually over before an administrator reads the Event
-        notice = Notice(("ConfigMap", state.component.publication), FAILED, error.message)
-        await announce(looking.api, state.namespace, [notice], looking.clock())
+        notice = EventNotice(("ConfigMap", state.component.bundle_configmap_name), NOT_RENEWED_REASON, error.message)
+        await record_notices(context.api, state.namespace, [notice], context.clock())
 
 
-def dates(states: list[State]) -> Iterator[Dates]:
+def list_dates(states: list[ComponentState]) -> Iterator[CertificateDates]:
     """Yield when each certificate was issued and when it expires, for the metrics."""
     for state in states:
         for secret in state.secrets:
-            if pair := certificate_objects.current(secret):
-                key = state.component.name, state.namespace, certificate_objects.name_of(secret)
-                yield key, issued(pair.parsed.not_valid_before_utc), pair.parsed.not_valid_after_utc
+            if pair := certificate_objects.get_current_pair(secret):
+                key = state.component.name, state.namespace, certificate_objects.get_name(secret)
+                yield key, compute_issue_time(pair.parsed.not_valid_before_utc), pair.parsed.not_valid_after_utc

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from kube.certificates.components import COMPONENTS
-from kube.paths import NAMESPACE
+from kube.paths import DEFAULT_NAMESPACE
 
-PAUSE_SECONDS = 600
+PROPAGATION_SECONDS = 600
 """A kubelet updates a mounted ConfigMap within two minutes; the rest is for the client to reload it."""
 
-LONGEST_PAUSE_SECONDS = int(min(component.period for component in COMPONENTS.values()).total_seconds()) // 4
+MAX_PROPAGATION_SECONDS = int(min(component.renewal_period for component in COMPONENTS.values()).total_seconds()) // 4
 """A CA that waited longer than a period would be replaced before it could sign, again and again."""
 
 
@@ -20,17 +20,21 @@ LONGEST_PAUSE_SECONDS = int(min(component.period for component in COMPONENTS.val
 class Settings:
     """The namespaces to check, and how long clients have to read a new CA before a server uses it."""
 
-    namespaces: tuple[str, ...] = (NAMESPACE,)
-    pause: timedelta = timedelta(seconds=PAUSE_SECONDS)
+    namespaces: tuple[str, ...] = (DEFAULT_NAMESPACE,)
+    propagation_delay: timedelta = timedelta(seconds=PROPAGATION_SECONDS)
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Settings:
+    def from_environment(cls, environment: Mapping[str, str]) -> Settings:
         """Read the settings from the environment. Raises `ValueError` if the pause is invalid or too long."""
-        named = environment.get("CERTIFICATE_NAMESPACES") or NAMESPACE
-        namespaces = tuple(dict.fromkeys(name.strip() for name in named.split(",") if name.strip()))
-        pause = environment.get("CERTIFICATE_PAUSE") or str(PAUSE_SECONDS)
+        names = environment.get("CERTIFICATE_NAMESPACES") or DEFAULT_NAMESPACE
+        namespaces = tuple(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
+        pause = environment.get("CERTIFICATE_PAUSE") or str(PROPAGATION_SECONDS)
         if not (pause.isascii() and pause.isdecimal() and len(pause) < 9):
-            raise ValueError(f"CERTIFICATE_PAUSE={pause} is no number of seconds")
-        if int(pause) > LONGEST_PAUSE_SECONDS:
-            raise ValueError(f"CERTIFICATE_PAUSE={pause} is more than {LONGEST_PAUSE_SECONDS} seconds: set it lower")
+            raise ValueError(
+                f"CERTIFICATE_PAUSE={pause} is not a number of seconds: set it to a whole number, such as 600"
+            )
+        if int(pause) > MAX_PROPAGATION_SECONDS:
+            raise ValueError(
+                f"CERTIFICATE_PAUSE={pause} is more than {MAX_PROPAGATION_SECONDS} seconds: set a lower value"
+            )
         return cls(namespaces, timedelta(seconds=int(pause)))

@@ -8,70 +8,76 @@ from collections.abc import Iterable, MutableMapping
 from datetime import datetime, timezone
 from weakref import WeakKeyDictionary
 
-from functions.kubernetes_events import refusal
+from functions.kubernetes_events import record_event
 from kube import kubernetes_events
-from kube.cpu.problems import Problem
 from kube.client.api import Api
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
+from kube.cpu.problems import Problem
 from kube.paths import Object
 
-AT_ONCE = 20
+MAX_EVENTS_PER_PASS = 20
 """Maximum number of Events that one pass writes; later passes write the rest."""
-SAID_SECONDS = 600.0
+REPORT_INTERVAL_SECONDS = 600.0
 """Minimum time between two identical Events of this process; the API server keeps an Event for longer."""
 log = logging.getLogger("functions")
 
 
-class Told:
+class RecentReports:
     """The problems that this process recorded recently, per API client."""
 
     def __init__(self) -> None:
-        self._told: MutableMapping[Cluster, dict[str, float]] = WeakKeyDictionary()
+        self._reported_at: MutableMapping[SyncClient, dict[str, float]] = WeakKeyDictionary()
 
-    def is_news(self, what: str, cluster: Cluster) -> bool:
-        """Return whether `what` was not recorded recently, and mark it as recorded."""
+    def should_report(self, key: str, client: SyncClient) -> bool:
+        """Return whether `key` was not recorded recently, and mark it as recorded."""
         now = time.monotonic()
-        lately = {old: moment for old, moment in self._told.get(cluster, {}).items() if now - moment < SAID_SECONDS}
-        self._told[cluster] = {what: now, **lately}
-        return what not in lately
+        recent = {
+            reported_key: reported_at
+            for reported_key, reported_at in self._reported_at.get(client, {}).items()
+            if now - reported_at < REPORT_INTERVAL_SECONDS
+        }
+        self._reported_at[client] = {key: now, **recent}
+        return key not in recent
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Forget all recorded problems."""
-        self._told.clear()
+        self._reported_at.clear()
 
 
-TOLD = Told()
+RECENT_REPORTS = RecentReports()
 
 
-def announce(problems: Iterable[Problem], cluster: Cluster) -> None:
+def record_problems(problems: Iterable[Problem], client: SyncClient) -> None:
     """Record a Warning on the object of each problem, unless this process did so recently."""
     now = datetime.now(timezone.utc)
-    written = (_event(problem, now) for problem in problems)
-    news: list[Object] = []
-    for event in written:
-        if len(news) < AT_ONCE and TOLD.is_news(event["metadata"]["name"], cluster):
-            log.warning("%s: %s", event["reason"], event["message"], extra={"fields": _named(event)})
-            news.append(event)
-    cluster.together(*(_create(cluster.api, event) for event in news))
+    built_events = (_build_event(problem, now) for problem in problems)
+    new_events: list[Object] = []
+    for event in built_events:
+        if len(new_events) < MAX_EVENTS_PER_PASS and RECENT_REPORTS.should_report(event["metadata"]["name"], client):
+            log.warning("%s: %s", event["reason"], event["message"], extra={"fields": _build_log_fields(event)})
+            new_events.append(event)
+    client.gather_all(*(_create_event(client.api, event) for event in new_events))
 
 
-def _event(problem: Problem, now: datetime) -> Object:
+def _build_event(problem: Problem, now: datetime) -> Object:
     """Build the Event of a problem; the same message about the same object gives the same name."""
-    about = problem.about
-    name = kubernetes_events.event_name(about["name"], about["uid"], problem.reason, problem.message)
-    space = about.get("namespace") or "default"  # `kubectl describe node` searches this namespace
-    # and it matches the node's name in place of the uid, as kubelets write it
-    involved = {**about, "uid": about["name"]} if about["kind"] == "Node" else about
-    return kubernetes_events.event(name, space, involved, kubernetes_events.WARNING, problem.reason, problem.message, now)
+    target = problem.involved_object
+    name = kubernetes_events.build_event_name(target["name"], target["uid"], problem.reason, problem.message)
+    # `kubectl describe node` searches this namespace. It compares the uid with the node's name, as kubelets write it.
+    namespace = target.get("namespace") or "default"
+    involved = {**target, "uid": target["name"]} if target["kind"] == "Node" else target
+    return kubernetes_events.build_event(
+        name, namespace, involved, kubernetes_events.WARNING_TYPE, problem.reason, problem.message, now
+    )
 
 
-async def _create(api: Api, event: Object) -> None:
+async def _create_event(api: Api, event: Object) -> None:
     """Create the Event; an existing one with the same name counts as created."""
-    if error := await refusal(api, event):
-        message = f"the Event {event['reason']} could not be written: {error.message}"
-        log.warning(message, extra={"fields": _named(event)})
+    if error := await record_event(api, event):
+        message = f"cannot record Event {event['reason']}: {error.message}"
+        log.warning(message, extra={"fields": _build_log_fields(event)})
 
 
-def _named(event: Object) -> dict[str, str]:
+def _build_log_fields(event: Object) -> dict[str, str]:
     involved = event["involvedObject"]
     return {"reconciler kind": involved["kind"], "name": involved["name"], "namespace": involved.get("namespace", "")}

@@ -22,138 +22,140 @@ from weakref import WeakKeyDictionary
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from eventing.event_types import REFERENCES
-from eventing.events import Reference
-from eventing.signatures import is_ours
+from eventing.event_types import REFERENCE_TYPES
+from eventing.events import ObjectReference
 from eventing.http_binding import BadEvent
-from functions.cpu_labels.kubernetes_events import TOLD, announce
-from functions.cpu_labels.label_patching import Relabelled, relabelled
-from functions.event_data import data_of
+from eventing.signatures import has_valid_signature
+from functions.cpu_labels.kubernetes_events import RECENT_REPORTS, record_problems
+from functions.cpu_labels.label_patching import LabelResult, patch_labels
+from functions.event_data import require_data
 from functions.failures import Retry
-from functions.pass_strategies import LookingAtState, Subject
-from functions.installs import CLAIMS, acts
+from functions.installs import INSTALL_LEASE_CACHE, is_active_install
+from functions.pass_strategies import LatestStateStrategy, PassKey
+from kube.client.api_errors import ApiError
+from kube.client.discovery import has_kubevirt
+from kube.client.sync_client import SyncClient
 from kube.cpu import capabilities, hyperconverged, lookup, node_patch
-from kube.cpu.capabilities import Input
-from kube.cpu.hyperconverged import Settings
+from kube.cpu.capabilities import CapabilityInput
+from kube.cpu.hyperconverged import CpuModelSettings
 from kube.cpu.lookup import Page
 from kube.cpu.node_patch import Node
 from kube.cpu.problems import Problem
-from kube.client.api_errors import ApiError
-from kube.client.discovery import has_kubevirt
-from kube.client.sync_client import Cluster
-from kube.paths import NAMESPACE, Object
-from kube.text_limits import counted
+from kube.paths import DEFAULT_NAMESPACE, Object
+from kube.text_limits import format_count
 
-CONSUMES = (events.TICK, *REFERENCES, events.LABELS_DUE)
+CONSUMES = (events.TICK, *REFERENCE_TYPES, events.LABELS_DUE)
 EMITS = (events.LABELS_DUE,)
 STEP = "label-cpu"
-KINDS = (None, "ConfigMap", hyperconverged.KIND)
-PASSIVE = "KubeVirt is installed, and its virt-handler labels the nodes: this install does not"
-TURNS: MutableMapping[Cluster, str] = WeakKeyDictionary()
+HINT_KINDS = (None, "ConfigMap", hyperconverged.KIND)
+PASSIVE_MESSAGE = "KubeVirt is installed, so its virt-handler labels the nodes and this install does not"
+TICK_POSITIONS: MutableMapping[SyncClient, str] = WeakKeyDictionary()
 """API client → the page after which the next tick continues. Each process has its own position."""
-ROUNDS: MutableMapping[Cluster, str] = WeakKeyDictionary()
-"""API client → the HyperConverged (as `_state` formats it) that started the last finished round.
+LAST_TRIGGERS: MutableMapping[SyncClient, str] = WeakKeyDictionary()
+"""API client → the HyperConverged (as `_format_generation` formats it) that started the last finished round.
 
 An update that changes only the status of that HyperConverged starts no new round.
 """
 log = logging.getLogger("functions")
 
 
-class _Looking(LookingAtState):
+class _LabelStrategy(LatestStateStrategy):
     """Serializes passes; hints coalesce only if they start at the same page for the same reason."""
 
-    def subject(self, event: BaseCloudEvent) -> Subject:
+    def build_key(self, event: BaseCloudEvent) -> PassKey:
         """Return the key of the hint: its kind of trigger and the page at which it starts."""
-        place = super().subject(event).place
-        return Subject(place, f"{event.get_type()} {_after(event)}" if _is_own(event) else _kind(event))
+        serial_key = super().build_key(event).serial_key
+        return PassKey(
+            serial_key, f"{event.get_type()} {_parse_after(event)}" if _is_own_event(event) else _get_kind(event)
+        )
 
 
-LOOKING = _Looking(lambda _hint: "labels of nodes")
+PASS_STRATEGY = _LabelStrategy(lambda _hint: "labels of nodes")
 
 
-class Scene(NamedTuple):
+class LabelSnapshot(NamedTuple):
     """Input of one pass: the HyperConverged if there is one, the capabilities, the settings and one page of nodes."""
 
-    item: Object | None
-    told: Input
-    settings: Settings
+    hyperconverged: Object | None
+    capability_input: CapabilityInput
+    settings: CpuModelSettings
     page: Page
 
 
-def label_cpu(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+def label_cpu(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Label one page of nodes, and emit `labels.due` if more pages remain.
 
     Costs two requests if no ConfigMap describes capabilities and no node is labelled. Raises `Retry` if the round is
     complete except for nodes that cannot be patched now.
     """
-    scene = _seen(event, cluster) if event.get_extension("kind") in KINDS else None
-    if scene is None:
+    snapshot = _read_snapshot(event, client) if event.get_extension("kind") in HINT_KINDS else None
+    if snapshot is None:
         return []
-    ours = [node for node in scene.page.nodes if node["metadata"]["name"] in scene.told.nodes]
-    announce(filter(None, map(node_patch.skip_problem, ours)), cluster)
-    done = cluster.run(relabelled(cluster.api, scene.page.nodes, lambda node: _due(node, scene)))
-    if done.patched:
-        log.info("%s labelled by what their CPUs offer", counted(done.patched, "node"))
-    _announce_strangers(event, scene.told, cluster)
-    began = _begun(event, scene)
-    answer = _next(event, scene.page, done, began, cluster)
-    if not answer and event.get_type() != events.TICK:
-        _end(event, done, began, cluster)
-    return answer
+    own_nodes = [node for node in snapshot.page.nodes if node["metadata"]["name"] in snapshot.capability_input.nodes]
+    record_problems(filter(None, map(node_patch.find_skip_problem, own_nodes)), client)
+    result = client.run(patch_labels(client.api, snapshot.page.nodes, lambda node: _select_labels(node, snapshot)))
+    if result.patched_count:
+        log.info("labelled %s with CPU models and features", format_count(result.patched_count, "node"))
+    _report_unknown_nodes(event, snapshot.capability_input, client)
+    trigger = _get_trigger(event, snapshot)
+    replies = _build_next_event(event, snapshot.page, result, trigger, client)
+    if not replies and event.get_type() != events.TICK:
+        _finish_round(event, result, trigger, client)
+    return replies
 
 
-def _end(event: BaseCloudEvent, done: Relabelled, began: str, cluster: Cluster) -> None:
+def _finish_round(event: BaseCloudEvent, result: LabelResult, trigger: str, client: SyncClient) -> None:
     """Remember the HyperConverged that started this round, which ends here. Raises `Retry` if nodes remain.
 
     It is remembered only at the end, so that a redelivered event after a lost reply repeats its work. An event of the
     HyperConverged itself that leaves nodes unpatched does not count either.
     """
-    if began and not (done.left and _kind(event) == hyperconverged.KIND):
-        ROUNDS[cluster] = began
-    if done.left:
-        raise Retry(done.error)
+    if trigger and not (result.remaining_count and _get_kind(event) == hyperconverged.KIND):
+        LAST_TRIGGERS[client] = trigger
+    if result.remaining_count:
+        raise Retry(result.error)
 
 
-def _seen(event: BaseCloudEvent, cluster: Cluster) -> Scene | None:
+def _read_snapshot(event: BaseCloudEvent, client: SyncClient) -> LabelSnapshot | None:
     """Read the input of this pass, or return None if there is nothing to do.
 
     Records an Event for each problem that an administrator must fix.
     """
-    api, own = cluster.api, CLAIMS.own(cluster)
-    maps = cluster.run(lookup.capability_maps(api, own.namespace if own else NAMESPACE))
-    page = cluster.run(lookup.nodes(api, _place(event, cluster), marked=not maps))
-    if not (maps or page.nodes) or not acts(cluster):
+    api, account = client.api, INSTALL_LEASE_CACHE.get_account(client)
+    configmaps = client.run(lookup.list_capability_configmaps(api, account.namespace if account else DEFAULT_NAMESPACE))
+    page = client.run(lookup.list_node_page(api, _get_page_start(event, client), managed_only=not configmaps))
+    if not (configmaps or page.nodes) or not is_active_install(client):
         return None
-    found, is_passive = cluster.together(lookup.hyperconvergeds(api), has_kubevirt(api))
+    hyperconvergeds, is_passive = client.gather_all(lookup.list_hyperconvergeds(api), has_kubevirt(api))
     if is_passive:
-        if TOLD.is_news(PASSIVE, cluster):
-            log.info(PASSIVE)
+        if RECENT_REPORTS.should_report(PASSIVE_MESSAGE, client):
+            log.info(PASSIVE_MESSAGE)
         return None
-    item, problems = hyperconverged.chosen(found)
-    if _is_known(event, item, cluster):
+    item, problems = hyperconverged.select_hyperconverged(hyperconvergeds)
+    if _is_already_applied(event, item, client):
         return None
-    told, settings = capabilities.read(maps), hyperconverged.settings(item)
+    capability_input, settings = capabilities.parse_capabilities(configmaps), hyperconverged.parse_settings(item)
     if isinstance(settings, Problem):
-        announce([*problems, settings, *told.problems], cluster)
+        record_problems([*problems, settings, *capability_input.problems], client)
         return None
-    unknown = hyperconverged.strangers(item, settings)
-    announce([*problems, *told.problems, *unknown], cluster)
-    return Scene(item, told, settings, page)
+    unknown_models = hyperconverged.find_unknown_models(item, settings)
+    record_problems([*problems, *capability_input.problems, *unknown_models], client)
+    return LabelSnapshot(item, capability_input, settings, page)
 
 
-def _announce_strangers(event: BaseCloudEvent, told: Input, cluster: Cluster) -> None:
+def _report_unknown_nodes(event: BaseCloudEvent, capability_input: CapabilityInput, client: SyncClient) -> None:
     """Record the nodes that a ConfigMap names and that do not exist, if a ConfigMap has changed."""
-    if _kind(event) != "ConfigMap":
+    if _get_kind(event) != "ConfigMap":
         return
     try:
-        there = cluster.run(lookup.node_names(cluster.api))
+        node_names = client.run(lookup.list_node_names(client.api))
     except ApiError as error:
-        log.warning("unknown nodes were not looked for: %s", error.message)
+        log.warning("cannot list the nodes to find unknown node names: %s", error.message)
         return
-    announce(capabilities.strangers(told, there), cluster)
+    record_problems(capabilities.find_unknown_nodes(capability_input, node_names), client)
 
 
-def _due(node: Node, scene: Scene) -> Mapping[str, str] | None:
+def _select_labels(node: Node, snapshot: LabelSnapshot) -> Mapping[str, str] | None:
     """Return the labels that a node should carry, or None to leave it unchanged.
 
     The labels are empty for a node that no ConfigMap names any more.
@@ -161,66 +163,76 @@ def _due(node: Node, scene: Scene) -> Mapping[str, str] | None:
     if node_patch.is_skipped(node):
         return None
     name = node["metadata"]["name"]
-    if name not in scene.told.nodes:
-        return {} if scene.told.is_whole and node_patch.is_marked(node) else None
-    capability = scene.told.nodes[name]
-    return None if capability is None else node_patch.due_labels(capability, scene.settings)
+    if name not in snapshot.capability_input.nodes:
+        return {} if snapshot.capability_input.is_complete and node_patch.has_managed_label(node) else None
+    capability = snapshot.capability_input.nodes[name]
+    return None if capability is None else node_patch.compute_desired_labels(capability, snapshot.settings)
 
 
-def _next(event: BaseCloudEvent, page: Page, done: Relabelled, began: str, cluster: Cluster) -> list[BaseCloudEvent]:
+def _build_next_event(
+    event: BaseCloudEvent, page: Page, result: LabelResult, trigger: str, client: SyncClient
+) -> list[BaseCloudEvent]:
     """Return the event that continues the round: empty after the last page, and after a tick that patched nothing.
 
     If some nodes of the page were patched and others remain, the round repeats the page; each repetition patches at
     least one node, so this ends. If no node was patched, the round skips the page and leaves it to the ticks.
     """
-    place, is_tick = _place(event, cluster), event.get_type() == events.TICK
+    page_start, is_tick = _get_page_start(event, client), event.get_type() == events.TICK
     if is_tick:
-        TURNS[cluster] = page.after
-        if not done.patched:
+        TICK_POSITIONS[client] = page.continue_token
+        if not result.patched_count:
             return []
-    again = done.left and done.patched
-    if not (again or page.after):
+    must_repeat = result.remaining_count and result.patched_count
+    if not (must_repeat or page.continue_token):
         return []
-    uid = event.get_extension("round") or uuid.uuid5(events.NAMESPACE, f"{event.get_source()}#{event.get_id()}")
-    about = Reference("v1", "cpu-labels", str(uid), kind="Round")
-    data = {"after": place if again else page.after, "began": began}
-    return [events.event(events.LABELS_DUE, STEP, about, cause=event, data=data)]
+    round_id = event.get_extension("round") or uuid.uuid5(events.ID_NAMESPACE, f"{event.get_source()}#{event.get_id()}")
+    reference = ObjectReference("v1", "cpu-labels", str(round_id), kind="Round")
+    data = {"after": page_start if must_repeat else page.continue_token, "began": trigger}
+    return [events.build_event(events.LABELS_DUE, STEP, reference, cause=event, data=data)]
 
 
-def _place(event: BaseCloudEvent, cluster: Cluster) -> str:
+def _get_page_start(event: BaseCloudEvent, client: SyncClient) -> str:
     """Return the position at which this event's page starts, "" for the first page."""
-    return TURNS.get(cluster, "") if event.get_type() == events.TICK else _after(event)
+    return TICK_POSITIONS.get(client, "") if event.get_type() == events.TICK else _parse_after(event)
 
 
-def _after(event: BaseCloudEvent) -> str:
+def _parse_after(event: BaseCloudEvent) -> str:
     """Return the position in a `labels.due` event of this install. Raises `BadEvent` if it is not a string."""
     if event.get_type() != events.LABELS_DUE:
         return ""
-    after = data_of(event).get("after") or ""
+    after = require_data(event).get("after") or ""
     if not isinstance(after, str):
-        raise BadEvent("data.after is no text")
-    return after if is_ours(event) else ""
+        raise BadEvent("data.after is not a string")
+    return after if has_valid_signature(event) else ""
 
 
-def _is_known(event: BaseCloudEvent, item: Object | None, cluster: Cluster) -> bool:
+def _is_already_applied(event: BaseCloudEvent, item: Object | None, client: SyncClient) -> bool:
     """Return whether only the status of the HyperConverged changed since it started the last finished round."""
-    return _kind(event) == hyperconverged.KIND and item is not None and ROUNDS.get(cluster) == _state(item)
+    return (
+        _get_kind(event) == hyperconverged.KIND
+        and item is not None
+        and LAST_TRIGGERS.get(client) == _format_generation(item)
+    )
 
 
-def _begun(event: BaseCloudEvent, scene: Scene) -> str:
+def _get_trigger(event: BaseCloudEvent, snapshot: LabelSnapshot) -> str:
     """Return the HyperConverged that started this event's round, "" if unknown (for example after a tick)."""
     if event.get_type() == events.LABELS_DUE:
-        return str(data_of(event).get("began") or "") if is_ours(event) else ""
-    return "" if event.get_type() == events.TICK or scene.item is None else _state(scene.item)
+        return str(require_data(event).get("began") or "") if has_valid_signature(event) else ""
+    return (
+        ""
+        if event.get_type() == events.TICK or snapshot.hyperconverged is None
+        else _format_generation(snapshot.hyperconverged)
+    )
 
 
-def _state(item: Object) -> str:
+def _format_generation(item: Object) -> str:
     return f"{item['metadata']['uid']} {item['metadata'].get('generation', 0)}"
 
 
-def _is_own(event: BaseCloudEvent) -> bool:
+def _is_own_event(event: BaseCloudEvent) -> bool:
     return event.get_type() in (events.TICK, events.LABELS_DUE)
 
 
-def _kind(event: BaseCloudEvent) -> str:
+def _get_kind(event: BaseCloudEvent) -> str:
     return str(event.get_extension("kind") or "")

@@ -7,66 +7,70 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from kube.cpu.node_patch import Node, patch
 from kube.client.api import JSON_PATCH, Api
 from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
 from kube.client.deadline import has_time
-from kube.nodes import node_path
+from kube.cpu.node_patch import Node, build_labels_patch
+from kube.nodes import build_node_path
 from kube.paths import Object
 
-Due = Callable[[Node], Mapping[str, str] | None]
+DesiredLabels = Callable[[Node], Mapping[str, str] | None]
 """Returns the labels that a node should carry, or None to leave the node unchanged."""
-TOGETHER, SECONDS = 25, 0.5
+BATCH_SIZE, MIN_BATCH_SECONDS = 25, 0.5
 """Nodes patched concurrently, and the seconds that must remain before the next group starts."""
 log = logging.getLogger("functions")
 
 
-class Relabelled(NamedTuple):
+class LabelResult(NamedTuple):
     """Result of one page: nodes patched, nodes that need another pass, and the last error among the latter."""
 
-    patched: int
-    left: int
+    patched_count: int
+    remaining_count: int
     error: str
 
 
-async def relabelled(api: Api, nodes: Sequence[Object], due: Due) -> Relabelled:
+async def patch_labels(api: Api, nodes: Sequence[Object], desired_labels: DesiredLabels) -> LabelResult:
     """Patch the nodes whose labels differ.
 
     A rejected patch is logged. It does not stop the other patches, and it does not trigger another pass.
     """
-    differing = [(node, operations) for node in nodes if (operations := _operations(node, due))]
-    done: list[bool | BaseException] = []
-    for start in range(0, len(differing), TOGETHER):
-        if start and not has_time(SECONDS):
+    differing = [(node, operations) for node in nodes if (operations := _build_patch(node, desired_labels))]
+    outcomes: list[bool | BaseException] = []
+    for start in range(0, len(differing), BATCH_SIZE):
+        if start and not has_time(MIN_BATCH_SECONDS):
             break
-        some = differing[start : start + TOGETHER]
-        done += await asyncio.gather(*(_relabel(api, *one) for one in some), return_exceptions=True)
-    for (node, _), outcome in zip(differing, done, strict=False):
+        batch = differing[start : start + BATCH_SIZE]
+        outcomes += await asyncio.gather(*(_patch_node(api, *change) for change in batch), return_exceptions=True)
+    for (node, _), outcome in zip(differing, outcomes, strict=False):
         if isinstance(outcome, ApiError):
-            named = {"reconciler kind": "Node", "name": node["metadata"]["name"]}
-            log.error("a node was not labelled: %s", outcome.message, extra={"fields": named})
+            fields = {"reconciler kind": "Node", "name": node["metadata"]["name"]}
+            log.error("cannot label a node: %s", outcome.message, extra={"fields": fields})
         elif isinstance(outcome, BaseException):
             raise outcome
-    passing = [outcome.message for outcome in done if isinstance(outcome, Unavailable)]
-    left = len(differing) - len(done) + len(passing)
-    return Relabelled(done.count(True), left, passing[-1] if passing else "no time was left for all nodes")
+    transient_errors = [outcome.message for outcome in outcomes if isinstance(outcome, Unavailable)]
+    remaining = len(differing) - len(outcomes) + len(transient_errors)
+    return LabelResult(
+        outcomes.count(True),
+        remaining,
+        transient_errors[-1] if transient_errors else "the time was too short for all nodes",
+    )
 
 
-async def _relabel(api: Api, node: Object, operations: list[Object]) -> bool:
+async def _patch_node(api: Api, node: Object, operations: list[Object]) -> bool:
     """Patch one node and return whether the node exists.
 
     Raises `ApiError`; `Unavailable` if a retry may succeed. A conflict counts as `Unavailable`: the other writer may
     have used a newer ConfigMap, so only a pass that reads all inputs again can compute the labels.
     """
     try:
-        await api.patch(node_path(node["metadata"]["name"]), operations, JSON_PATCH)
+        await api.patch(build_node_path(node["metadata"]["name"]), operations, JSON_PATCH)
     except Conflict as error:
-        raise Unavailable(error.status, "somebody else wrote it meanwhile") from error
+        raise Unavailable(error.status, "another client changed the node at the same time") from error
     except NotFound:
         return False
     return True
 
 
-def _operations(node: Node, due: Due) -> list[Object]:
-    wanted = due(node)
-    return [] if wanted is None else patch(node, wanted)
+def _build_patch(node: Node, desired_labels: DesiredLabels) -> list[Object]:
+    labels = desired_labels(node)
+    return [] if labels is None else build_labels_patch(node, labels)

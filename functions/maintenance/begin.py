@@ -17,231 +17,262 @@ from datetime import datetime, timezone
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from eventing.signatures import is_ours
-from functions.event_data import data_of
+from eventing.signatures import has_valid_signature
+from functions.event_data import require_data
 from functions.failures import Failed, Retry
-from functions.installs import acts
-from functions.maintenance.quorum_lease import disrupting
-from functions.maintenance.event_objects import failed, log_about, node_of, read_maintenance, reference_of
-from kube.client.api import Api, absent_ok
+from functions.installs import is_active_install
+from functions.maintenance.event_objects import (
+    build_step_failed,
+    log_about,
+    parse_node_name,
+    parse_reference,
+    read_maintenance,
+)
+from functions.maintenance.quorum_lease import hold_quorum_lease
+from kube.client.api import Api, get_or_none
 from kube.client.api_errors import Conflict, NotFound
-from kube.client.eviction_batch import orphans
-from kube.client.paging import Listed
-from kube.client.sync_client import Cluster
+from kube.client.eviction_batch import find_orphan_uids
+from kube.client.paging import ListResult
+from kube.client.sync_client import SyncClient
 from kube.maintenance import drain_flags, leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.lookup import maintenances, pods_on_node
-from kube.maintenance.node_snapshot import Looked
-from kube.nodes import Node, is_closed, is_labelled_for, labelled_for, node_path
-from kube.paths import Object, segment
+from kube.maintenance.lookup import list_maintenances, list_pods_on_node
+from kube.maintenance.node_snapshot import StepSnapshot
+from kube.nodes import Node, build_node_path, get_maintenance_uid, is_cordoned_and_tainted, is_labelled_for
+from kube.paths import Object, encode_path_segment
 from kube.pods import Pod
 
-CONSUMES = (events.RESOURCE_ADDED, events.MAINTENANCE_FOUND)
-EMITS = (events.MAINTENANCE_BEGUN, events.MAINTENANCE_ENDED)
+CONSUMES = (events.RESOURCE_ADDED, events.MAINTENANCE_PENDING)
+EMITS = (events.MAINTENANCE_BEGUN, events.MAINTENANCE_RESTORE_PENDING)
 
 
-class HeldByOther(Exception):
+class LeaseHeldByOther(Exception):
     """Raised if another tool holds the lease, or if another maintenance holds it after this one has begun."""
 
 
-def begin(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+def begin(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Make the maintenance the holder of its node, once (NMO-11, 16, 19, 20, 22, 23). Raises `Failed` if it cannot.
 
     If another client has removed the finalizer, owner reference or counts, the step writes them again, with the counts
     from the status.
     """
-    maintenance = read_maintenance(event, cluster)
+    maintenance = read_maintenance(event, client)
     if maintenance is None:
-        return _gone(event, cluster)
-    if m.is_deleting(maintenance) or m.has_given_up(maintenance):
+        return _handle_missing(event, client)
+    if m.is_deleting(maintenance) or m.has_lost_lease(maintenance):
         return []
-    if not acts(cluster, takes=True):
+    if not is_active_install(client, acquire=True):
         return []
     log_about("Reconciling NodeMaintenance", maintenance)
-    name = m.node_name(maintenance)
+    name = m.get_node_name(maintenance)
     if not name:
         raise Failed("spec.nodeName is missing: name the node to maintain")
-    counts = m.counted(maintenance)
-    node, lease, pods = _read(name, cluster, is_new=counts is None)
+    counts = m.find_initial_counts(maintenance)
+    node, lease, pods = _read_node_state(name, client, is_new=counts is None)
     if node is None:
         raise Failed(f'nodes "{name}" not found')
     try:
-        with disrupting(node, maintenance, cluster) if counts is None else nullcontext():
-            acquire_lease(lease, maintenance, node, cluster)
-            counts, left = (counts, []) if counts else _count(maintenance, node, pods.items, cluster)
-            patch = m.begin_patch(maintenance, node, counts)
-            written = _written(maintenance, patch, cluster)
-    except HeldByOther as error:
-        return _without_lease(event, maintenance, str(error))
-    is_well = m.phase(maintenance) == m.SUCCEEDED and not (m.lease_errors(maintenance) or m.last_error(maintenance))
-    if is_well and not patch:
+        with hold_quorum_lease(node, maintenance, client) if counts is None else nullcontext():
+            acquire_lease(lease, maintenance, node, client)
+            counts, leaving = (counts, []) if counts else _count_pods(maintenance, node, pods.items, client)
+            patch = m.build_begin_patch(maintenance, node, counts)
+            written = _patch_maintenance(maintenance, patch, client)
+    except LeaseHeldByOther as error:
+        return _build_lease_failed(event, maintenance, str(error))
+    has_succeeded = m.get_phase(maintenance) == m.SUCCEEDED and not (
+        m.get_lease_error_count(maintenance) or m.get_last_error(maintenance)
+    )
+    if has_succeeded and not patch:
         return []
-    reference = events.Reference.of(maintenance)
-    data = {**counts, **({**_looked(written, node, left).as_data(), "podsVersion": pods.version} if left else {})}
-    return [events.event(events.MAINTENANCE_BEGUN, "begin", reference, name, cause=event, data=data)]
+    reference = events.ObjectReference.from_object(maintenance)
+    data = {
+        **counts,
+        **(
+            {**_build_snapshot(written, node, leaving).as_data(), "podsVersion": pods.resource_version}
+            if leaving
+            else {}
+        ),
+    }
+    return [events.build_event(events.MAINTENANCE_BEGUN, "begin", reference, name, cause=event, data=data)]
 
 
-def could_not_begin(step: str, event: BaseCloudEvent, error: str) -> list[BaseCloudEvent]:
+def build_begin_failed(step: str, event: BaseCloudEvent, error: str) -> list[BaseCloudEvent]:
     """Build `maintenance.failed`, with `begun` if the tick reported that the maintenance had begun.
 
     Without `begun`, the status ignores the error once the maintenance has begun. Raises `Retry` if the event names no
     maintenance.
     """
-    begun = event.get_type() == events.MAINTENANCE_FOUND and data_of(event).get("begun") is True and is_ours(event)
-    return failed(step, event, error, **({"begun": True} if begun else {}))
+    begun = (
+        event.get_type() == events.MAINTENANCE_PENDING
+        and require_data(event).get("begun") is True
+        and has_valid_signature(event)
+    )
+    return build_step_failed(step, event, error, **({"begun": True} if begun else {}))
 
 
-def _gone(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+def _handle_missing(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return `maintenance.ended` for a deleted successor if the node is labelled for it, else nothing.
 
     `restore` sets a finalizer on the successor when it hands the node over. The API server ignores that finalizer if it
     is deleting the object at the same moment (X-7).
     """
-    if event.get_type() != events.MAINTENANCE_FOUND:
+    if event.get_type() != events.MAINTENANCE_PENDING:
         return []
-    reference, name = reference_of(event), node_of(event)
-    node = cluster.run(absent_ok(cluster.api.get(node_path(name))))
+    reference, name = parse_reference(event), parse_node_name(event)
+    node = client.run(get_or_none(client.api.get(build_node_path(name))))
     if not is_labelled_for(node, reference.uid):
         return []
-    return [events.event(events.MAINTENANCE_ENDED, "begin", reference, name, cause=event)]
+    return [events.build_event(events.MAINTENANCE_RESTORE_PENDING, "begin", reference, name, cause=event)]
 
 
-def _written(maintenance: m.Maintenance, patch: Object, cluster: Cluster) -> m.Maintenance:
+def _patch_maintenance(maintenance: m.Maintenance, patch: Object, client: SyncClient) -> m.Maintenance:
     """Apply the patch and return the object. Raises `Retry` if the object is gone; the next attempt handles that."""
     try:
-        return cluster.patch(m.path(maintenance), patch) if patch else maintenance
+        return client.patch(m.build_path(maintenance), patch) if patch else maintenance
     except NotFound:
-        raise Retry("the maintenance was deleted while it began") from None
+        raise Retry(f'NodeMaintenance "{maintenance["metadata"]["name"]}" was deleted while it began') from None
 
 
-def _without_lease(event: BaseCloudEvent, maintenance: m.Maintenance, reason: str) -> list[BaseCloudEvent]:
+def _build_lease_failed(event: BaseCloudEvent, maintenance: m.Maintenance, reason: str) -> list[BaseCloudEvent]:
     """Return `maintenance.failed` for a lease that another client holds (NMO-27a).
 
     A maintenance that has not begun waits for the lease; one that has begun counts the failed renewals.
     """
     if not m.has_begun(maintenance):
-        return failed("begin", event, f"{reason}: the maintenance begins when it is released", waits=True)
-    count = m.lease_errors(maintenance) + 1
-    error = f"failed to extend a lease that used to be owned by us: {reason}; errorOnLeaseCount {count}"
-    return failed("begin", event, error, leaseErrors=count)
+        return build_step_failed(
+            "begin", event, f"{reason}: the maintenance begins when the lease is released", waits=True
+        )
+    count = m.get_lease_error_count(maintenance) + 1
+    error = f"cannot renew the lease: {reason}; errorOnLeaseCount {count}"
+    return build_step_failed("begin", event, error, leaseErrors=count)
 
 
-def _read(name: str, cluster: Cluster, *, is_new: bool) -> tuple[Node | None, Object | None, Listed]:
+def _read_node_state(name: str, client: SyncClient, *, is_new: bool) -> tuple[Node | None, Object | None, ListResult]:
     """Read the node and, concurrently, its pods for a new maintenance or its lease for one that has begun.
 
     The reads are concurrent since a list takes up to 0.1 s in a quiet cluster. A new maintenance usually finds no
     lease, so the function does not read one: the create request reveals an existing one.
     """
-    reading = absent_ok(cluster.api.get(node_path(name)))
+    node_read = get_or_none(client.api.get(build_node_path(name)))
     if is_new:
-        node, pods = cluster.together(reading, pods_on_node(cluster.api, name))
+        node, pods = client.gather_all(node_read, list_pods_on_node(client.api, name))
         return node, None, pods
-    node, lease = cluster.together(reading, _lease(cluster.api, name))
-    return node, lease, Listed([], "")
+    node, lease = client.gather_all(node_read, _get_lease(client.api, name))
+    return node, lease, ListResult([], "")
 
 
-async def _lease(api: Api, node: str) -> Object | None:
-    return await absent_ok(api.get(leases.lease_path(node)))
+async def _get_lease(api: Api, node: str) -> Object | None:
+    return await get_or_none(api.get(leases.build_lease_path(node)))
 
 
-def _count(maintenance: m.Maintenance, node: Node, pods: Sequence[Pod], cluster: Cluster) -> tuple[Object, list[Pod]]:
+def _count_pods(
+    maintenance: m.Maintenance, node: Node, pods: Sequence[Pod], client: SyncClient
+) -> tuple[Object, list[Pod]]:
     """Count the pods on the node and those that must leave by `spec.drain` (DRN-1a); also return the latter."""
-    reason = m.spec_of(maintenance).get("reason") or ""
+    reason = m.get_spec(maintenance).get("reason") or ""
     name = node["metadata"]["name"]
     log_about("Applying maintenance mode", maintenance, reason=reason)
     log_about(f"Applying Maintenance mode on Node: {name} with Reason: {reason}", maintenance)
-    options, gone = drain_flags.options_of(maintenance), cluster.run(orphans(cluster.api, pods))
-    found = drain_flags.sorted_for(pods, options, datetime.now(timezone.utc), gone)
-    if said := drain_flags.warned(found, options):
-        log_about(f"WARNING: {said}", maintenance)
-    return {"totalpods": len(pods), "evictionPods": len(found.leaving)}, found.leaving
+    options, orphan_uids = drain_flags.parse_drain_options(maintenance), client.run(find_orphan_uids(client.api, pods))
+    classification = drain_flags.classify_for_drain(pods, options, datetime.now(timezone.utc), orphan_uids)
+    if warning := drain_flags.build_drain_warning(classification, options):
+        log_about(f"WARNING: {warning}", maintenance)
+    return {"totalpods": len(pods), "evictionPods": len(classification.leaving)}, classification.leaving
 
 
-def _looked(written: m.Maintenance, node: Node, left: list[Pod]) -> Looked:
+def _build_snapshot(patched: m.Maintenance, node: Node, leaving: list[Pod]) -> StepSnapshot:
     """Return the node and its remaining pods as a snapshot for `status`.
 
-    `status` uses it instead of reading the cluster if the maintenance has not changed since `written`.
+    `status` uses it instead of reading the cluster if the maintenance has not changed since `patched`.
     """
-    closed = is_closed(node, m.group(written).drain_taint)
-    return Looked.at(written, is_closed=closed, left=left)
+    is_closed_to_pods = is_cordoned_and_tainted(node, m.get_group(patched).drain_taint)
+    return StepSnapshot.from_maintenance(patched, is_cordoned_and_tainted=is_closed_to_pods, leaving=leaving)
 
 
-def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: Node, cluster: Cluster) -> None:
+def acquire_lease(lease: Object | None, maintenance: m.Maintenance, node: Node, client: SyncClient) -> None:
     """Acquire or renew the node's lease; `lease` is None if it was not read or did not exist.
 
-    Raises `Failed` if another maintenance has the lease or the node. Raises `HeldByOther` if another tool has the
+    Raises `Failed` if another maintenance has the lease or the node. Raises `LeaseHeldByOther` if another tool has the
     lease, or if this maintenance had it and lost it. Raises `Retry` if the lease changes meanwhile.
     """
     name, now = node["metadata"]["name"], datetime.now(timezone.utc)
-    wanted = leases.lease_of(name, maintenance, now)
+    desired = leases.build_lease(name, maintenance, now)
     if lease is None:
-        _check_not_taken(node, maintenance, cluster)
-        lease = _created(wanted, name, cluster)
+        _check_node_free(node, maintenance, client)
+        lease = _create_lease(desired, name, client)
     if lease is None:
         return
     try:
         if not leases.is_holder(lease, maintenance):
-            _check_available(lease, maintenance, name, now, cluster)
-            _take_over(lease, wanted, cluster)
-        elif leases.is_due(lease, now):
-            _take_over(lease, wanted, cluster)
+            _check_lease_available(lease, maintenance, name, now, client)
+            _take_over_lease(lease, desired, client)
+        elif leases.is_renewal_due(lease, now):
+            _take_over_lease(lease, desired, client)
     except Conflict:
-        raise Retry(f"the lease of node {name} changed while it was acquired") from None
+        raise Retry(f'the lease of node "{name}" changed while it was being acquired') from None
 
 
-def _check_not_taken(node: Node, maintenance: m.Maintenance, cluster: Cluster) -> None:
+def _check_node_free(node: Node, maintenance: m.Maintenance, client: SyncClient) -> None:
     """Check that no other maintenance has the node, in case a client deleted its lease. Raises `Failed` otherwise.
 
     The check costs a list request only if the node is labelled for another maintenance.
     """
     name, uid = node["metadata"]["name"], maintenance["metadata"]["uid"]
-    if m.has_begun(maintenance) or labelled_for(node) in (None, uid):
+    if m.has_begun(maintenance) or get_maintenance_uid(node) in (None, uid):
         return
-    for other in cluster.run(maintenances(cluster.api, name)):
-        if other["metadata"]["uid"] != uid and m.has_node(other):
-            raise Failed(_already_exists(name, other["metadata"]["name"], other["apiVersion"]))
+    for other in client.run(list_maintenances(client.api, name)):
+        if other["metadata"]["uid"] != uid and m.owns_node(other):
+            raise Failed(_format_already_exists(name, other["metadata"]["name"], other["apiVersion"]))
 
 
-def _created(wanted: Object, node: str, cluster: Cluster) -> Object | None:
+def _create_lease(desired: Object, node: str, client: SyncClient) -> Object | None:
     """Create the lease and return None, or return the existing lease. Raises `Retry` if that was just deleted."""
     try:
-        cluster.create(leases.LEASES, wanted)
+        client.create(leases.LEASES_PATH, desired)
     except Conflict:
-        found = cluster.run(_lease(cluster.api, node))
-        if found is None:
-            raise Retry(f"the lease of node {node} was released while it was acquired") from None
-        return found
+        existing = client.run(_get_lease(client.api, node))
+        if existing is None:
+            raise Retry(f'the lease of node "{node}" was released while it was being acquired') from None
+        return existing
     return None
 
 
-def _take_over(lease: Object, wanted: Object, cluster: Cluster) -> None:
-    """Change the lease to `wanted`. Raises `Conflict` if it changed since it was read, `Retry` if it was deleted."""
-    node = leases.node_of(lease)
+def _take_over_lease(lease: Object, desired: Object, client: SyncClient) -> None:
+    """Change the lease to `desired`. Raises `Conflict` if it changed since it was read, `Retry` if it was deleted."""
+    node = leases.parse_node_name(lease)
     try:
-        cluster.patch(leases.lease_path(node), leases.takeover_patch(lease, wanted))
+        client.patch(leases.build_lease_path(node), leases.build_takeover_patch(lease, desired))
     except NotFound:
-        raise Retry(f"the lease of node {node} was released while it was acquired") from None
+        raise Retry(f'the lease of node "{node}" was released while it was being acquired') from None
 
 
-def _check_available(lease: Object, maintenance: m.Maintenance, node: str, now: datetime, cluster: Cluster) -> None:
-    """Check that a lease with another holder may be acquired. Raises `Failed` or `HeldByOther` otherwise.
+def _check_lease_available(
+    lease: Object, maintenance: m.Maintenance, node: str, now: datetime, client: SyncClient
+) -> None:
+    """Check that a lease with another holder may be acquired. Raises `Failed` or `LeaseHeldByOther` otherwise.
 
     A maintenance as the holder must be gone, released, or have lost the lease. Another tool must have released the
     lease or let it expire.
     """
-    holder = leases.holder_of(lease)
+    holder = leases.parse_holder(lease)
     if holder is None:
-        if not leases.is_free(lease, now):
-            raise HeldByOther(f"the lease of node {node} is held by {lease['spec'].get('holderIdentity')}")
+        if not leases.is_available(lease, now):
+            raise LeaseHeldByOther(f'the lease of node "{node}" is held by {lease["spec"].get("holderIdentity")}')
         return
     group = GROUPS.get(holder.api_version)
-    found = cluster.run(absent_ok(cluster.api.get(f"{group.path}/{segment(holder.name)}"))) if group else None
-    if found is not None and found["metadata"]["uid"] == holder.uid and m.claims_node(found):
+    holding_maintenance = (
+        client.run(get_or_none(client.api.get(f"{group.path}/{encode_path_segment(holder.name)}"))) if group else None
+    )
+    if (
+        holding_maintenance is not None
+        and holding_maintenance["metadata"]["uid"] == holder.uid
+        and m.claims_node(holding_maintenance)
+    ):
         if m.has_begun(maintenance):
-            raise HeldByOther(f"the lease of node {node} is held by {holder.name} ({holder.api_version})")
-        raise Failed(_already_exists(node, holder.name, holder.api_version))
+            raise LeaseHeldByOther(f'the lease of node "{node}" is held by {holder.name} ({holder.api_version})')
+        raise Failed(_format_already_exists(node, holder.name, holder.api_version))
 
 
-def _already_exists(node: str, other: str, api_version: str) -> str:
+def _format_already_exists(node: str, other: str, api_version: str) -> str:
     return f"invalid nodeName, a NodeMaintenance for node {node} already exists: {other} ({api_version})"

@@ -9,29 +9,31 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.maintenance.cordon_and_taint import again, close, given_up
-from functions.maintenance.event_objects import log_about, reference_of
-from kube.client.sync_client import Cluster
+from functions.maintenance.cordon_and_taint import build_again_data, build_restore_pending, patch_active_node
+from functions.maintenance.event_objects import log_about, parse_reference
+from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import DRAIN_TAINTS
-from kube.maintenance.objects import Maintenance, group
-from kube.nodes import Node, cordon_patch, is_cordoned
+from kube.maintenance.objects import Maintenance, get_group
+from kube.nodes import Node, build_cordon_patch, is_cordoned
 from kube.paths import Object
 
 CONSUMES = (events.MAINTENANCE_BEGUN, events.NODE_DRIFTED)
-EMITS = (events.NODE_CORDONED, events.MAINTENANCE_ENDED)
+EMITS = (events.NODE_CORDONED, events.MAINTENANCE_RESTORE_PENDING)
 
 
-def cordon(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+def cordon(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Set `spec.unschedulable` and the label if they are missing. Raises `Failed` if the node no longer exists."""
-    closed = close(event, cluster, _decide)
-    if closed is None:
-        return given_up("cordon", event, cluster)
-    name, reference = closed.node["metadata"]["name"], reference_of(event)
-    if closed.changed and not is_cordoned(closed.node):
-        log_about(f"cordon Node: {name}", closed.maintenance)
-    return [events.event(events.NODE_CORDONED, "cordon", reference, name, cause=event, data=again(event))]
+    result = patch_active_node(event, client, _build_patch)
+    if result is None:
+        return build_restore_pending("cordon", event, client)
+    name, reference = result.node_before["metadata"]["name"], parse_reference(event)
+    if result.is_patched and not is_cordoned(result.node_before):
+        log_about(f"cordon Node: {name}", result.maintenance)
+    return [
+        events.build_event(events.NODE_CORDONED, "cordon", reference, name, cause=event, data=build_again_data(event))
+    ]
 
 
-def _decide(maintenance: Maintenance, node: Node) -> list[Object]:
-    others = DRAIN_TAINTS - {group(maintenance).drain_taint}
-    return cordon_patch(node, maintenance["metadata"]["uid"], others)
+def _build_patch(maintenance: Maintenance, node: Node) -> list[Object]:
+    other_drain_taints = DRAIN_TAINTS - {get_group(maintenance).drain_taint}
+    return build_cordon_patch(node, maintenance["metadata"]["uid"], other_drain_taints)

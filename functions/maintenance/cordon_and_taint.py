@@ -14,65 +14,71 @@ from dataclasses import dataclass
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.event_data import data_of
-from functions.maintenance.event_objects import is_active, node_of, read_active, read_maintenance, reference_of
+from functions.event_data import require_data
+from functions.maintenance.event_objects import (
+    is_active,
+    parse_node_name,
+    parse_reference,
+    read_active_maintenance,
+    read_maintenance,
+)
 from functions.node_patching import patch_node
-from kube.client.api import absent_ok
-from kube.client.sync_client import Cluster
+from kube.client.api import get_or_none
+from kube.client.sync_client import SyncClient
 from kube.maintenance.objects import Maintenance
-from kube.nodes import Node, is_labelled_for, node_path
+from kube.nodes import Node, build_node_path, is_labelled_for
 from kube.paths import Object
 
-Decide = Callable[[Maintenance, Node], list[Object]]
+PatchBuilder = Callable[[Maintenance, Node], list[Object]]
 """Returns the patch that a node needs for a maintenance, [] if none."""
 
 
 @dataclass(frozen=True)
-class Closed:
+class NodePatchResult:
     """An active maintenance, its node as it was before the write, and whether a write was necessary."""
 
     maintenance: Maintenance
-    node: Node
-    changed: bool
+    node_before: Node
+    is_patched: bool
 
 
-def close(event: BaseCloudEvent, cluster: Cluster, decide: Decide) -> Closed | None:
-    """Send the patch that `decide` returns for the event's maintenance; return None if that is not active.
+def patch_active_node(event: BaseCloudEvent, client: SyncClient, build_patch: PatchBuilder) -> NodePatchResult | None:
+    """Send the patch that `build_patch` returns for the event's maintenance; return None if that is not active.
 
     Raises `Failed` if the node no longer exists, `Retry` if other clients keep changing it.
     """
 
-    def look() -> tuple[tuple[Maintenance, Node] | None, list[Object]]:
-        found = read_active(event, cluster)
-        return found, decide(*found) if found else []
+    def plan_patch() -> tuple[tuple[Maintenance, Node] | None, list[Object]]:
+        active = read_active_maintenance(event, client)
+        return active, build_patch(*active) if active else []
 
-    found, changed = patch_node(node_of(event), look, cluster)
-    return Closed(*found, changed) if found else None
+    active, is_patched = patch_node(parse_node_name(event), plan_patch, client)
+    return NodePatchResult(*active, is_patched) if active else None
 
 
-def came_late(event: BaseCloudEvent, closed: Closed, cluster: Cluster) -> bool:
+def is_late_patch(event: BaseCloudEvent, result: NodePatchResult, client: SyncClient) -> bool:
     """Return whether the write added the label to a node whose maintenance is not active any more."""
-    if not closed.changed or is_labelled_for(closed.node, reference_of(event).uid):
+    if not result.is_patched or is_labelled_for(result.node_before, parse_reference(event).uid):
         return False
-    again = read_maintenance(event, cluster)
-    return again is None or not is_active(again, node_of(event))
+    maintenance = read_maintenance(event, client)
+    return maintenance is None or not is_active(maintenance, parse_node_name(event))
 
 
-def given_up(step: str, event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+def build_restore_pending(step: str, event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return `maintenance.ended` if the node is labelled for the event's maintenance, else nothing.
 
     The caller has found that this maintenance is not active.
     """
-    reference, name = reference_of(event), node_of(event)
-    node = cluster.run(absent_ok(cluster.api.get(node_path(name))))
+    reference, name = parse_reference(event), parse_node_name(event)
+    node = client.run(get_or_none(client.api.get(build_node_path(name))))
     if not is_labelled_for(node, reference.uid):
         return []
-    return [events.event(events.MAINTENANCE_ENDED, step, reference, name, cause=event)]
+    return [events.build_event(events.MAINTENANCE_RESTORE_PENDING, step, reference, name, cause=event)]
 
 
-def again(event: BaseCloudEvent) -> Object:
+def build_again_data(event: BaseCloudEvent) -> Object:
     """Return the event's `again` flag as data for the next event of the chain.
 
     `evict` sets the flag if it finds the node schedulable, and fails if that happens again, so that the chain ends.
     """
-    return {"again": True} if data_of(event).get("again") else {}
+    return {"again": True} if require_data(event).get("again") else {}

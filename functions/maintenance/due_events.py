@@ -9,194 +9,217 @@ from enum import Enum
 from functools import cached_property
 
 from eventing import events
-from functions.maintenance.event_objects import NAME
+from functions.maintenance.event_objects import NAME_PATTERN
 from kube.maintenance import drain_flags, leases
 from kube.maintenance import objects as m
-from kube.maintenance.eviction_backoff import parted
+from kube.maintenance.eviction_backoff import split_due_pods
 from kube.maintenance.groups import GROUPS, MEDIK8S
-from kube.nodes import Node, in_maintenance, is_labelled_for, labelled_for
+from kube.nodes import Node, get_maintenance_uid, is_in_maintenance, is_labelled_for
 from kube.paths import Object
 from kube.pods import Pod, is_terminating
-from kube.times import moment, moment_or_none
+from kube.times import parse_time, parse_time_or_none
 
-UNDER_WAY_SECONDS = 5.0
+IN_FLIGHT_SECONDS = 5.0
 """Seconds for which an event counts as in flight.
 
 Between two steps an event takes milliseconds, or seconds on a busy cluster.
 """
-FEW, SECONDS_EACH, LONGEST_QUEUE = 10, 0.3, 60.0
-"""Each active maintenance beyond `FEW` adds `SECONDS_EACH` to the expected queueing time, up to `LONGEST_QUEUE`.
+UNQUEUED_MAINTENANCES, QUEUE_SECONDS_EACH, MAX_QUEUE_SECONDS = 10, 0.3, 60.0
+"""The expected queueing time grows by `QUEUE_SECONDS_EACH` for each active maintenance beyond `UNQUEUED_MAINTENANCES`.
 
-Emitting an event again while the first one is queued would make the queue longer, until the system collapses (rule 8).
+It has the limit `MAX_QUEUE_SECONDS`. Emitting an event again while the first one is queued would make the queue longer,
+until the system collapses (rule 8).
 """
 
 
-class Look(Enum):
+class RequiredRead(Enum):
     """What a tick must still read, or failed to read, before it knows which event a maintenance waits for."""
 
-    NODE = "its node, which does not carry the label"
-    PODS = "the pods of its node"
-    LATER = "what could not be had: no answer, or none in time"
+    NODE = "the node, which lacks the maintenance label"
+    PODS = "the pods of the node"
+    UNAVAILABLE = "an object that could not be read: no response, or not in time"
 
 
-Due = str | Look
+DueEvent = str | RequiredRead
 """The type of an event, "" for none, or what the tick must read first."""
 
 
 @dataclass(frozen=True)
-class Known:
+class ResyncSnapshot:
     """The lists that a tick reads.
 
     Attributes:
-        items: the maintenances of all API groups that could be listed.
-        whole: whether all API groups could be listed.
+        maintenances: the maintenances of all API groups that could be listed.
+        is_complete: whether all API groups could be listed.
         nodes: the nodes that carry our label, by name; None if they could not be listed.
         leases: the nodes' leases, by the node's name; None if they could not be listed.
     """
 
-    items: list[Object]
+    maintenances: list[Object]
     nodes: Mapping[str, Node] | None
     leases: Mapping[str, leases.Lease] | None
-    whole: bool = True
+    is_complete: bool = True
 
     @cached_property
-    def taken(self) -> frozenset[str]:
+    def occupied_nodes(self) -> frozenset[str]:
         """Return the names of the nodes on which a maintenance has begun and has not lost the lease."""
-        return frozenset(m.node_name(item) for item in self.items if m.has_node(item))
+        return frozenset(m.get_node_name(item) for item in self.maintenances if m.owns_node(item))
 
     @cached_property
     def queue_seconds(self) -> float:
         """Return how many seconds an event may be queued after the events of all other active maintenances."""
-        at_work = sum(m.is_deleting(item) or m.phase(item) not in (m.SUCCEEDED, m.FAILED) for item in self.items)
-        return min(SECONDS_EACH * max(0, at_work - FEW), LONGEST_QUEUE)
+        active_count = sum(
+            m.is_deleting(item) or m.get_phase(item) not in (m.SUCCEEDED, m.FAILED) for item in self.maintenances
+        )
+        return min(QUEUE_SECONDS_EACH * max(0, active_count - UNQUEUED_MAINTENANCES), MAX_QUEUE_SECONDS)
 
 
-def strays(known: Known) -> list[tuple[events.Reference, str]]:
+def find_orphans(snapshot: ResyncSnapshot) -> list[tuple[events.ObjectReference, str]]:
     """Return the orphaned nodes: a maintenance that is gone left them cordoned, tainted or leased.
 
     Each comes with a reference to that maintenance. A late write or a removed finalizer causes this. A node is not
     orphaned if another maintenance waits to begin on it, or if its last one is about to restore it. The result is empty
     if a list is incomplete.
     """
-    if not known.whole or known.nodes is None or known.leases is None:
+    if not snapshot.is_complete or snapshot.nodes is None or snapshot.leases is None:
         return []
-    answered = {m.node_name(item) for item in known.items if m.claims_node(item)}
-    given_up = {item["metadata"]["uid"] for item in known.items if m.has_given_up(item) and not m.is_over(item)}
-    held = {name: holder for name, lease in known.leases.items() if (holder := leases.holder_of(lease))}
-    left = {name: _unknown(node) for name, node in known.nodes.items() if labelled_for(node) not in given_up}
-    left |= {name: _reference(*holder) for name, holder in held.items() if holder.api_version in GROUPS}
-    return [(reference, name) for name, reference in sorted(left.items()) if name not in answered]
+    claimed_nodes = {m.get_node_name(item) for item in snapshot.maintenances if m.claims_node(item)}
+    lease_lost_uids = {
+        item["metadata"]["uid"] for item in snapshot.maintenances if m.has_lost_lease(item) and not m.is_released(item)
+    }
+    holders = {name: holder for name, lease in snapshot.leases.items() if (holder := leases.parse_holder(lease))}
+    references = {
+        name: _build_label_reference(node)
+        for name, node in snapshot.nodes.items()
+        if get_maintenance_uid(node) not in lease_lost_uids
+    }
+    references |= {name: _build_reference(*holder) for name, holder in holders.items() if holder.api_version in GROUPS}
+    return [(reference, name) for name, reference in sorted(references.items()) if name not in claimed_nodes]
 
 
-def _unknown(node: Node) -> events.Reference:
+def _build_label_reference(node: Node) -> events.ObjectReference:
     """Return a reference to the maintenance in the node's label; the uid is all that is known about it."""
-    uid = labelled_for(node) or "-"
-    return _reference(MEDIK8S.api_version, uid, uid)
+    uid = get_maintenance_uid(node) or "-"
+    return _build_reference(MEDIK8S.api_version, uid, uid)
 
 
-def _reference(api_version: str, name: str, uid: str) -> events.Reference:
+def _build_reference(api_version: str, name: str, uid: str) -> events.ObjectReference:
     """Return a reference to a maintenance that is gone, named "unknown" if no object can have the name.
 
     Any client may write labels and leases, so they can contain an invalid name.
     """
-    return events.Reference(api_version, name if NAME.fullmatch(name) else "unknown", uid)
+    return events.ObjectReference(api_version, name if NAME_PATTERN.fullmatch(name) else "unknown", uid)
 
 
-def due(item: m.Maintenance, known: Known, now: datetime) -> Due:
+def find_due_event(maintenance: m.Maintenance, snapshot: ResyncSnapshot, now: datetime) -> DueEvent:
     """Return what this maintenance waits for, as far as the lists show it."""
-    if is_under_way(item, now, known.queue_seconds):
-        return events.MAINTENANCE_FOUND if _is_lease_due(item, known, now) else ""
-    if m.is_deleting(item):
-        return events.MAINTENANCE_ENDED if m.has_finalizer(item) else ""
-    if not (m.has_begun(item) or m.phase(item) or m.last_error(item)):
-        return events.MAINTENANCE_FOUND  # no step has acted on it
-    if known.nodes is None or known.leases is None:
-        return Look.LATER
-    if m.has_given_up(item):
-        is_left = is_labelled_for(known.nodes.get(m.node_name(item)), item["metadata"]["uid"])
-        return events.MAINTENANCE_ENDED if is_left else ""
-    lease = known.leases.get(m.node_name(item))
-    if not m.has_begun(item) and not is_free(item, lease, known, now):
+    if has_event_in_flight(maintenance, now, snapshot.queue_seconds):
+        return events.MAINTENANCE_PENDING if _is_renewal_due(maintenance, snapshot, now) else ""
+    if m.is_deleting(maintenance):
+        return events.MAINTENANCE_RESTORE_PENDING if m.has_finalizer(maintenance) else ""
+    if not (m.has_begun(maintenance) or m.get_phase(maintenance) or m.get_last_error(maintenance)):
+        return events.MAINTENANCE_PENDING  # no step has acted on it
+    if snapshot.nodes is None or snapshot.leases is None:
+        return RequiredRead.UNAVAILABLE
+    if m.has_lost_lease(maintenance):
+        is_unrestored = is_labelled_for(
+            snapshot.nodes.get(m.get_node_name(maintenance)), maintenance["metadata"]["uid"]
+        )
+        return events.MAINTENANCE_RESTORE_PENDING if is_unrestored else ""
+    lease = snapshot.leases.get(m.get_node_name(maintenance))
+    if not m.has_begun(maintenance) and not is_unblocked(maintenance, lease, snapshot, now):
         return ""
-    node = known.nodes.get(m.node_name(item))
-    return Look.NODE if node is None else due_on(item, node, lease, now)
+    node = snapshot.nodes.get(m.get_node_name(maintenance))
+    return RequiredRead.NODE if node is None else find_due_event_on_node(maintenance, node, lease, now)
 
 
-def _is_lease_due(item: m.Maintenance, known: Known, now: datetime) -> bool:
+def _is_renewal_due(maintenance: m.Maintenance, snapshot: ResyncSnapshot, now: datetime) -> bool:
     """Return whether the maintenance holds a lease that is due for renewal.
 
     With many concurrent drains, the events of one may be in flight for longer than a lease lasts.
     """
-    lease = (known.leases or {}).get(m.node_name(item))
-    is_active = m.has_begun(item) and not m.is_deleting(item)
-    return is_active and lease is not None and leases.is_holder(lease, item) and leases.is_due(lease, now)
+    lease = (snapshot.leases or {}).get(m.get_node_name(maintenance))
+    is_active = m.has_begun(maintenance) and not m.is_deleting(maintenance)
+    return (
+        is_active and lease is not None and leases.is_holder(lease, maintenance) and leases.is_renewal_due(lease, now)
+    )
 
 
-def due_on(item: m.Maintenance, node: Node | None, lease: leases.Lease | None, now: datetime) -> Due:
+def find_due_event_on_node(
+    maintenance: m.Maintenance, node: Node | None, lease: leases.Lease | None, now: datetime
+) -> DueEvent:
     """Return what a maintenance on this node waits for; `node` is None if the node does not exist."""
     if node is None:
-        was_begun = not m.has_begun(item) and m.phase(item) in (m.RUNNING, m.SUCCEEDED)
+        was_begun = not m.has_begun(maintenance) and m.get_phase(maintenance) in (m.RUNNING, m.SUCCEEDED)
         # a replaced object has no owner reference, so it is not garbage-collected: `begin` reports the missing node
-        return events.MAINTENANCE_FOUND if was_begun else ""
-    if not m.has_begun(item):
-        return events.MAINTENANCE_FOUND
-    if not m.began_on(item, node):
+        return events.MAINTENANCE_PENDING if was_begun else ""
+    if not m.has_begun(maintenance):
+        return events.MAINTENANCE_PENDING
+    if not m.has_begun_on(maintenance, node):
         return ""  # its original node is gone: the garbage collector deletes the maintenance
-    is_renewed = lease is not None and leases.is_holder(lease, item) and not leases.is_due(lease, now)
-    if not is_renewed or m.lease_errors(item) or not m.is_owned(item):  # `begin` clears errors
-        return events.MAINTENANCE_FOUND
-    if not in_maintenance(node, m.group(item).drain_taint):
+    is_renewed = lease is not None and leases.is_holder(lease, maintenance) and not leases.is_renewal_due(lease, now)
+    if (
+        not is_renewed or m.get_lease_error_count(maintenance) or not m.has_node_owner(maintenance)
+    ):  # `begin` clears errors
+        return events.MAINTENANCE_PENDING
+    if not is_in_maintenance(node, m.get_group(maintenance).drain_taint):
         return events.NODE_DRIFTED
-    if m.phase(item) == m.SUCCEEDED and m.last_error(item):  # outdated renewal error: `begin` clears it
-        return events.MAINTENANCE_FOUND
-    return Look.PODS
+    if m.get_phase(maintenance) == m.SUCCEEDED and m.get_last_error(
+        maintenance
+    ):  # outdated renewal error: `begin` clears it
+        return events.MAINTENANCE_PENDING
+    return RequiredRead.PODS
 
 
-def due_by(item: m.Maintenance, pods: Iterable[Object], now: datetime) -> str:
+def find_due_event_by_pods(maintenance: m.Maintenance, pods: Iterable[Object], now: datetime) -> str:
     """Return what a maintenance of a cordoned and tainted node waits for: the next pass over its pods, or nothing."""
-    options, listed = drain_flags.options_of(item), list(pods)
-    orphans = drain_flags.known_orphans(listed, m.blocked_pods(item))
-    found = drain_flags.sorted_for(listed, options, now, orphans)
-    if not found.leaving:
-        return "" if m.is_told_drained(item) else events.NODE_TAINTED
-    if m.is_changed(item) or not drain_flags.are_told(drain_flags.refused(found, options), item):
+    options, listed = drain_flags.parse_drain_options(maintenance), list(pods)
+    orphans = drain_flags.find_reported_orphans(listed, m.get_blocked_pods(maintenance))
+    classification = drain_flags.classify_for_drain(listed, options, now, orphans)
+    if not classification.leaving:
+        return "" if m.is_reported_drained(maintenance) else events.NODE_TAINTED
+    if m.is_spec_changed(maintenance) or not drain_flags.are_reported(
+        drain_flags.find_refused(classification, options), maintenance
+    ):
         return events.NODE_TAINTED
-    to_evict, _ = parted(drain_flags.going(found, options), item, now)
-    if all(is_ending(pod, now) for pod in to_evict):
+    to_evict, _ = split_due_pods(drain_flags.select_evictable(classification, options), maintenance, now)
+    if all(is_within_grace_period(pod, now) for pod in to_evict):
         # wait until PodSource reports a pod as gone, a backoff ends (rule 9), or the administrator acts (DRN-1a)
-        return events.NODE_TAINTED if m.is_told_open(item) else ""
+        return events.NODE_TAINTED if m.is_reported_uncordoned(maintenance) else ""
     return events.NODE_TAINTED
 
 
-def is_under_way(item: m.Maintenance, now: datetime, queue_seconds: float) -> bool:
+def has_event_in_flight(maintenance: m.Maintenance, now: datetime, queue_seconds: float) -> bool:
     """Return whether its events are still in flight, so that emitting them again would double the work.
 
     That is the case for some seconds after a status write. A maintenance that is new or being deleted waits only for
     the queue, since its first event may be lost. With few active maintenances, its event is emitted at once (X-3, X-5).
     """
-    metadata, written = item["metadata"], m.status_of(item).get("lastUpdate")
-    at_work = bool(written) and not m.is_deleting(item)
-    since = written if at_work else metadata.get("deletionTimestamp") or metadata.get("creationTimestamp")
-    began, window = moment_or_none(since), queue_seconds + (UNDER_WAY_SECONDS if at_work else 0)
-    return began is not None and 0 <= (now - began).total_seconds() < window
+    metadata, written = maintenance["metadata"], m.get_status(maintenance).get("lastUpdate")
+    is_status_written = bool(written) and not m.is_deleting(maintenance)
+    since = written if is_status_written else metadata.get("deletionTimestamp") or metadata.get("creationTimestamp")
+    began, limit_seconds = parse_time_or_none(since), queue_seconds + (IN_FLIGHT_SECONDS if is_status_written else 0)
+    return began is not None and 0 <= (now - began).total_seconds() < limit_seconds
 
 
-def is_free(item: m.Maintenance, lease: leases.Lease | None, known: Known, now: datetime) -> bool:
+def is_unblocked(
+    maintenance: m.Maintenance, lease: leases.Lease | None, snapshot: ResyncSnapshot, now: datetime
+) -> bool:
     """Return whether a maintenance that has not begun may begin: no other maintenance or tool has its node or lease.
 
     The maintenance may hold the lease itself, if `begin` failed after acquiring it or a client removed the finalizer.
     If a client deleted the lease, the maintenance that has the node acquires it again.
     """
-    if lease is not None and leases.is_holder(lease, item):
+    if lease is not None and leases.is_holder(lease, maintenance):
         return True
-    if m.node_name(item) in known.taken:
+    if m.get_node_name(maintenance) in snapshot.occupied_nodes:
         return False
-    holder = leases.holder_of(lease) if lease else None
+    holder = leases.parse_holder(lease) if lease else None
     if holder is None:  # no holder, or another tool
-        return lease is None or leases.is_free(lease, now)
-    return holder.uid not in {other["metadata"]["uid"] for other in known.items if m.claims_node(other)}
+        return lease is None or leases.is_available(lease, now)
+    return holder.uid not in {other["metadata"]["uid"] for other in snapshot.maintenances if m.claims_node(other)}
 
 
-def is_ending(pod: Pod, now: datetime) -> bool:
+def is_within_grace_period(pod: Pod, now: datetime) -> bool:
     """Return whether the pod is terminating within its grace period, which ends at `deletionTimestamp`."""
-    return is_terminating(pod) and now < moment(pod["metadata"]["deletionTimestamp"])
+    return is_terminating(pod) and now < parse_time(pod["metadata"]["deletionTimestamp"])

@@ -18,62 +18,64 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from eventing.http_binding import BadEvent
-from functions.event_data import data_of, is_text, metadata_of
-from functions.pass_strategies import LookingForChanges
-from functions.installs import acts
-from functions.maintenance.kubernetes_events import announce_on_node, announced
+from functions.event_data import get_metadata, is_nonempty_string, require_data
+from functions.installs import is_active_install
 from functions.maintenance.event_objects import is_active, log_about
-from kube.client.api import absent_ok
+from functions.maintenance.kubernetes_events import find_node_event, record_node_event
+from functions.pass_strategies import ChangeStrategy
+from kube.client.api import get_or_none
 from kube.client.api_errors import Conflict, NotFound
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
-from kube.maintenance.eviction_backoff import is_resting
+from kube.maintenance.eviction_backoff import is_backing_off
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.lookup import of_holder, undeleted
-from kube.nodes import Node, in_maintenance, is_closed, labelled_for, node_path
-from kube.paths import MALFORMED, Object
+from kube.maintenance.lookup import list_by_holder, list_undeleted
+from kube.nodes import Node, build_node_path, get_maintenance_uid, is_cordoned_and_tainted, is_in_maintenance
+from kube.paths import MALFORMED_OBJECT_ERRORS, Object
 
 CONSUMES = (events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
 EMITS = (events.NODE_DRIFTED,)
-AGAIN = "NodeCordonedAgain"
+CORDONED_AGAIN_REASON = "NodeCordonedAgain"
 
 
-def _name_in(event: BaseCloudEvent) -> str:
+def _parse_node_name(event: BaseCloudEvent) -> str:
     """Return the name of the Node that the event carries. Raises `BadEvent` if it has none."""
-    name = metadata_of(event).get("name")
-    if not is_text(name):
+    name = get_metadata(event).get("name")
+    if not is_nonempty_string(name):
         raise BadEvent("metadata.name of the Node is missing in data")
     return str(name)
 
 
-LOOKING = LookingForChanges(lambda event: f"node {_name_in(event)}")
+PASS_STRATEGY = ChangeStrategy(lambda event: f"node {_parse_node_name(event)}")
 
 
-def guard(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+def guard(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return `node.drifted` for a node that needs repair, and delete the maintenances of a deleted node.
 
     A cordon that no maintenance requested is left alone (DRN-6).
     """
-    hint, name = data_of(event), _name_in(event)
-    deleted = event.get_type() == events.RESOURCE_DELETED
-    closed, holder = _shown(hint)
-    if not deleted and closed:
+    hint, name = require_data(event), _parse_node_name(event)
+    is_node_deleted = event.get_type() == events.RESOURCE_DELETED
+    is_intact, holder = _parse_node_state(hint)
+    if not is_node_deleted and is_intact:
         return []  # still cordoned, tainted and labelled: no read is necessary
-    if not acts(cluster):
+    if not is_active_install(client):
         return []
     # usually `restore` has just removed the label: a cached list may still contain the maintenance
-    api = cluster.api
-    found = cluster.run(undeleted(api, name) if deleted else of_holder(api, name, holder, version="0"))
-    begun = [item for item in found if is_active(item, name)]
-    if not any(deleted or m.is_cordoned(item) for item in begun):
+    api = client.api
+    maintenances = client.run(
+        list_undeleted(api, name) if is_node_deleted else list_by_holder(api, name, holder, resource_version="0")
+    )
+    begun = [item for item in maintenances if is_active(item, name)]
+    if not any(is_node_deleted or m.is_reported_cordoned(item) for item in begun):
         return []  # the first cordon is done and the taint is pending
-    node = cluster.run(absent_ok(cluster.api.get(node_path(name))))
-    there = [item for item in begun if node and m.began_on(item, node)]
-    _end([item for item in begun if item not in there], cluster)
-    return _drifted(event, there, node, cluster) if node else []
+    node = client.run(get_or_none(client.api.get(build_node_path(name))))
+    current = [item for item in begun if node and m.has_begun_on(item, node)]
+    _delete_maintenances([item for item in begun if item not in current], client)
+    return _report_drift(event, current, node, client) if node else []
 
 
-def _shown(hint: Mapping[str, Any]) -> tuple[bool, str]:
+def _parse_node_state(hint: Mapping[str, Any]) -> tuple[bool, str]:
     """Return whether the event's Node is cordoned, tainted and labelled, and the maintenance's uid in the label.
 
     Raises `BadEvent` if the Node is malformed.
@@ -81,23 +83,25 @@ def _shown(hint: Mapping[str, Any]) -> tuple[bool, str]:
     if not isinstance(hint.get("spec"), dict):
         raise BadEvent("spec of the Node is missing in data")
     try:
-        closed = any(in_maintenance(hint, group.drain_taint) for group in GROUPS.values())
-        return closed, str(labelled_for(hint) or "")
-    except MALFORMED:
+        is_intact = any(is_in_maintenance(hint, group.drain_taint) for group in GROUPS.values())
+        return is_intact, str(get_maintenance_uid(hint) or "")
+    except MALFORMED_OBJECT_ERRORS:
         raise BadEvent("the Node in data is malformed") from None
 
 
-def _end(begun: list[Object], cluster: Cluster) -> None:
+def _delete_maintenances(maintenances: list[Object], client: SyncClient) -> None:
     """Delete the maintenances of a deleted node (NMO-20), also if a new node has the same name."""
-    for item in begun:
-        log_about("the node was deleted: ending its maintenance", item)
+    for item in maintenances:
+        log_about("the node was deleted: deleting its NodeMaintenance", item)
         try:
-            cluster.delete(m.path(item), uid=item["metadata"]["uid"])
+            client.delete(m.build_path(item), uid=item["metadata"]["uid"])
         except (NotFound, Conflict):
             continue  # the garbage collector was faster
 
 
-def _drifted(event: BaseCloudEvent, begun: list[Object], node: Node, cluster: Cluster) -> list[BaseCloudEvent]:
+def _report_drift(
+    event: BaseCloudEvent, maintenances: list[Object], node: Node, client: SyncClient
+) -> list[BaseCloudEvent]:
     """Return a `node.drifted` for each maintenance whose cordon, taint or label another client has removed.
 
     The function skips a maintenance that is in backoff, or whose repair cannot be counted by a Kubernetes Event.
@@ -105,23 +109,24 @@ def _drifted(event: BaseCloudEvent, begun: list[Object], node: Node, cluster: Cl
     later.
     """
     name, now = node["metadata"]["name"], datetime.now(timezone.utc)
-    answers: list[BaseCloudEvent] = []
-    for item in begun:
-        if not m.is_cordoned(item) or in_maintenance(node, m.group(item).drain_taint):
+    replies: list[BaseCloudEvent] = []
+    for item in maintenances:
+        if not m.is_reported_cordoned(item) or is_in_maintenance(node, m.get_group(item).drain_taint):
             continue
-        if is_resting(announced(name, AGAIN, item, cluster), now):
+        if is_backing_off(find_node_event(name, CORDONED_AGAIN_REASON, item, client), now):
             continue
-        message = f"node {name} was {_undone(item, node)} during maintenance {item['metadata']['name']}; cordoned again"
-        if not announce_on_node(name, AGAIN, message, item, cluster, kind="Warning"):
+        drift, maintenance = _describe_drift(item, node), item["metadata"]["name"]
+        message = f'node "{name}" was {drift} during maintenance "{maintenance}"; cordoning it again'
+        if not record_node_event(name, CORDONED_AGAIN_REASON, message, item, client, event_type="Warning"):
             continue
         log_about(message, item)
-        reference = events.Reference.of(item)
-        answers.append(
-            events.event(events.NODE_DRIFTED, "guard", reference, name, cause=event, data={"message": message})
+        reference = events.ObjectReference.from_object(item)
+        replies.append(
+            events.build_event(events.NODE_DRIFTED, "guard", reference, name, cause=event, data={"message": message})
         )
-    return answers
+    return replies
 
 
-def _undone(item: Object, node: Node) -> str:
+def _describe_drift(item: Object, node: Node) -> str:
     """Describe what another client did to the node, for a message."""
-    return "unlabelled" if is_closed(node, m.group(item).drain_taint) else "uncordoned or untainted"
+    return "unlabelled" if is_cordoned_and_tainted(node, m.get_group(item).drain_taint) else "uncordoned or untainted"

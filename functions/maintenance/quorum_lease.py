@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 
 from functions.failures import Failed, Retry
-from kube.client.api import absent_ok
+from kube.client.api import get_or_none
 from kube.client.api_errors import ApiError, Conflict, NotFound
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
 from kube.maintenance import quorum
-from kube.maintenance.leases import LEASES
-from kube.maintenance.lookup import control_plane
+from kube.maintenance.leases import LEASES_PATH
+from kube.maintenance.lookup import read_control_plane
 from kube.nodes import Node
 from kube.paths import Object
 
@@ -26,7 +26,7 @@ log = logging.getLogger("functions")
 
 
 @contextmanager
-def disrupting(node: Node, maintenance: m.Maintenance, cluster: Cluster) -> Iterator[None]:
+def hold_quorum_lease(node: Node, maintenance: m.Maintenance, client: SyncClient) -> Iterator[None]:
     """Ensure that no other maintenance begins on a control-plane node during the block; other nodes cost no request.
 
     Raises `Failed` if etcd would lose its quorum, `Retry` while another maintenance begins.
@@ -34,35 +34,35 @@ def disrupting(node: Node, maintenance: m.Maintenance, cluster: Cluster) -> Iter
     if not quorum.is_control_plane(node):
         yield
         return
-    lease = _acquire(maintenance, cluster)
+    lease = _acquire_lease(maintenance, client)
     try:
-        plane = cluster.run(control_plane(cluster.api, maintenance["metadata"]["uid"], m.has_node))
-        if refused := quorum.refusal(node, plane):
-            raise Failed(refused)
+        control_plane = client.run(read_control_plane(client.api, maintenance["metadata"]["uid"], m.owns_node))
+        if blocker := quorum.find_disruption_blocker(node, control_plane):
+            raise Failed(blocker)
         yield
     finally:
-        _release(lease, cluster)
+        _release_lease(lease, client)
 
 
-def _acquire(maintenance: m.Maintenance, cluster: Cluster) -> Object:
+def _acquire_lease(maintenance: m.Maintenance, client: SyncClient) -> Object:
     now = datetime.now(timezone.utc)
-    wanted = quorum.lease_for(maintenance, now)
-    found = cluster.run(absent_ok(cluster.api.get(quorum.LEASE_PATH)))
+    desired = quorum.build_lease(maintenance, now)
+    existing = client.run(get_or_none(client.api.get(quorum.LEASE_PATH)))
     try:
-        if found is None:
-            return cluster.create(LEASES, wanted)
-        if quorum.may_take(found, maintenance, now):
-            version = found["metadata"]["resourceVersion"]
-            return cluster.patch(quorum.LEASE_PATH, {"metadata": {"resourceVersion": version}, "spec": wanted["spec"]})
+        if existing is None:
+            return client.create(LEASES_PATH, desired)
+        if quorum.may_acquire(existing, maintenance, now):
+            version = existing["metadata"]["resourceVersion"]
+            return client.patch(quorum.LEASE_PATH, {"metadata": {"resourceVersion": version}, "spec": desired["spec"]})
     except (Conflict, NotFound):
         pass
-    raise Retry("another maintenance is just beginning on a control-plane node")
+    raise Retry("another maintenance is beginning on a control-plane node")
 
 
-def _release(lease: Object, cluster: Cluster) -> None:
+def _release_lease(lease: Object, client: SyncClient) -> None:
     """Release the lease; if that fails, the next maintenance waits until the lease expires."""
     version = lease["metadata"].get("resourceVersion")  # missing in a dry run
     try:
-        cluster.patch(quorum.LEASE_PATH, {"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": None}})
+        client.patch(quorum.LEASE_PATH, {"metadata": {"resourceVersion": version}, "spec": {"holderIdentity": None}})
     except ApiError as error:
-        log.warning("the lease %s was not released: %s", quorum.LEASE, error.message)
+        log.warning('cannot release lease "%s": %s', quorum.LEASE_NAME, error.message)

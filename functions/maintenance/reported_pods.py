@@ -8,55 +8,61 @@ from typing import Any
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing.http_binding import BadEvent
-from functions.event_data import data_of, is_text, version_of
-from kube.maintenance.objects import is_count
-from kube.maintenance.node_snapshot import Looked
+from functions.event_data import is_nonempty_string, parse_resource_version, require_data
+from kube.maintenance.node_snapshot import StepSnapshot
+from kube.maintenance.objects import is_pod_count
 from kube.paths import Object
-from kube.times import moment_or_none
+from kube.times import parse_time_or_none
 
-REQUIRED = ("namespace", "name", "reason")
-FIELDS: Mapping[str, Callable[[object], bool]] = {
-    **dict.fromkeys(("namespace", "name", "reason", "uid"), is_text),
-    **dict.fromkeys(("message", "budget"), lambda value: value == "" or is_text(value)),
-    **dict.fromkeys(("healthy", "needed"), is_count),
+REQUIRED_FIELDS = ("namespace", "name", "reason")
+FIELD_CHECKS: Mapping[str, Callable[[object], bool]] = {
+    **dict.fromkeys(("namespace", "name", "reason", "uid"), is_nonempty_string),
+    **dict.fromkeys(("message", "budget"), lambda value: value == "" or is_nonempty_string(value)),
+    **dict.fromkeys(("healthy", "needed"), is_pod_count),
     "allowsNone": lambda value: isinstance(value, bool),
-    "retryAfter": lambda value: moment_or_none(value) is not None,
+    "retryAfter": lambda value: parse_time_or_none(value) is not None,
 }
 """Field → function that returns whether a value is valid for it. All other fields are dropped."""
 
 
-def blocked_of(event: BaseCloudEvent) -> list[Object] | None:
+def parse_blocked_pods(event: BaseCloudEvent) -> list[Object] | None:
     """Return the blocked pods, None if the event lists none. Raises `BadEvent` that names the malformed field."""
-    blocked = data_of(event).get("blocked")
+    blocked = require_data(event).get("blocked")
     if blocked is None:
         return None
     if not isinstance(blocked, list):
-        raise BadEvent("data.blocked is no list")
-    return [_pod(item) for item in blocked]
+        raise BadEvent("data.blocked is not a list")
+    return [_parse_pod(item) for item in blocked]
 
 
-def _pod(item: Any) -> Object:
+def _parse_pod(item: Any) -> Object:
     if not isinstance(item, dict):
-        raise BadEvent("data.blocked has what is no object")
-    for name, holds in FIELDS.items():
-        if not holds(item[name]) if name in item else name in REQUIRED:
+        raise BadEvent("data.blocked contains an item that is not an object")
+    for name, is_valid in FIELD_CHECKS.items():
+        if not is_valid(item[name]) if name in item else name in REQUIRED_FIELDS:
             raise BadEvent(f"{name} of a pod in data.blocked is missing or malformed")
-    return {name: item[name] for name in item if name in FIELDS}
+    return {name: item[name] for name in item if name in FIELD_CHECKS}
 
 
-def looked_of(event: BaseCloudEvent) -> Looked | None:
+def parse_snapshot(event: BaseCloudEvent) -> StepSnapshot | None:
     """Return the snapshot that the event's step took; None if it has none. Raises `BadEvent` if it is malformed."""
-    version, left = version_of(event, "maintenanceVersion"), data_of(event).get("left")
+    version, leaving = parse_resource_version(event, "maintenanceVersion"), require_data(event).get("left")
     if not version:
         return None
-    if not isinstance(left, list | None) or not all(map(_is_left, left or [])):
-        raise BadEvent("data.left is no list of pods")
-    return Looked(version, data_of(event).get("closed") is True, [{"metadata": pod} for pod in left or []])
+    if not isinstance(leaving, list | None) or not all(map(_is_valid_pod, leaving or [])):
+        raise BadEvent("data.left is not a list of pods")
+    return StepSnapshot(
+        version, require_data(event).get("closed") is True, [{"metadata": pod} for pod in leaving or []]
+    )
 
 
-def _is_left(pod: Any) -> bool:
+def _is_valid_pod(pod: Any) -> bool:
     """Return whether `pod` has valid values for all fields that the status reports."""
-    if not isinstance(pod, dict) or not all(is_text(pod.get(name)) for name in ("namespace", "name")):
+    if not isinstance(pod, dict) or not all(is_nonempty_string(pod.get(name)) for name in ("namespace", "name")):
         return False
-    end, kept = pod.get("deletionTimestamp"), pod.get("finalizers", [])
-    return (end is None or moment_or_none(end) is not None) and isinstance(kept, list) and all(map(is_text, kept))
+    deleted_at, finalizers = pod.get("deletionTimestamp"), pod.get("finalizers", [])
+    return (
+        (deleted_at is None or parse_time_or_none(deleted_at) is not None)
+        and isinstance(finalizers, list)
+        and all(map(is_nonempty_string, finalizers))
+    )

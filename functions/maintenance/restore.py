@@ -14,188 +14,214 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.event_data import data_of, metadata_of
+from functions.event_data import get_metadata, require_data
 from functions.failures import Retry
-from functions.installs import acts
-from functions.maintenance.kubernetes_events import announce_on_node, announce_progress
-from functions.maintenance.event_objects import log_about, node_of, read_maintenance, reference_of
-from functions.node_patching import ATTEMPTS, patch_node
-from kube.client.api import absent_ok
+from functions.installs import is_active_install
+from functions.maintenance.event_objects import log_about, parse_node_name, parse_reference, read_maintenance
+from functions.maintenance.kubernetes_events import record_node_event, record_progress
+from functions.node_patching import MAX_ATTEMPTS, patch_node
+from kube.client.api import get_or_none
 from kube.client.api_errors import Conflict, NotFound, Rejected
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.maintenance import leases
 from kube.maintenance import objects as m
-from kube.maintenance.kubernetes_events import REMOVE, TEXTS, UNCORDON
 from kube.maintenance.groups import DRAIN_TAINTS
-from kube.maintenance.lookup import maintenances, undeleted
-from kube.maintenance.status_patch import is_told_kept
-from kube.nodes import Node, is_labelled, is_labelled_for, is_tainted, labelled_for, node_path, restore_patch
+from kube.maintenance.kubernetes_events import EVENT_MESSAGES, REMOVE_REASON, UNCORDON_REASON
+from kube.maintenance.lookup import list_maintenances, list_undeleted
+from kube.maintenance.status_patch import is_reported_unrestored
+from kube.nodes import (
+    Node,
+    build_node_path,
+    build_restore_patch,
+    get_maintenance_uid,
+    has_maintenance_label,
+    is_labelled_for,
+    is_tainted,
+)
 from kube.paths import Object
 
-CONSUMES = (events.RESOURCE_UPDATED, events.MAINTENANCE_ENDED)
-EMITS = (events.NODE_RESTORED, events.MAINTENANCE_FOUND)
+CONSUMES = (events.RESOURCE_UPDATED, events.MAINTENANCE_RESTORE_PENDING)
+EMITS = (events.NODE_RESTORED, events.MAINTENANCE_PENDING)
 
 
-def restore(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+def restore(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Undo what the maintenance did to its node (NMO-14, 15, 16); hand the node over to a successor, if any (X-7)."""
-    if event.get_type() == events.RESOURCE_UPDATED and (not _is_ending(event) or is_told_kept(data_of(event))):
+    if event.get_type() == events.RESOURCE_UPDATED and (
+        not _needs_restore(event) or is_reported_unrestored(require_data(event))
+    ):
         return []  # no read is necessary: each status write triggers this step, even one that reports its failure
-    if not acts(cluster):
+    if not is_active_install(client):
         return []
-    maintenance = read_maintenance(event, cluster)
-    if maintenance is None or m.is_over(maintenance):
-        return _restore_stray(event, cluster) if event.get_type() == events.MAINTENANCE_ENDED else []
+    maintenance = read_maintenance(event, client)
+    if maintenance is None or m.is_released(maintenance):
+        return _restore_orphan(event, client) if event.get_type() == events.MAINTENANCE_RESTORE_PENDING else []
     if not m.is_deleting(maintenance):
-        return _give_up(event, maintenance, cluster) if m.has_given_up(maintenance) else []
+        return _restore_after_lease_loss(event, maintenance, client) if m.has_lost_lease(maintenance) else []
     log_about("Reconciling NodeMaintenance", maintenance)
-    name = m.node_name(maintenance)
-    others = _give_back(maintenance, name, cluster)
-    lease = _lease(name, cluster)
+    name = m.get_node_name(maintenance)
+    others = _restore_node(maintenance, name, client)
+    lease = _get_lease(name, client)
     if lease is not None and leases.is_holder(lease, maintenance):
-        _release(lease, cluster)
+        _delete_lease(lease, client)
     try:
-        cluster.patch(m.path(maintenance), m.release_patch(maintenance))
+        client.patch(m.build_path(maintenance), m.build_release_patch(maintenance))
     except NotFound:
         return []
     except Conflict:
-        raise Retry("the object changed while its finalizer was taken off") from None
+        raise Retry("the NodeMaintenance changed while its finalizer was being removed") from None
     log_about(f"NodeMaintenance Object: /{maintenance['metadata']['name']} Deleted ", maintenance)
-    announce_progress(REMOVE, maintenance, cluster)
-    return [_next(event, maintenance, others)]
+    record_progress(REMOVE_REASON, maintenance, client)
+    return [_build_next_event(event, maintenance, others)]
 
 
-def _is_ending(event: BaseCloudEvent) -> bool:
+def _needs_restore(event: BaseCloudEvent) -> bool:
     """Return whether the event's NodeMaintenance is being deleted or has lost its lease."""
-    return bool(metadata_of(event).get("deletionTimestamp")) or m.has_given_up(data_of(event))
+    return bool(get_metadata(event).get("deletionTimestamp")) or m.has_lost_lease(require_data(event))
 
 
-def _give_up(event: BaseCloudEvent, maintenance: m.Maintenance, cluster: Cluster) -> list[BaseCloudEvent]:
+def _restore_after_lease_loss(
+    event: BaseCloudEvent, maintenance: m.Maintenance, client: SyncClient
+) -> list[BaseCloudEvent]:
     """Restore, once, a node whose lease another tool has (NMO-27a); the NodeMaintenance stays and reports why."""
-    name, uid, key = m.node_name(maintenance), maintenance["metadata"]["uid"], m.group(maintenance).drain_taint
+    name, uid, key = m.get_node_name(maintenance), maintenance["metadata"]["uid"], m.get_group(maintenance).drain_taint
 
-    def look() -> tuple[None, list[Object]]:
-        node = _node(name, cluster)
-        return None, restore_patch(node, {key}) if node is not None and is_labelled_for(node, uid) else []
+    def plan_patch() -> tuple[None, list[Object]]:
+        node = _get_node(name, client)
+        return None, build_restore_patch(node, {key}) if node is not None and is_labelled_for(node, uid) else []
 
-    _, changed = patch_node(name, look, cluster)
+    _, changed = patch_node(name, plan_patch, client)
     if not changed:
         return []
-    _announce(name, maintenance, cluster)
-    return [events.event(events.NODE_RESTORED, "restore", events.Reference.of(maintenance), name, cause=event)]
+    _record_uncordon(name, maintenance, client)
+    return [
+        events.build_event(
+            events.NODE_RESTORED, "restore", events.ObjectReference.from_object(maintenance), name, cause=event
+        )
+    ]
 
 
-def _give_back(maintenance: m.Maintenance, name: str, cluster: Cluster) -> list[Object]:
+def _restore_node(maintenance: m.Maintenance, name: str, client: SyncClient) -> list[Object]:
     """Remove the taints that no other maintenance needs; uncordon and unlabel the node if it has no successor.
 
     Returns the other maintenances of the node, the successor first.
     """
-    key = m.group(maintenance).drain_taint
+    key = m.get_group(maintenance).drain_taint
 
-    def look() -> tuple[tuple[Node | None, list[Object]], list[Object]]:
-        node = _node(name, cluster)
+    def plan_patch() -> tuple[tuple[Node | None, list[Object]], list[Object]]:
+        node = _get_node(name, client)
         # read after the node: the list includes the maintenance in its label, or the patch fails on a changed label
-        others = _heirs(name, cluster)
-        is_given_back = m.has_given_up(maintenance) and node is not None and not _is_left(node, key)
-        if node is None or is_given_back or not m.began_on(maintenance, node):
+        others = _list_successors(name, client)
+        is_restored = m.has_lost_lease(maintenance) and node is not None and not _is_unrestored(node, key)
+        if node is None or is_restored or not m.has_begun_on(maintenance, node):
             return (None, others), []
-        needed = {m.group(other).drain_taint for other in others[:1]}  # the others wait, and may never begin
-        heir = others[0]["metadata"]["uid"] if others else ""
-        return (node, others), restore_patch(node, _left_by(maintenance, node, others) - needed, heir=heir)
+        needed_taints = {m.get_group(other).drain_taint for other in others[:1]}  # the others wait, and may never begin
+        first_uid = others[0]["metadata"]["uid"] if others else ""
+        return (node, others), build_restore_patch(
+            node, _select_taints_to_remove(maintenance, node, others) - needed_taints, successor_uid=first_uid
+        )
 
-    (node, others), changed = patch_node(name, look, cluster)
+    (node, others), changed = patch_node(name, plan_patch, client)
     if node is not None:
         log_about(f"Maintenance taints will be removed from node {name}", maintenance)
         log_about(f"Applying {key} taint remove on Node: {name}", maintenance)
     if changed and not others:
-        _announce(name, maintenance, cluster)
+        _record_uncordon(name, maintenance, client)
     return others
 
 
-def _is_left(node: Node, key: str) -> bool:
+def _is_unrestored(node: Node, taint_key: str) -> bool:
     """Return whether the node is not restored yet: it has our label or, if a client removed that, the drain taint."""
-    return is_labelled(node) or is_tainted(node, key)
+    return has_maintenance_label(node) or is_tainted(node, taint_key)
 
 
-def _left_by(maintenance: m.Maintenance, node: Node, others: list[Object]) -> frozenset[str]:
+def _select_taints_to_remove(maintenance: m.Maintenance, node: Node, successors: list[Object]) -> frozenset[str]:
     """Return the drain taints to remove: the maintenance's own, or all if the label names an unknown maintenance."""
-    known = {item["metadata"]["uid"] for item in (maintenance, *others)}
-    vanished = labelled_for(node) not in {None, *known}
-    return DRAIN_TAINTS if vanished else frozenset({m.group(maintenance).drain_taint})
+    known = {item["metadata"]["uid"] for item in (maintenance, *successors)}
+    is_unknown = get_maintenance_uid(node) not in {None, *known}
+    return DRAIN_TAINTS if is_unknown else frozenset({m.get_group(maintenance).drain_taint})
 
 
-def _heirs(name: str, cluster: Cluster) -> list[Object]:
+def _list_successors(name: str, client: SyncClient) -> list[Object]:
     """Return the node's other maintenances, oldest first, and set our finalizer on the first one, the successor.
 
     With the finalizer, a deletion of the successor waits until its node is restored. If the successor is being deleted
     or was just changed, the function lists again. Raises `Retry` if that happens repeatedly.
     """
-    why = f"it changed {ATTEMPTS} times"
-    for _ in range(ATTEMPTS):
-        others = [item for item in cluster.run(undeleted(cluster.api, name)) if m.claims_node(item)]
+    reason = f"other clients changed it {MAX_ATTEMPTS} times"
+    for _ in range(MAX_ATTEMPTS):
+        others = [item for item in client.run(list_undeleted(client.api, name)) if m.claims_node(item)]
         if not others or m.has_finalizer(others[0]):
             return others
         try:
-            cluster.patch(m.path(others[0]), m.keep_patch(others[0]))
+            client.patch(m.build_path(others[0]), m.build_finalizer_patch(others[0]))
             return others
         except Rejected as error:
-            why = error.message
+            reason = error.message
         except (NotFound, Conflict):
             continue
-    raise Retry(f"the next maintenance of node {name} takes no finalizer: {why}")
+    raise Retry(f'cannot add the finalizer to the next NodeMaintenance of node "{name}": {reason}')
 
 
-def _announce(name: str, maintenance: m.Maintenance, cluster: Cluster) -> None:
+def _record_uncordon(name: str, maintenance: m.Maintenance, client: SyncClient) -> None:
     log_about(f"uncordon Node: {name}", maintenance)
-    announce_on_node(name, UNCORDON, TEXTS[UNCORDON], maintenance, cluster, kind="Normal")
+    record_node_event(name, UNCORDON_REASON, EVENT_MESSAGES[UNCORDON_REASON], maintenance, client, event_type="Normal")
 
 
-def _restore_stray(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+def _restore_orphan(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Restore an orphaned node, which a maintenance that is gone left cordoned, tainted or leased.
 
     Does nothing if another maintenance claims the node. Since the drain taint of the maintenance is unknown, the
     function removes the drain taints of all API groups.
     """
-    name, reference = node_of(event), reference_of(event)
-    lease = _lease(name, cluster)
+    name, reference = parse_node_name(event), parse_reference(event)
+    lease = _get_lease(name, client)
 
-    def look() -> tuple[bool, list[Object]]:
-        node = _node(name, cluster)
-        answered = any(m.claims_node(item) for item in cluster.run(maintenances(cluster.api, name)))
-        stray = node is not None and is_labelled(node) and not answered
-        return answered, restore_patch(node, DRAIN_TAINTS) if node and stray else []
+    def plan_patch() -> tuple[bool, list[Object]]:
+        node = _get_node(name, client)
+        is_claimed = any(m.claims_node(item) for item in client.run(list_maintenances(client.api, name)))
+        is_orphaned = node is not None and has_maintenance_label(node) and not is_claimed
+        return is_claimed, build_restore_patch(node, DRAIN_TAINTS) if node and is_orphaned else []
 
-    answered, changed = patch_node(name, look, cluster)
-    if answered:
+    is_claimed, changed = patch_node(name, plan_patch, client)
+    if is_claimed:
         return []
     if changed:
-        _announce(name, reference.as_object(name), cluster)
-    released = lease is not None and leases.holder_of(lease) is not None and _release(lease, cluster)
-    return [events.event(events.NODE_RESTORED, "restore", reference, name, cause=event)] if changed or released else []
+        _record_uncordon(name, reference.as_partial_object(name), client)
+    is_lease_deleted = lease is not None and leases.parse_holder(lease) is not None and _delete_lease(lease, client)
+    return (
+        [events.build_event(events.NODE_RESTORED, "restore", reference, name, cause=event)]
+        if changed or is_lease_deleted
+        else []
+    )
 
 
-def _node(name: str, cluster: Cluster) -> Node | None:
-    return cluster.run(absent_ok(cluster.api.get(node_path(name))))
+def _get_node(name: str, client: SyncClient) -> Node | None:
+    return client.run(get_or_none(client.api.get(build_node_path(name))))
 
 
-def _lease(node: str, cluster: Cluster) -> Object | None:
-    return cluster.run(absent_ok(cluster.api.get(leases.lease_path(node))))
+def _get_lease(node: str, client: SyncClient) -> Object | None:
+    return client.run(get_or_none(client.api.get(leases.build_lease_path(node))))
 
 
-def _release(lease: Object, cluster: Cluster) -> bool:
+def _delete_lease(lease: Object, client: SyncClient) -> bool:
     """Delete the lease unless it changed since it was read; return whether this call deleted it."""
-    metadata, path = lease["metadata"], leases.lease_path(leases.node_of(lease))
+    metadata, path = lease["metadata"], leases.build_lease_path(leases.parse_node_name(lease))
     try:
-        cluster.delete(path, uid=metadata["uid"], version=metadata["resourceVersion"])
+        client.delete(path, uid=metadata["uid"], resource_version=metadata["resourceVersion"])
     except (NotFound, Conflict):
         return False  # a duplicate of this event released it, or the successor acquired it
     return True
 
 
-def _next(event: BaseCloudEvent, maintenance: m.Maintenance, others: list[Object]) -> BaseCloudEvent:
-    if others:
-        heir = others[0]
-        return events.event(
-            events.MAINTENANCE_FOUND, "restore", events.Reference.of(heir), m.node_name(heir), cause=event
+def _build_next_event(event: BaseCloudEvent, maintenance: m.Maintenance, successors: list[Object]) -> BaseCloudEvent:
+    if successors:
+        successor = successors[0]
+        return events.build_event(
+            events.MAINTENANCE_PENDING,
+            "restore",
+            events.ObjectReference.from_object(successor),
+            m.get_node_name(successor),
+            cause=event,
         )
-    reference = events.Reference.of(maintenance)
-    return events.event(events.NODE_RESTORED, "restore", reference, m.node_name(maintenance), cause=event)
+    reference = events.ObjectReference.from_object(maintenance)
+    return events.build_event(events.NODE_RESTORED, "restore", reference, m.get_node_name(maintenance), cause=event)

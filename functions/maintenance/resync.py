@@ -1,8 +1,8 @@
 """Resync: at every tick, emit again the event that a maintenance waits for, and no other (X-3, X-5, design rule 4).
 
-The step lists maintenances, nodes under maintenance and leases page by page. In addition, it reads at most `LOOKS`
-single nodes, and the pods of at most `LOOKS` nodes, by round robin. So a drained maintenance does not cost a request of
-its own at each tick (design rule 10).
+The step lists maintenances, nodes under maintenance and leases page by page. In addition, it reads at most
+`MAX_READS_PER_TICK` single nodes, and the pods of at most `MAX_READS_PER_TICK` nodes, by round robin. So a drained
+maintenance does not cost a request of its own at each tick (design rule 10).
 
 In: a PingSource tick. Out: `maintenance.found`, `maintenance.ended`, `node.drifted`, `node.tainted`.
 Touches: nodemaintenances list; nodes get, list; pods list; leases get, list, create, patch in medik8s-leases;
@@ -19,161 +19,195 @@ from datetime import datetime, timezone
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, replay_extensions
-from functions.pass_strategies import LookingForChanges
-from functions.installs import claims
-from functions.maintenance.due_events import Due, Known, Look, due, due_by, due_on, strays
-from functions.maintenance.metrics import FLEET, RESYNCED
+from functions.installs import acquire_install_lease
+from functions.maintenance.due_events import (
+    DueEvent,
+    RequiredRead,
+    ResyncSnapshot,
+    find_due_event,
+    find_due_event_by_pods,
+    find_due_event_on_node,
+    find_orphans,
+)
 from functions.maintenance.event_objects import log_about
-from functions.round_robin import Turns
-from kube.client.api import Api, absent_ok
+from functions.maintenance.metrics import MAINTENANCE_COLLECTOR, RESYNC_EVENTS
+from functions.pass_strategies import ChangeStrategy
+from functions.round_robin import RoundRobin
+from kube.client.api import Api, get_or_none
 from kube.client.api_errors import ApiError, Unavailable
-from kube.client.concurrent_requests import together
-from kube.client.paging import Listed, pages
-from kube.client.sync_client import Cluster
+from kube.client.concurrent_requests import gather_all
+from kube.client.paging import ListResult, list_all
+from kube.client.sync_client import SyncClient
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.lookup import answered, by_age, of_group, pods_on_node
-from kube.nodes import LABEL, NODES, node_path
-from kube.paths import MALFORMED, Object
-from kube.trimming import trimmed_node
+from kube.maintenance.lookup import collect_group_lists, list_group, list_pods_on_node, sort_by_age
+from kube.nodes import MAINTENANCE_LABEL, NODES_PATH, build_node_path
+from kube.paths import MALFORMED_OBJECT_ERRORS, Object
+from kube.trimming import trim_node
 
 CONSUMES = (events.TICK,)
-EMITS = (events.MAINTENANCE_FOUND, events.MAINTENANCE_ENDED, events.NODE_DRIFTED, events.NODE_TAINTED)
-LOOKING = LookingForChanges(lambda _tick: "all maintenances")
-LOOKS, LOOKS_AT_RESTING = 20, 5
+EMITS = (events.MAINTENANCE_PENDING, events.MAINTENANCE_RESTORE_PENDING, events.NODE_DRIFTED, events.NODE_TAINTED)
+PASS_STRATEGY = ChangeStrategy(lambda _tick: "all maintenances")
+MAX_READS_PER_TICK, MIN_SUCCEEDED_READS = 20, 5
 """Maximum requests per tick for single nodes, and for the pods of nodes.
 
-`LOOKS_AT_RESTING` of the latter are reserved for drained nodes, to which a pod may have come late.
+`MIN_SUCCEEDED_READS` of the latter are reserved for drained nodes, to which a pod may have come late.
 """
 log = logging.getLogger("functions")
 
 
-class Rounds:
+class ReadRotations:
     """The round-robin positions: one each for maintenances with an unlabelled node, draining ones and drained ones."""
 
     def __init__(self) -> None:
-        self.unlabelled, self.draining, self.resting = Turns(), Turns(), Turns()
+        self.unlabelled, self.draining, self.succeeded = RoundRobin(), RoundRobin(), RoundRobin()
 
 
-ROUNDS = Rounds()
+READ_ROTATIONS = ReadRotations()
 """The positions of this process; a replay uses its own."""
 
 
-def resync(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+def resync(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return a replacement for each lost event: one for each maintenance that waits for an event.
 
     Also returns one for each orphaned node, which a maintenance that is gone left cordoned, tainted or leased. The next
     tick checks what this one has no time for. Raises `ApiError` if no maintenances could be listed.
     """
-    if not claims(cluster):
+    if not acquire_install_lease(client):
         return []
-    known = cluster.run(_read(cluster.api))
-    replay = replay_extensions.is_replay(event)
-    rounds = Rounds() if replay else ROUNDS
-    waiting = cluster.run(_waiting(cluster.api, known, rounds, datetime.now(timezone.utc)))
-    found = [(events.Reference.of(item), m.node_name(item), kind, _begun(item, kind)) for item, kind in waiting]
-    found += [(reference, node, events.MAINTENANCE_ENDED, {}) for reference, node in strays(known)]
-    if not replay:
-        FLEET.update(known.items)
-        for _, _, kind, _ in found:
-            RESYNCED.labels(kind).inc()
-    return [events.event(kind, "resync", about, node, cause=event, data=data) for about, node, kind, data in found]
+    snapshot = client.run(_read_snapshot(client.api))
+    is_replay = replay_extensions.is_replay(event)
+    rotations = ReadRotations() if is_replay else READ_ROTATIONS
+    waiting = client.run(_find_waiting(client.api, snapshot, rotations, datetime.now(timezone.utc)))
+    due_events = [
+        (events.ObjectReference.from_object(item), m.get_node_name(item), kind, _build_data(item, kind))
+        for item, kind in waiting
+    ]
+    due_events += [
+        (reference, node, events.MAINTENANCE_RESTORE_PENDING, {}) for reference, node in find_orphans(snapshot)
+    ]
+    if not is_replay:
+        MAINTENANCE_COLLECTOR.update(snapshot.maintenances)
+        for _, _, kind, _ in due_events:
+            RESYNC_EVENTS.labels(kind).inc()
+    return [
+        events.build_event(kind, "resync", about, node, cause=event, data=data)
+        for about, node, kind, data in due_events
+    ]
 
 
-def _begun(item: Object, kind: str) -> Object:
+def _build_data(maintenance: Object, event_type: str) -> Object:
     """Return the data of `maintenance.found`: `begun` for a maintenance that has begun.
 
     If `begin` fails for such a maintenance, the error concerns the renewal of its lease.
     """
-    return {"begun": True} if kind == events.MAINTENANCE_FOUND and m.has_begun(item) else {}
+    return {"begun": True} if event_type == events.MAINTENANCE_PENDING and m.has_begun(maintenance) else {}
 
 
-async def _read(api: Api) -> Known:
+async def _read_snapshot(api: Api) -> ResyncSnapshot:
     """Read all lists concurrently; if the API server rejects one of them, the others are still used.
 
     Raises `Unavailable` if a list got no answer. The broker then redelivers the tick, so that no step acts on a partial
     list.
     """
-    groups, (nodes, held) = await asyncio.gather(
-        asyncio.gather(*(of_group(api, group) for group in GROUPS.values()), return_exceptions=True),
+    groups, (nodes, leases_or_error) = await asyncio.gather(
+        asyncio.gather(*(list_group(api, group) for group in GROUPS.values()), return_exceptions=True),
         asyncio.gather(
-            pages(api, NODES, labels=LABEL, keep=trimmed_node), pages(api, leases.LEASES), return_exceptions=True
+            list_all(api, NODES_PATH, label_selector=MAINTENANCE_LABEL, transform=trim_node),
+            list_all(api, leases.LEASES_PATH),
+            return_exceptions=True,
         ),
     )
-    unanswered = next((answer for answer in (*groups, nodes, held) if isinstance(answer, Unavailable)), None)
-    if unanswered:
-        raise unanswered
-    found = answered(groups)
-    items = by_age(item for items in found for item in items or [])
-    return Known(items, _by(_name, nodes), _by(leases.node_of, held), whole=all(items is not None for items in found))
+    unavailable = next(
+        (result for result in (*groups, nodes, leases_or_error) if isinstance(result, Unavailable)), None
+    )
+    if unavailable:
+        raise unavailable
+    maintenances_by_group = collect_group_lists(groups)
+    items = sort_by_age(item for items in maintenances_by_group for item in items or [])
+    return ResyncSnapshot(
+        items,
+        _index_by_node(_get_name, nodes),
+        _index_by_node(leases.parse_node_name, leases_or_error),
+        is_complete=all(items is not None for items in maintenances_by_group),
+    )
 
 
-def _by(node_of: Callable[[Object], str], answer: Listed | BaseException) -> dict[str, Object] | None:
+def _index_by_node(
+    get_node_name: Callable[[Object], str], answer: ListResult | BaseException
+) -> dict[str, Object] | None:
     """Return the items of a list by node name; if the answer is an API error, log it and return None."""
     if isinstance(answer, ApiError):
-        log.warning("resync could not list all: %s", answer.message)
+        log.warning("resync cannot list all objects: %s", answer.message)
         return None
     if isinstance(answer, BaseException):
         raise answer
-    return {name: item for item in answer.items if (name := node_of(item))}
+    return {name: item for item in answer.items if (name := get_node_name(item))}
 
 
-def _name(node: Object) -> str:
+def _get_name(node: Object) -> str:
     return str(node["metadata"]["name"])
 
 
-async def _waiting(api: Api, known: Known, rounds: Rounds, now: datetime) -> list[tuple[Object, str]]:
+async def _find_waiting(
+    api: Api, snapshot: ResyncSnapshot, rotations: ReadRotations, now: datetime
+) -> list[tuple[Object, str]]:
     """Return the maintenances that wait for an event, each with the event's type."""
-    dues = [(item, _due(item, known, now)) for item in known.items]
-    unlabelled = [item for item, what in dues if what is Look.NODE]
-    looks = [_looked(item, _due_of_node(api, item, known, now)) for item in rounds.unlabelled.take(unlabelled, LOOKS)]
-    inspected = _inspected([item for item, what in dues if what is Look.PODS], rounds)
-    looks += [_looked(item, _due_of_pods(api, item, now)) for item in inspected]
-    outcomes = await together(*looks)
-    left = [item for item, what in [*dues, *outcomes] if what is Look.LATER]
-    if left:
-        log.warning("resync ran out of time", extra={"fields": {"left": len(left)}})
-    return [(item, what) for item, what in [*dues, *outcomes] if what and isinstance(what, str)]
+    dues = [(item, _try_find_due(item, snapshot, now)) for item in snapshot.maintenances]
+    unlabelled = [item for item, due in dues if due is RequiredRead.NODE]
+    reads = [
+        _try_read(item, _find_due_by_node(api, item, snapshot, now))
+        for item in rotations.unlabelled.take(unlabelled, MAX_READS_PER_TICK)
+    ]
+    chosen = _select_for_pod_read([item for item, due in dues if due is RequiredRead.PODS], rotations)
+    reads += [_try_read(item, _find_due_by_pods(api, item, now)) for item in chosen]
+    outcomes = await gather_all(*reads)
+    unread = [item for item, due in [*dues, *outcomes] if due is RequiredRead.UNAVAILABLE]
+    if unread:
+        log.warning("resync ran out of time", extra={"fields": {"left": len(unread)}})
+    return [(item, due) for item, due in [*dues, *outcomes] if due and isinstance(due, str)]
 
 
-def _inspected(items: list[Object], rounds: Rounds) -> list[Object]:
-    """Return the maintenances whose pods this tick reads: active drains first, then drained ones, up to `LOOKS`."""
-    resting = [item for item in items if m.phase(item) == m.SUCCEEDED]
-    draining = [item for item in items if m.phase(item) != m.SUCCEEDED]
-    chosen = rounds.draining.take(draining, LOOKS - min(len(resting), LOOKS_AT_RESTING))
-    return chosen + rounds.resting.take(resting, LOOKS - len(chosen))
+def _select_for_pod_read(maintenances: list[Object], rotations: ReadRotations) -> list[Object]:
+    """Return at most `MAX_READS_PER_TICK` maintenances whose pods this tick reads: active drains, then drained ones."""
+    drained = [item for item in maintenances if m.get_phase(item) == m.SUCCEEDED]
+    draining = [item for item in maintenances if m.get_phase(item) != m.SUCCEEDED]
+    chosen = rotations.draining.take(draining, MAX_READS_PER_TICK - min(len(drained), MIN_SUCCEEDED_READS))
+    return chosen + rotations.succeeded.take(drained, MAX_READS_PER_TICK - len(chosen))
 
 
-async def _due_of_node(api: Api, item: Object, known: Known, now: datetime) -> Due:
-    name = m.node_name(item)
-    node = await absent_ok(api.get(node_path(name)))
-    return due_on(item, node, (known.leases or {}).get(name), now)
+async def _find_due_by_node(api: Api, maintenance: Object, snapshot: ResyncSnapshot, now: datetime) -> DueEvent:
+    name = m.get_node_name(maintenance)
+    node = await get_or_none(api.get(build_node_path(name)))
+    return find_due_event_on_node(maintenance, node, (snapshot.leases or {}).get(name), now)
 
 
-async def _due_of_pods(api: Api, item: Object, now: datetime) -> Due:
-    return due_by(item, (await pods_on_node(api, m.node_name(item), "0")).items, now)
+async def _find_due_by_pods(api: Api, maintenance: Object, now: datetime) -> DueEvent:
+    return find_due_event_by_pods(
+        maintenance, (await list_pods_on_node(api, m.get_node_name(maintenance), "0")).items, now
+    )
 
 
-async def _looked(item: Object, look: Awaitable[Due]) -> tuple[Object, Due]:
+async def _try_read(maintenance: Object, read: Awaitable[DueEvent]) -> tuple[Object, DueEvent]:
     """Await one read and return its outcome; a rejected or malformed one must not stop the others."""
     try:
-        return item, await look
+        return maintenance, await read
     except Unavailable:
-        return item, Look.LATER
+        return maintenance, RequiredRead.UNAVAILABLE
     except ApiError as error:
-        return item, _skipped(item, error.message)
-    except MALFORMED as error:
-        return item, _skipped(item, repr(error))
+        return maintenance, _log_skipped(maintenance, error.message)
+    except MALFORMED_OBJECT_ERRORS as error:
+        return maintenance, _log_skipped(maintenance, repr(error))
 
 
-def _due(item: Object, known: Known, now: datetime) -> Due:
+def _try_find_due(maintenance: Object, snapshot: ResyncSnapshot, now: datetime) -> DueEvent:
     try:
-        return due(item, known, now)
-    except MALFORMED as error:
-        return _skipped(item, repr(error))
+        return find_due_event(maintenance, snapshot, now)
+    except MALFORMED_OBJECT_ERRORS as error:
+        return _log_skipped(maintenance, repr(error))
 
 
-def _skipped(item: Object, error: str) -> str:
-    log_about("resync cannot look after this maintenance", item, error=error)
+def _log_skipped(maintenance: Object, error: str) -> str:
+    log_about("resync skipped this maintenance", maintenance, error=error)
     return ""

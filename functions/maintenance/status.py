@@ -16,192 +16,221 @@ from typing import NamedTuple
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, replay_extensions
-from functions.event_data import data_of, version_of
+from functions.event_data import parse_resource_version, require_data
 from functions.failures import Retry
-from functions.installs import acts
+from functions.installs import is_active_install
 from functions.maintenance import metrics
-from functions.maintenance.kubernetes_events import announce_on_node, announce_progress
-from functions.maintenance.reported_pods import blocked_of, looked_of
-from functions.maintenance.event_objects import log_about, read_maintenance, reference_of
-from functions.status_write_cache import OwnWrites, Write
-from functions.write_batcher import Gathering
-from kube.client.api import absent_ok
+from functions.maintenance.event_objects import log_about, parse_reference, read_maintenance
+from functions.maintenance.kubernetes_events import record_node_event, record_progress
+from functions.maintenance.reported_pods import parse_blocked_pods, parse_snapshot
+from functions.status_write_cache import StatusWrite, StatusWriteCache
+from functions.write_batcher import WriteBatcher
+from kube.client.api import get_or_none
 from kube.client.api_errors import Conflict, NotFound
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
-from kube.maintenance.kubernetes_events import BEGIN, CORDON, FAIL, SUCCEED, TEXTS
-from kube.maintenance.lookup import pods_on_node
-from kube.maintenance.status_patch import Findings, status_patch
-from kube.maintenance.node_snapshot import Looked, Shown
-from kube.nodes import node_path
+from kube.maintenance.kubernetes_events import BEGIN_REASON, CORDON_REASON, EVENT_MESSAGES, FAIL_REASON, SUCCEED_REASON
+from kube.maintenance.lookup import list_pods_on_node
+from kube.maintenance.node_snapshot import NodeSnapshot, StepSnapshot
+from kube.maintenance.status_patch import StatusInput, build_status_patch
+from kube.nodes import build_node_path
 from kube.paths import Object
-from kube.resource_versions import newest
+from kube.resource_versions import find_newest
 
-CONSUMES = events.FLAGS["progress"]
+CONSUMES = events.TYPES_BY_FLAG["progress"]
 EMITS = ()
-ATTEMPTS = 5
+MAX_ATTEMPTS = 5
 """Maximum number of attempts per write.
 
 Another process may write at the same time. After these attempts, the step leaves the retry to the broker.
 """
 
 
-class Told(NamedTuple):
+class StatusUpdate(NamedTuple):
     """An event, what it adds to the state in the cluster, and the resourceVersion of its pods ("" if it has none).
 
-    `looked` is the snapshot that the event's step took, None if the event has none.
+    `snapshot` is the snapshot that the event's step took, None if the event has none.
     """
 
     event: BaseCloudEvent
-    findings: Findings
-    version: str
-    looked: Looked | None
+    status_input: StatusInput
+    pods_version: str
+    snapshot: StepSnapshot | None
 
 
-GATHERING = Gathering[Told]()
-OWN_WRITES = OwnWrites()
+STATUS_BATCHER = WriteBatcher[StatusUpdate]()
+STATUS_WRITE_CACHE = StatusWriteCache()
 
 
-def status(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+def status(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Update `.status` from the cluster and from the event's data.
 
-    Events that arrive while the same status is being written share the next write (`shared_writes`); replays do not.
+    Events that arrive while the same status is being written share the next write (`write_batcher`); replays do not.
     The event's data cannot be verified in the cluster, so the server rejects unsigned events before this step. Raises
     `Retry` if other clients keep changing the status.
     """
-    if not acts(cluster):
+    if not is_active_install(client):
         return []
-    told = Told(event, findings_of(event), version_of(event, "podsVersion"), looked_of(event))
+    update = StatusUpdate(
+        event, build_status_input(event), parse_resource_version(event, "podsVersion"), parse_snapshot(event)
+    )
     if replay_extensions.is_replay(event):
-        _write([told], cluster)
+        _write_status([update], client)
     else:
-        GATHERING.write(reference_of(event).uid, told, lambda gathered: _write(gathered, cluster))
+        STATUS_BATCHER.write(parse_reference(event).uid, update, lambda updates: _write_status(updates, client))
     return []
 
 
-def _write(gathered: Sequence[Told], cluster: Cluster) -> None:
+def _write_status(updates: Sequence[StatusUpdate], client: SyncClient) -> None:
     """Write the status of one maintenance from these events, in their order."""
-    event = gathered[0].event
-    for _ in range(ATTEMPTS):
-        maintenance = read_maintenance(event, cluster)
+    event = updates[0].event
+    for _ in range(MAX_ATTEMPTS):
+        maintenance = read_maintenance(event, client)
         if maintenance is None:
             return
-        patch, pods = _patch(maintenance, gathered, cluster)
+        patch, pods = _build_patch(maintenance, updates, client)
         if not patch:
             return
         try:
-            written = cluster.patch(f"{m.path(maintenance)}/status", patch)
+            written = client.patch(f"{m.build_path(maintenance)}/status", patch)
         except Conflict:
             continue
         except NotFound:
             return
         if not replay_extensions.is_replay(event):
-            metrics.written(maintenance, patch["status"], datetime.now(timezone.utc))
-            OWN_WRITES.add(reference_of(event).uid, _as_write(maintenance, written, pods))
-        _announce(maintenance, patch["status"], cluster)
+            metrics.observe_status_write(maintenance, patch["status"], datetime.now(timezone.utc))
+            STATUS_WRITE_CACHE.record(parse_reference(event).uid, _build_status_write(maintenance, written, pods))
+        _record_changes(maintenance, patch["status"], client)
         return
-    raise Retry("others keep writing the status")
+    raise Retry("other clients keep changing the status")
 
 
-def _as_write(before: m.Maintenance, after: m.Maintenance, pods: str) -> Write:
+def _build_status_write(before: m.Maintenance, after: m.Maintenance, pods_version: str) -> StatusWrite:
     read, written = (item["metadata"]["resourceVersion"] for item in (before, after))
-    return Write(read, written, pods)
+    return StatusWrite(read, written, pods_version)
 
 
-def findings_of(event: BaseCloudEvent) -> Findings:
+def build_status_input(event: BaseCloudEvent) -> StatusInput:
     """Return what the event adds to the state in the cluster."""
-    data = data_of(event)
+    data = require_data(event)
     drained = event.get_type() == events.NODE_DRAINED
-    error, blocked = str(data.get("error") or ""), blocked_of(event)
-    step = data.get("step") if event.get_type() == events.MAINTENANCE_FAILED else ""
-    return Findings(
+    error, blocked = str(data.get("error") or ""), parse_blocked_pods(event)
+    step = data.get("step") if event.get_type() == events.MAINTENANCE_STEP_FAILED else ""
+    return StatusInput(
         error,
         [] if drained else blocked,
-        drained=drained,
-        restoring=step == "restore",
-        renewing=step == "begin",
-        beginning=step == "begin" and not ("begun" in data or "leaseErrors" in data),
-        waits=bool(data.get("waits")),
-        lease_errors=_lease_errors(event),
+        is_drained=drained,
+        is_restore_error=step == "restore",
+        is_renewal_error=step == "begin",
+        is_begin_error=step == "begin" and not ("begun" in data or "leaseErrors" in data),
+        is_waiting=bool(data.get("waits")),
+        lease_error_count=_parse_lease_errors(event),
     )
 
 
-def _lease_errors(event: BaseCloudEvent) -> int | None:
+def _parse_lease_errors(event: BaseCloudEvent) -> int | None:
     """Return how many lease renewals failed in a row, 0 after a success; None if the event does not report it."""
-    count = 0 if event.get_type() == events.MAINTENANCE_BEGUN else data_of(event).get("leaseErrors")
+    count = 0 if event.get_type() == events.MAINTENANCE_BEGUN else require_data(event).get("leaseErrors")
     return count if isinstance(count, int) else None
 
 
-def _patch(maintenance: m.Maintenance, gathered: Sequence[Told], cluster: Cluster) -> tuple[Object | None, str]:
+def _build_patch(
+    maintenance: m.Maintenance, updates: Sequence[StatusUpdate], client: SyncClient
+) -> tuple[Object | None, str]:
     """Return the status patch and the resourceVersion of its pods, "" if its node state may be newer.
 
     Before a patch revokes a success, the pods are read again, since a cached list may still show deleted pods.
     """
-    findings, now = [told.findings for told in gathered], datetime.now(timezone.utc)
-    shown, pods = _shown(maintenance, gathered, cluster)
-    patch = status_patch(maintenance, shown, findings, now)
-    if patch and m.phase(maintenance) == m.SUCCEEDED and patch["status"].get("phase") == m.RUNNING:
-        fresh = cluster.run(pods_on_node(cluster.api, m.node_name(maintenance))).items
-        return status_patch(maintenance, replace(shown, pods=fresh), findings, now), ""
+    inputs, now = [update.status_input for update in updates], datetime.now(timezone.utc)
+    node_snapshot, pods = _read_node_snapshot(maintenance, updates, client)
+    patch = build_status_patch(maintenance, node_snapshot, inputs, now)
+    if patch and m.get_phase(maintenance) == m.SUCCEEDED and patch["status"].get("phase") == m.RUNNING:
+        current_pods = client.run(list_pods_on_node(client.api, m.get_node_name(maintenance))).items
+        return build_status_patch(maintenance, replace(node_snapshot, pods=current_pods), inputs, now), ""
     return patch, pods
 
 
-def _shown(maintenance: m.Maintenance, gathered: Sequence[Told], cluster: Cluster) -> tuple[Shown, str]:
+def _read_node_snapshot(
+    maintenance: m.Maintenance, updates: Sequence[StatusUpdate], client: SyncClient
+) -> tuple[NodeSnapshot, str]:
     """Return the node and its pods with the pods' resourceVersion, "" if the node state may be newer.
 
     The function uses the snapshot of the event's step if that is still valid, and reads the rest. If all events are
     `pods.gone` and the status shows a cordoned node, the node is not read, since `guard` watches it. A snapshot without
     remaining pods is verified by listing the pods.
     """
-    looked = _still_true(maintenance, gathered)
-    if looked and looked.left:
-        return Shown(looked.is_closed, left=looked.left), gathered[0].version
-    name, version = m.node_name(maintenance), newest(told.version for told in gathered) or "0"
-    pods = pods_on_node(cluster.api, name, version)
-    if looked.is_closed if looked else _only_gone(gathered) and m.is_cordoned(maintenance):
-        listed = cluster.run(pods)
-        return Shown(is_closed=True, pods=listed.items), listed.version
-    node, found = cluster.together(absent_ok(cluster.api.get(node_path(name))), pods)
-    return Shown.of(maintenance, node, found.items), ""
+    step_snapshot = _get_current_snapshot(maintenance, updates)
+    if step_snapshot and step_snapshot.leaving:
+        return NodeSnapshot(step_snapshot.is_cordoned_and_tainted, leaving=step_snapshot.leaving), updates[
+            0
+        ].pods_version
+    name, version = m.get_node_name(maintenance), find_newest(update.pods_version for update in updates) or "0"
+    pods = list_pods_on_node(client.api, name, version)
+    if (
+        step_snapshot.is_cordoned_and_tainted
+        if step_snapshot
+        else _are_all_pods_gone(updates) and m.is_reported_cordoned(maintenance)
+    ):
+        listed = client.run(pods)
+        return NodeSnapshot(is_cordoned_and_tainted=True, pods=listed.items), listed.resource_version
+    node, listed_pods = client.gather_all(get_or_none(client.api.get(build_node_path(name))), pods)
+    return NodeSnapshot.from_node(maintenance, node, listed_pods.items), ""
 
 
-def _still_true(maintenance: m.Maintenance, gathered: Sequence[Told]) -> Looked | None:
+def _get_current_snapshot(maintenance: m.Maintenance, updates: Sequence[StatusUpdate]) -> StepSnapshot | None:
     """Return the snapshot of a single event's step if the maintenance has not changed since, else None.
 
     A status write of this process does not invalidate a snapshot whose pods are at least as new. The function also
     returns None for a maintenance that succeeded, since only a new read may revoke that, and for a replay.
     """
-    looked = gathered[0].looked if len(gathered) == 1 else None
-    if looked is None or m.phase(maintenance) == m.SUCCEEDED or replay_extensions.is_replay(gathered[0].event):
+    step_snapshot = updates[0].snapshot if len(updates) == 1 else None
+    if (
+        step_snapshot is None
+        or m.get_phase(maintenance) == m.SUCCEEDED
+        or replay_extensions.is_replay(updates[0].event)
+    ):
         return None
-    read, uid = maintenance["metadata"]["resourceVersion"], maintenance["metadata"]["uid"]
-    return looked if OWN_WRITES.lie_between(uid, looked.version, read, gathered[0].version) else None
+    current_version, uid = maintenance["metadata"]["resourceVersion"], maintenance["metadata"]["uid"]
+    return (
+        step_snapshot
+        if STATUS_WRITE_CACHE.is_current(
+            uid, step_snapshot.maintenance_version, current_version, updates[0].pods_version
+        )
+        else None
+    )
 
 
-def _only_gone(gathered: Sequence[Told]) -> bool:
-    return all(told.event.get_type() == events.PODS_GONE for told in gathered)
+def _are_all_pods_gone(updates: Sequence[StatusUpdate]) -> bool:
+    return all(update.event.get_type() == events.PODS_GONE for update in updates)
 
 
-def _announce(maintenance: m.Maintenance, written: Object, cluster: Cluster) -> None:
+def _record_changes(maintenance: m.Maintenance, status: Object, client: SyncClient) -> None:
     """Log what has changed and record Kubernetes Events for it.
 
     Each change is recorded once, by the process that wrote it, and after the write, so that no eviction waits for it.
     """
-    if _now_cordoned(maintenance, written):
-        announce_on_node(m.node_name(maintenance), CORDON, TEXTS[CORDON], maintenance, cluster, kind="Normal")
-    phase, error = written.get("phase"), written.get("lastError") or ""
+    if _is_newly_cordoned(maintenance, status):
+        record_node_event(
+            m.get_node_name(maintenance),
+            CORDON_REASON,
+            EVENT_MESSAGES[CORDON_REASON],
+            maintenance,
+            client,
+            event_type="Normal",
+        )
+    phase, error = status.get("phase"), status.get("lastError") or ""
     if not phase:
         return
     log_about(f"phase is {phase} now", maintenance, phase=phase, error=error)
     if phase == m.SUCCEEDED:
-        announce_progress(SUCCEED, maintenance, cluster)
+        record_progress(SUCCEED_REASON, maintenance, client)
     elif phase == m.FAILED:
-        announce_progress(FAIL, maintenance, cluster, error)
-    elif m.phase(maintenance) != m.SUCCEEDED:  # otherwise it runs again, because of a pod that came late
-        announce_progress(BEGIN, maintenance, cluster, m.spec_of(maintenance).get("reason") or "")
+        record_progress(FAIL_REASON, maintenance, client, error)
+    elif m.get_phase(maintenance) != m.SUCCEEDED:  # otherwise it runs again, because of a pod that came late
+        record_progress(BEGIN_REASON, maintenance, client, m.get_spec(maintenance).get("reason") or "")
 
 
-def _now_cordoned(maintenance: m.Maintenance, written: Object) -> bool:
+def _is_newly_cordoned(maintenance: m.Maintenance, status: Object) -> bool:
     """Return whether this status is the first one to report that the node is cordoned (OSV-12)."""
-    before, after = (m.condition(item, "Cordoned").get("status") for item in (maintenance, {"status": written}))
+    before, after = (m.get_condition(item, "Cordoned").get("status") for item in (maintenance, {"status": status}))
     return after == "True" != before

@@ -11,37 +11,44 @@ import json
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.maintenance.cordon_and_taint import again, came_late, close, given_up
-from functions.maintenance.event_objects import log_about, reference_of
-from kube.client.sync_client import Cluster
-from kube.maintenance.objects import Maintenance, group
-from kube.nodes import Node, taint_patch, taints_to_log
+from functions.maintenance.cordon_and_taint import (
+    build_again_data,
+    build_restore_pending,
+    is_late_patch,
+    patch_active_node,
+)
+from functions.maintenance.event_objects import log_about, parse_reference
+from kube.client.sync_client import SyncClient
+from kube.maintenance.objects import Maintenance, get_group
+from kube.nodes import Node, build_taint_patch, select_taints_to_log
 from kube.paths import Object
 
 CONSUMES = (events.NODE_CORDONED,)
-EMITS = (events.NODE_TAINTED, events.MAINTENANCE_ENDED)
+EMITS = (events.NODE_TAINTED, events.MAINTENANCE_RESTORE_PENDING)
 
 
-def taint(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+def taint(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Add the maintenance taints that are missing. Raises `Failed` if the node no longer exists."""
-    closed = close(event, cluster, _decide)
-    if closed is None or came_late(event, closed, cluster):
-        return given_up("taint", event, cluster)
-    if closed.changed:
-        _log(closed.maintenance, closed.node)
-    name, reference = closed.node["metadata"]["name"], reference_of(event)
-    return [events.event(events.NODE_TAINTED, "taint", reference, name, cause=event, data=again(event))]
+    result = patch_active_node(event, client, _build_patch)
+    if result is None or is_late_patch(event, result, client):
+        return build_restore_pending("taint", event, client)
+    if result.is_patched:
+        _log_taints(result.maintenance, result.node_before)
+    name, reference = result.node_before["metadata"]["name"], parse_reference(event)
+    return [
+        events.build_event(events.NODE_TAINTED, "taint", reference, name, cause=event, data=build_again_data(event))
+    ]
 
 
-def _decide(maintenance: Maintenance, node: Node) -> list[Object]:
-    return taint_patch(node, group(maintenance).drain_taint, maintenance["metadata"]["uid"])
+def _build_patch(maintenance: Maintenance, node: Node) -> list[Object]:
+    return build_taint_patch(node, get_group(maintenance).drain_taint, maintenance["metadata"]["uid"])
 
 
-def _log(maintenance: Maintenance, node: Node) -> None:
+def _log_taints(maintenance: Maintenance, node: Node) -> None:
     """Log the taints that were added; `node` is the node before the write."""
-    name, key = node["metadata"]["name"], group(maintenance).drain_taint
+    name, key = node["metadata"]["name"], get_group(maintenance).drain_taint
     log_about(f"Maintenance taints will be added to node {name}", maintenance)
-    added = json.dumps(taints_to_log(node, key), separators=(",", ":"))
+    added = json.dumps(select_taints_to_log(node, key), separators=(",", ":"))
     log_about(f"Taints: {added} will be added to node {name}", maintenance)
     log_about(f"Applying {key} taint add on Node: {name}", maintenance)
     log_about(f"Patching taints on Node: {name}", maintenance)

@@ -19,104 +19,144 @@ import os
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.active_run import Ongoing, hinted, ongoing, patience
-from functions.mutex.event_objects import Replies, announce, log_about, now, telling
-from kube.client.api import absent_ok
-from kube.client.sync_client import Cluster
+from functions.mutex.active_run import ActiveRun, find_hinted_run, load_unhalted_run, parse_upgrade_timeout
+from functions.mutex.event_objects import Replies, log_about, record_warning, report_refusals, utc_now
+from kube.client.api import get_or_none
+from kube.client.sync_client import SyncClient
 from kube.mutex import lookup, run_changes, run_record, versions
 from kube.mutex.node_labels import is_released
 from kube.mutex.objects import Verdict
-from kube.mutex.run_record import Stage, is_there
-from kube.mutex.validation import HELD, UPGRADE, WAITING
-from kube.nodes import node_path
+from kube.mutex.run_record import Stage, is_recorded_node
+from kube.mutex.validation import HELD_REASON, NODE_UPGRADE_CONDITION, WAITING_REASON
+from kube.nodes import build_node_path
 from kube.paths import Object
-from kube.times import timestamp
+from kube.times import format_time
 
 CONSUMES = (events.NODE_RELEASED, events.REFERENCE_UPDATED)
-EMITS = (events.NODE_UPGRADED, events.NODE_CLEARED, events.NODE_CLEANED, events.RUN_STOPPED)
-STOPPED = "UpgradeStopped"
+EMITS = (events.NODE_UPGRADED, events.NODE_PREJOBS_DONE, events.NODE_DONE, events.RUN_HALTED)
+STOPPED_REASON = "UpgradeStopped"
 
 
-@telling(UPGRADE, "NodeUpgradeFailed")
-def await_version(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+@report_refusals(NODE_UPGRADE_CONDITION, "NodeUpgradeFailed")
+def await_version(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Check the released node's progress. The live ClusterVersion decides, not the version that the run began with."""
-    found = ongoing(hinted(event, "Node", cluster), cluster)
-    if found is None or not found.node or found.stage not in (Stage.CLEARED, Stage.RELEASED):
+    active_run = load_unhalted_run(find_hinted_run(event, "Node", client), client)
+    if (
+        active_run is None
+        or not active_run.current_node
+        or active_run.stage not in (Stage.PREJOBS_DONE, Stage.RELEASED)
+    ):
         return []
-    name, api = found.node, cluster.api
-    node, version = cluster.together(absent_ok(api.get(node_path(name))), lookup.cluster_version(api))
-    if not is_there(node, found.record, name):
-        change = run_changes.over(found.record, name, "droppedAt", now())
-        verdict = Verdict(UPGRADE, True, "NodeDropped", f"{found.at(name)}, {name}: gone, so it is none of the run's")
-        return found.written(cluster, change, verdict).answer(events.NODE_CLEANED, "await-version", event, node=name)
-    if found.stage is not Stage.RELEASED:
+    name, api = active_run.current_node, client.api
+    node, version = client.gather_all(get_or_none(api.get(build_node_path(name))), lookup.find_cluster_version(api))
+    if not is_recorded_node(node, active_run.record, name):
+        change = run_changes.build_node_done_change(active_run.record, name, "droppedAt", utc_now())
+        verdict = Verdict(
+            NODE_UPGRADE_CONDITION,
+            True,
+            "NodeDropped",
+            f"{active_run.describe_position(name)}, {name}: the node no longer exists, so the run drops it",
+        )
+        return active_run.write_record(client, change, verdict).build_reply(
+            events.NODE_DONE, "await-version", event, node=name
+        )
+    if active_run.stage is not Stage.RELEASED:
         return []
     if not is_released(node):
-        return _labelled_again(found, event, cluster)
-    return _judged(found, node, versions.wanted(version), event, cluster)
+        return _handle_relabelled(active_run, event, client)
+    return _check_version(active_run, node, versions.parse_desired_version(version), event, client)
 
 
-def _labelled_again(found: Ongoing, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+def _handle_relabelled(active_run: ActiveRun, event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Let `release-node` release the node again after another client added rule labels.
 
     If the release was less than ten seconds ago, another client labels the node repeatedly. The function then only
     reports that in the condition, and the tick retries.
     """
-    name = found.node
+    name = active_run.current_node
     change: Object = {"nodes": {name: {"releasedAt": None, "heldAt": None}}}
-    if not run_record.is_fresh(found.record["nodes"][name].get("releasedAt"), now()):
-        return found.written(cluster, change).answer(events.NODE_CLEARED, "await-version", event, node=name)
-    said = f"{found.at(name)}, {name}: somebody labels the node again whenever it is released: keep him off it"
-    found.written(cluster, change, Verdict(UPGRADE, False, WAITING, said))
+    if not run_record.is_cooling_down(active_run.record["nodes"][name].get("releasedAt"), utc_now()):
+        return active_run.write_record(client, change).build_reply(
+            events.NODE_PREJOBS_DONE, "await-version", event, node=name
+        )
+    position = f"{active_run.describe_position(name)}, {name}"
+    message = f"{position}: another client labels the node again after each release: stop that client"
+    active_run.write_record(client, change, Verdict(NODE_UPGRADE_CONDITION, False, WAITING_REASON, message))
     return []
 
 
-def _judged(found: Ongoing, node: Object, wanted: versions.Wanted, event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    name, reached = found.node, versions.version_of(node)
-    where = f"{found.at(name)}, {name}"
-    if reached and reached == wanted.version:
-        log_about(f"node {name} is at {reached}", found.run)
-        upgraded = {"upgradedAt": timestamp(now()), "heldAt": None}
-        change = {"desired": _reached_by_all(found, reached), "nodes": {name: upgraded}}
-        verdict = Verdict(UPGRADE, True, "NodeUpgradeSucceeded", f"{where}: at {reached}")
-        return found.written(cluster, change, verdict).answer(events.NODE_UPGRADED, "await-version", event, node=name)
-    said = f"{where}: at {reached or 'no version'}, {_awaited(reached, wanted)}"
-    known = found.record["nodes"][name]
-    released, held = known.get("releasedAt"), known.get("heldAt")
-    if not (wanted.hindrance or held) and run_record.seconds_since(released, now()) >= patience(os.environ):
-        return _stop(found, f"{said}; released at {released}, and out of patience", event, cluster)
-    reason = HELD if wanted.hindrance else WAITING
-    found.written(cluster, _hold(found, is_held=bool(wanted.hindrance)), Verdict(UPGRADE, False, reason, said))
+def _check_version(
+    active_run: ActiveRun, node: Object, desired: versions.DesiredVersion, event: BaseCloudEvent, client: SyncClient
+) -> Replies:
+    name, version = active_run.current_node, versions.get_version(node)
+    position = f"{active_run.describe_position(name)}, {name}"
+    if version and version == desired.version:
+        log_about(f'node "{name}" is at version {version}', active_run.run)
+        node_change = {"upgradedAt": format_time(utc_now()), "heldAt": None}
+        change = {"desired": _select_reached_version(active_run, version), "nodes": {name: node_change}}
+        verdict = Verdict(NODE_UPGRADE_CONDITION, True, "NodeUpgradeSucceeded", f"{position}: at version {version}")
+        return active_run.write_record(client, change, verdict).build_reply(
+            events.NODE_UPGRADED, "await-version", event, node=name
+        )
+    current = f"at version {version}" if version else "without a version label"
+    message = f"{position}: {current}, {_describe_wait(version, desired)}"
+    node_record = active_run.record["nodes"][name]
+    released_at, held_at = node_record.get("releasedAt"), node_record.get("heldAt")
+    if not (desired.blocker or held_at) and run_record.compute_seconds_since(
+        released_at, utc_now()
+    ) >= parse_upgrade_timeout(os.environ):
+        return _halt_run(
+            active_run,
+            f"{message}; released at {released_at}, and the time limit MUTEX_UPGRADE_SECONDS is over",
+            event,
+            client,
+        )
+    reason = HELD_REASON if desired.blocker else WAITING_REASON
+    active_run.write_record(
+        client,
+        _build_hold_change(active_run, is_held=bool(desired.blocker)),
+        Verdict(NODE_UPGRADE_CONDITION, False, reason, message),
+    )
     return []
 
 
-def _hold(found: Ongoing, *, is_held: bool) -> Object:
+def _build_hold_change(active_run: ActiveRun, *, is_held: bool) -> Object:
     """Return the change that puts the released node on hold or restarts its time limit; {} if nothing changes."""
-    if is_held is bool(found.record["nodes"][found.node].get("heldAt")):
+    if is_held is bool(active_run.record["nodes"][active_run.current_node].get("heldAt")):
         return {}
-    moment = timestamp(now())
-    return {"nodes": {found.node: {"heldAt": moment} if is_held else {"heldAt": None, "releasedAt": moment}}}
+    timestamp = format_time(utc_now())
+    return {
+        "nodes": {
+            active_run.current_node: {"heldAt": timestamp} if is_held else {"heldAt": None, "releasedAt": timestamp}
+        }
+    }
 
 
-def _reached_by_all(found: Ongoing, reached: str) -> str:
+def _select_reached_version(active_run: ActiveRun, version: str) -> str:
     """Return the oldest version that an upgraded node of the run has.
 
     The run counts as finished for that version, and for no newer one.
     """
-    are_others = any(node.get("upgradedAt") for node in found.record["nodes"].values())
-    return min(found.record["desired"], reached, key=versions.key) if are_others else reached
+    are_others = any(node.get("upgradedAt") for node in active_run.record["nodes"].values())
+    return min(active_run.record["desired"], version, key=versions.parse_version_key) if are_others else version
 
 
-def _awaited(reached: str, wanted: versions.Wanted) -> str:
-    if not wanted.version:
-        return "and the ClusterVersion wants no version any more"
-    is_above = versions.is_version(reached) and versions.is_less(wanted.version, reached)
-    said = f"{'above' if is_above else 'not yet'} {wanted.version}"
-    return f"{said}: {wanted.hindrance}" if wanted.hindrance else said
+def _describe_wait(version: str, desired: versions.DesiredVersion) -> str:
+    if not desired.version:
+        return "but the ClusterVersion no longer requests a version"
+    is_above = versions.is_valid_version(version) and versions.is_older_version(desired.version, version)
+    difference = f"{'above' if is_above else 'not yet'} {desired.version}"
+    return f"{difference}: {desired.blocker}" if desired.blocker else difference
 
 
-def _stop(found: Ongoing, said: str, event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    stopped = run_changes.failure(found.run, "await-version", said, node=found.node, now=now())
-    found = found.written(cluster, stopped, Verdict(UPGRADE, False, "NodeUpgradeFailed", said))
-    announce(found.run, STOPPED, said, cluster)
-    return found.answer(events.RUN_STOPPED, "await-version", event, node=found.node, error=said)
+def _halt_run(active_run: ActiveRun, message: str, event: BaseCloudEvent, client: SyncClient) -> Replies:
+    failure = run_changes.build_failure_change(
+        active_run.run, "await-version", message, node_name=active_run.current_node, now=utc_now()
+    )
+    active_run = active_run.write_record(
+        client, failure, Verdict(NODE_UPGRADE_CONDITION, False, "NodeUpgradeFailed", message)
+    )
+    record_warning(active_run.run, STOPPED_REASON, message, client)
+    return active_run.build_reply(
+        events.RUN_HALTED, "await-version", event, node=active_run.current_node, error=message
+    )

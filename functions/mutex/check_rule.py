@@ -9,60 +9,60 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from eventing.events import Reference
-from functions.event_data import data_of
-from functions.mutex.event_objects import Replies, is_for, read, reference_of, write_status
+from eventing.events import ObjectReference
+from functions.event_data import require_data
+from functions.mutex.event_objects import Replies, is_about_kind, parse_reference, read_object, write_status
 from kube.client.api_errors import ApiError, Conflict, Denied, Unavailable
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.mutex import jobs
-from kube.mutex.objects import RULE, condition, is_deleting
-from kube.mutex.validation import VALID_CONFIG, rule_problem, rule_verdict
+from kube.mutex.objects import RULE_KIND, get_condition, is_deleting
+from kube.mutex.validation import VALID_CONFIG_CONDITION, build_rule_verdict, find_rule_problem
 from kube.paths import Object
 
-CONSUMES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.RULE_FOUND)
+CONSUMES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.RULE_CHECK_PENDING)
 EMITS = (events.RULE_CHECKED,)
-STRICT = {"dryRun": "All", "fieldValidation": "Strict"}
-TRIAL = {"metadata": {"name": "some-node", "uid": "trial"}}
+DRY_RUN_QUERY = {"dryRun": "All", "fieldValidation": "Strict"}
+PLACEHOLDER_NODE = {"metadata": {"name": "some-node", "uid": "trial"}}
 """Placeholder for the node, which is not known when a rule is checked."""
-REMEDY = "let an administrator add a RoleBinding there, see docs/mutex.md"
+REMEDY = "ask an administrator to add a RoleBinding to that namespace, see docs/mutex.md"
 
 
-def check_rule(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+def check_rule(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Write to the status whether the rule is valid.
 
     The write comes back as an update event. The step ignores it, because the condition has the current generation.
     """
-    if not is_for(event, RULE) or (event.get_type() == events.RESOURCE_UPDATED and _is_judged(event)):
+    if not is_about_kind(event, RULE_KIND) or (event.get_type() == events.RESOURCE_UPDATED and _is_checked(event)):
         return []
-    rule = read(event, cluster, RULE)
+    rule = read_object(event, client, RULE_KIND)
     if rule is None or is_deleting(rule):
-        return _checked(event) if event.get_type() == events.RESOURCE_DELETED else []
-    problem = rule_problem(rule) or _refusal(rule, cluster)
-    return _checked(event) if write_status(rule, cluster, {}, [rule_verdict(problem)]) else []
+        return _build_checked(event) if event.get_type() == events.RESOURCE_DELETED else []
+    problem = find_rule_problem(rule) or _dry_run_jobs(rule, client)
+    return _build_checked(event) if write_status(rule, client, {}, [build_rule_verdict(problem)]) else []
 
 
-def _checked(event: BaseCloudEvent) -> Replies:
-    about: Reference = reference_of(event, RULE)
-    return [events.event(events.RULE_CHECKED, "check-rule", about, cause=event)]
+def _build_checked(event: BaseCloudEvent) -> Replies:
+    reference: ObjectReference = parse_reference(event, RULE_KIND)
+    return [events.build_event(events.RULE_CHECKED, "check-rule", reference, cause=event)]
 
 
-def _is_judged(event: BaseCloudEvent) -> bool:
-    hint = data_of(event)
-    metadata, known = hint.get("metadata"), hint.get("status")
-    if not (isinstance(metadata, dict) and isinstance(known, dict) and isinstance(known.get("conditions"), list)):
+def _is_checked(event: BaseCloudEvent) -> bool:
+    hint = require_data(event)
+    metadata, status = hint.get("metadata"), hint.get("status")
+    if not (isinstance(metadata, dict) and isinstance(status, dict) and isinstance(status.get("conditions"), list)):
         return False
-    return condition(hint, VALID_CONFIG).get("observedGeneration") == metadata.get("generation")
+    return get_condition(hint, VALID_CONFIG_CONDITION).get("observedGeneration") == metadata.get("generation")
 
 
-def _refusal(rule: Object, cluster: Cluster) -> str:
+def _dry_run_jobs(rule: Object, client: SyncClient) -> str:
     """Return why the API server rejects the rule's Jobs, "" if it accepts them."""
-    for kind, field in jobs.SPECS.items():
+    for kind, field in jobs.SPEC_FIELDS.items():
         if rule["spec"].get(field) is None:
             continue
-        body = jobs.job_of(rule, kind, "trial", TRIAL, 1)
-        where = jobs.jobs_path(jobs.namespace_of(rule))
+        body = jobs.build_job(rule, kind, "trial", PLACEHOLDER_NODE, 1)
+        path = jobs.build_jobs_path(jobs.get_job_namespace(rule))
         try:
-            cluster.run(cluster.api.request("POST", where, query=STRICT, body=body))
+            client.run(client.api.request("POST", path, query=DRY_RUN_QUERY, body=body))
         except (Unavailable, Conflict):
             raise
         except Denied as error:

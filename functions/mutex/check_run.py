@@ -12,80 +12,84 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from eventing.events import Reference
+from eventing.events import ObjectReference
 from eventing.http_binding import BadEvent
-from functions.event_data import data_of
-from functions.mutex.active_run import OF_STAGE, Ongoing, ongoing
-from functions.mutex.event_objects import Replies, is_for, now, read, telling, write_status
-from kube.client.sync_client import Cluster
-from kube.mutex import lookup, due_events, run_changes, run_record
-from kube.mutex.objects import RUN, has_finalizer, is_deleting, references
-from kube.mutex.validation import CONFIG_VALIDATED, config_verdict, is_valid, rules_needed
-from kube.mutex.run_snapshot import World
+from functions.event_data import require_data
+from functions.mutex.active_run import EVENT_TYPE_OF_STAGE, ActiveRun, load_unhalted_run
+from functions.mutex.event_objects import Replies, is_about_kind, read_object, report_refusals, utc_now, write_status
+from kube.client.sync_client import SyncClient
+from kube.mutex import due_events, lookup, run_changes, run_record
+from kube.mutex.objects import RUN_KIND, has_finalizer, is_deleting, list_references
+from kube.mutex.run_snapshot import RunSnapshot
+from kube.mutex.validation import CONFIG_VALIDATED_CONDITION, build_config_verdict, is_config_valid, list_needed_rules
 from kube.paths import Object
 
-CONSUMES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RUN_FOUND)
-EMITS = (events.RUN_VALIDATED, events.RUN_ENDED, *sorted(set(OF_STAGE.values())))
+CONSUMES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RUN_CHECK_PENDING)
+EMITS = (events.RUN_VALIDATED, events.RUN_RESTORE_PENDING, *sorted(set(EVENT_TYPE_OF_STAGE.values())))
 
 
-@telling(CONFIG_VALIDATED, "FetchFailed")
-def check_run(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+@report_refusals(CONFIG_VALIDATED_CONDITION, "FetchFailed")
+def check_run(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Validate the run config after a user's change or on the tick, and return the event that continues its run.
 
     The step ignores update events that come from its own status writes.
     """
-    if not is_for(event, RUN) or (event.get_type() == events.RESOURCE_UPDATED and not _concerns(event)):
+    if not is_about_kind(event, RUN_KIND) or (
+        event.get_type() == events.RESOURCE_UPDATED and not _is_user_change(event)
+    ):
         return []
-    run = read(event, cluster, RUN)
+    run = read_object(event, client, RUN_KIND)
     if run is None:
         return []
     if is_deleting(run):
-        ended = events.event(events.RUN_ENDED, "check-run", Reference.of(run), cause=event)
-        return [ended] if has_finalizer(run) else []
-    verdict = config_verdict(run, _world(run, cluster))
+        restore_pending = events.build_event(
+            events.RUN_RESTORE_PENDING, "check-run", ObjectReference.from_object(run), cause=event
+        )
+        return [restore_pending] if has_finalizer(run) else []
+    verdict = build_config_verdict(run, _read_snapshot(run, client))
     changes = {"observedGeneration": run["metadata"]["generation"]}
     if not run_record.is_active(run):
         changes["step"] = "Waiting" if verdict.holds else "Invalid"
-    elif verdict.holds and not is_valid(run):
-        changes |= run_changes.more_time(run, now())
-    run = write_status(run, cluster, changes, [verdict]) or run
-    return _goes_on(run, event, cluster) if verdict.holds else []
+    elif verdict.holds and not is_config_valid(run):
+        changes |= run_changes.build_time_extension(run, utc_now())
+    run = write_status(run, client, changes, [verdict]) or run
+    return _build_next_event(run, event, client) if verdict.holds else []
 
 
-def _concerns(event: BaseCloudEvent) -> bool:
+def _is_user_change(event: BaseCloudEvent) -> bool:
     """Return whether a user made the update: a change of the spec or of the retry annotation, or a deletion."""
-    hint = data_of(event)
+    hint = require_data(event)
     try:
-        return is_deleting(hint) or due_events.is_unseen(hint)
+        return is_deleting(hint) or due_events.has_unseen_change(hint)
     except (KeyError, TypeError, AttributeError):
         raise BadEvent("the MutexRunConfig in data is malformed") from None
 
 
-def _world(run: Object, cluster: Cluster) -> World:
-    api = cluster.api
-    rules, targets, pools, nodes = cluster.together(
-        lookup.named_rules(api, rules_needed(run)),
-        lookup.named_targets(api, references(run, "mutexTargets")),
-        lookup.pools(api),
-        lookup.nodes(api),
+def _read_snapshot(run: Object, client: SyncClient) -> RunSnapshot:
+    api = client.api
+    rules, targets, pools, nodes = client.gather_all(
+        lookup.read_rules(api, list_needed_rules(run)),
+        lookup.read_targets(api, list_references(run, "mutexTargets")),
+        lookup.list_pools_by_name(api),
+        lookup.list_nodes_by_name(api),
     )
-    return World(rules, targets, pools, nodes)
+    return RunSnapshot(rules, targets, pools, nodes)
 
 
-def _goes_on(run: Object, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+def _build_next_event(run: Object, event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Return the next event: `run.validated` without an active run, else the event that the active run waits for.
 
     If a user has resumed a failed run, the function first clears the failure in its record.
     """
     if not run_record.is_active(run):
-        return [events.event(events.RUN_VALIDATED, "check-run", Reference.of(run), cause=event)]
-    if run_record.is_resumed(run):
-        run = _resumed(run, cluster)
-    found = ongoing(run, cluster)
-    return found.answer_of_stage("check-run", event) if found else []
+        return [events.build_event(events.RUN_VALIDATED, "check-run", ObjectReference.from_object(run), cause=event)]
+    if run_record.is_resume_requested(run):
+        run = _resume_run(run, client)
+    active_run = load_unhalted_run(run, client)
+    return active_run.build_stage_reply("check-run", event) if active_run else []
 
 
-def _resumed(run: Object, cluster: Cluster) -> Object:
-    record = run_record.record_of(run)
-    known = Ongoing(run, cluster.run(lookup.named_rules(cluster.api, run_record.rules_of(record))))
-    return known.written(cluster, run_changes.resumption(run, known.has_cleanup, now())).run
+def _resume_run(run: Object, client: SyncClient) -> Object:
+    record = run_record.get_record(run)
+    active_run = ActiveRun(run, client.run(lookup.read_rules(client.api, run_record.list_recorded_rules(record))))
+    return active_run.write_record(client, run_changes.build_resume_change(run, active_run.has_cleanup, utc_now())).run

@@ -9,47 +9,51 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.event_data import metadata_of
-from functions.mutex.event_objects import Replies, is_for, read, reference_of, write_status
-from kube.client.sync_client import Cluster
+from functions.event_data import get_metadata
+from functions.mutex.event_objects import Replies, is_about_kind, parse_reference, read_object, write_status
+from kube.client.sync_client import SyncClient
 from kube.mutex import lookup
-from kube.mutex.objects import TARGET, is_deleting
-from kube.mutex.validation import gathered
+from kube.mutex.objects import TARGET_KIND, is_deleting
+from kube.mutex.validation import compute_target_state
 
-CONSUMES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TARGET_FOUND)
+CONSUMES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TARGET_CHECK_PENDING)
 EMITS = (events.TARGET_CHECKED,)
 
 
-def check_target(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+def check_target(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Write to the status which nodes the target has and whether it is valid.
 
     The write comes back as an update event, which changes nothing.
     """
-    if not is_for(event, TARGET):
+    if not is_about_kind(event, TARGET_KIND):
         return []
-    about = reference_of(event, TARGET)
-    target = read(event, cluster, TARGET)
+    reference = parse_reference(event, TARGET_KIND)
+    target = read_object(event, client, TARGET_KIND)
     if target is None or is_deleting(target):
-        gone = event.get_type() == events.RESOURCE_DELETED
-        return [events.event(events.TARGET_CHECKED, "check-target", about, cause=event)] if gone else []
-    if event.get_type() == events.RESOURCE_UPDATED and _is_own(event, target["metadata"]["generation"]):
+        is_deleted_event = event.get_type() == events.RESOURCE_DELETED
+        return (
+            [events.build_event(events.TARGET_CHECKED, "check-target", reference, cause=event)]
+            if is_deleted_event
+            else []
+        )
+    if event.get_type() == events.RESOURCE_UPDATED and _is_own_write(event, target["metadata"]["generation"]):
         return []
-    pools, nodes = cluster.together(lookup.pools(cluster.api), lookup.nodes(cluster.api))
-    found = gathered(target, pools, nodes.values())
-    if not write_status(target, cluster, {"nodes": found.nodes}, found.verdicts):
+    pools, nodes = client.gather_all(lookup.list_pools_by_name(client.api), lookup.list_nodes_by_name(client.api))
+    state = compute_target_state(target, pools, nodes.values())
+    if not write_status(target, client, {"nodes": state.node_names}, state.verdicts):
         return []
-    return [events.event(events.TARGET_CHECKED, "check-target", about, cause=event)]
+    return [events.build_event(events.TARGET_CHECKED, "check-target", reference, cause=event)]
 
 
-def _is_own(event: BaseCloudEvent, generation: int) -> bool:
+def _is_own_write(event: BaseCloudEvent, generation: int) -> bool:
     """Return whether only the status was updated: all conditions already describe the current generation."""
-    status = event.get_data()
-    told = status.get("status") if isinstance(status, dict) else None
-    conditions = told.get("conditions") if isinstance(told, dict) else None
-    known = conditions if isinstance(conditions, list) else []
-    judged = [each.get("observedGeneration") for each in known if isinstance(each, dict)]
+    data = event.get_data()
+    status = data.get("status") if isinstance(data, dict) else None
+    conditions = status.get("conditions") if isinstance(status, dict) else None
+    items = conditions if isinstance(conditions, list) else []
+    generations = [item.get("observedGeneration") for item in items if isinstance(item, dict)]
     return (
-        bool(judged)
-        and all(each == generation for each in judged)
-        and metadata_of(event).get("generation") == generation
+        bool(generations)
+        and all(observed == generation for observed in generations)
+        and get_metadata(event).get("generation") == generation
     )

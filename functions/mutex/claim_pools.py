@@ -14,120 +14,133 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.active_run import Ongoing
-from functions.mutex.event_objects import Replies, announce, log_about, now, read, telling, write_status
+from functions.mutex.active_run import ActiveRun
+from functions.mutex.event_objects import (
+    Replies,
+    log_about,
+    read_object,
+    record_warning,
+    report_refusals,
+    utc_now,
+    write_status,
+)
 from kube.client.api import JSON_PATCH
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.mutex import claims, lookup, pools, run_changes, run_record
 from kube.mutex.objects import (
-    RUN,
+    RUN_KIND,
     Verdict,
-    conditions_with,
-    finalizers_patch,
+    build_finalizers_patch,
+    build_object_path,
     has_finalizer,
+    is_condition_true,
     is_deleting,
-    is_true,
-    path,
-    references,
+    list_references,
+    merge_conditions,
 )
 from kube.mutex.run_record import Stage
-from kube.mutex.validation import CONFIG_VALIDATED, detection, named, outside_verdict
-from kube.mutex.run_snapshot import World
+from kube.mutex.run_snapshot import RunSnapshot
+from kube.mutex.validation import CONFIG_VALIDATED_CONDITION, build_outside_verdict, find_upgrade, format_names
 from kube.paths import Object
+from kube.text_limits import format_count
 
-CONSUMES = (events.UPGRADE_FOUND,)
+CONSUMES = (events.UPGRADE_DETECTED,)
 EMITS = (events.POOLS_CLAIMED,)
-PAUSED = "TargetPoolsPaused"
+PAUSED_CONDITION = "TargetPoolsPaused"
 
 
-@telling(PAUSED, "NotPaused")
-def claim_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+@report_refusals(PAUSED_CONDITION, "NotPaused")
+def claim_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Claim all pools or wait; pools that are already claimed stay claimed.
 
     Raises `Conflict` if another client writes an object at the same time.
     """
-    run = read(event, cluster, RUN)
+    run = read_object(event, client, RUN_KIND)
     if run is None or is_deleting(run):
         return []
     if run_record.is_active(run):
-        known = Ongoing(_kept(run, cluster), {})
-        return known.answer(events.POOLS_CLAIMED, "claim-pools", event) if known.stage is Stage.CLAIMED else []
-    if not is_true(run, CONFIG_VALIDATED):
+        active_run = ActiveRun(_ensure_finalizer(run, client), {})
+        return (
+            active_run.build_reply(events.POOLS_CLAIMED, "claim-pools", event)
+            if active_run.stage is Stage.CLAIMED
+            else []
+        )
+    if not is_condition_true(run, CONFIG_VALIDATED_CONDITION):
         return []
-    world, runs = _read(run, cluster)
-    wanted = detection(run, world, run_record.done_version(run)).version
-    names = claims.wanted_names(run, world.pool_names(run))
-    if not wanted or not set(names) <= set(world.pools):
+    snapshot, runs = _read_snapshot(run, client)
+    version = find_upgrade(run, snapshot, run_record.get_finished_version(run)).version
+    names = claims.list_pools_to_claim(run, snapshot.list_pool_names(run))
+    if not version or not set(names) <= set(snapshot.pools):
         return []  # the state has changed since the event: the tick emits what is due now
-    if said := _awaited(run, names, world, runs):
-        write_status(run, cluster, {"step": "Waiting"}, [Verdict(PAUSED, False, "NotPaused", said)])
+    if message := _describe_wait(run, names, snapshot, runs):
+        write_status(run, client, {"step": "Waiting"}, [Verdict(PAUSED_CONDITION, False, "NotPaused", message)])
         return []
-    run = _kept(run, cluster)
+    run = _ensure_finalizer(run, client)
     for name in names:
-        _claim(world.pools[name], run, cluster)
-    return _begin(event, run, wanted, world, cluster)
+        _claim_pool(snapshot.pools[name], run, client)
+    return _begin_run(event, run, version, snapshot, client)
 
 
-def _read(run: Object, cluster: Cluster) -> tuple[World, list[Object]]:
+def _read_snapshot(run: Object, client: SyncClient) -> tuple[RunSnapshot, list[Object]]:
     """Read the latest state, which the record will store.
 
     Selectors are returned without the expressions of a run that no longer exists. Runs are read after pools, so the run
     config that claims a pool is either in the list or deleted.
     """
-    api = cluster.api
-    rules, targets, found, nodes, version = cluster.together(
-        lookup.named_rules(api, references(run, "mutexRules")),
-        lookup.named_targets(api, references(run, "mutexTargets")),
-        lookup.pools(api, None),
-        lookup.nodes(api, None),
-        lookup.cluster_version(api),
+    api = client.api
+    rules, targets, pools_by_name, nodes, version = client.gather_all(
+        lookup.read_rules(api, list_references(run, "mutexRules")),
+        lookup.read_targets(api, list_references(run, "mutexTargets")),
+        lookup.list_pools_by_name(api, None),
+        lookup.list_nodes_by_name(api, None),
+        lookup.find_cluster_version(api),
     )
-    before = {name: pools.as_before(pool) for name, pool in found.items()}
-    return World(rules, targets, before, nodes, version), cluster.run(lookup.runs(api, None))
+    original_pools = {name: pools.remove_run_selector(pool) for name, pool in pools_by_name.items()}
+    return RunSnapshot(rules, targets, original_pools, nodes, version), client.run(lookup.list_runs(api, None))
 
 
-def _awaited(run: Object, names: list[str], world: World, runs: list[Object]) -> str:
+def _describe_wait(run: Object, names: list[str], snapshot: RunSnapshot, runs: list[Object]) -> str:
     """Return the runs that this run waits for as text, "" if there are none.
 
     While another run is active, the state that this run would record can still change.
     """
-    rivals = claims.rivals(run, names, world.pools, runs)
-    said = [f"MachineConfigPool {pool} is claimed by {rival}" for pool, rival in rivals.items()]
-    if others := claims.under_way(run, runs):
-        said.append(f"{named(others)} under way, and one run upgrades nodes at a time")
-    return "; ".join(said)
+    rival_by_pool = claims.find_rival_claims(run, names, snapshot.pools, runs)
+    messages = [f'MachineConfigPool "{pool}" is claimed by {rival}' for pool, rival in rival_by_pool.items()]
+    if others := claims.list_other_active_runs(run, runs):
+        messages.append(f"waiting for {format_names(others)}: only one run upgrades nodes at a time")
+    return "; ".join(messages)
 
 
-def _kept(run: Object, cluster: Cluster) -> Object:
+def _ensure_finalizer(run: Object, client: SyncClient) -> Object:
     """Return the run config with our finalizer.
 
     The finalizer is added again if another client replaced the object with its own manifest during the run.
     """
-    return run if has_finalizer(run) else cluster.patch(path(run), finalizers_patch(run, ours=True))
+    return run if has_finalizer(run) else client.patch(build_object_path(run), build_finalizers_patch(run, is_set=True))
 
 
-def _claim(pool: Object, run: Object, cluster: Cluster) -> None:
-    patch = pools.claim_patch(pool, run["metadata"]["uid"])
+def _claim_pool(pool: Object, run: Object, client: SyncClient) -> None:
+    patch = pools.build_claim_patch(pool, run["metadata"]["uid"])
     if patch:
-        cluster.patch(pools.pool_path(pools.name_of(pool)), patch, JSON_PATCH)
+        client.patch(pools.build_pool_path(pools.get_name(pool)), patch, JSON_PATCH)
 
 
-def _begin(event: BaseCloudEvent, run: Object, wanted: str, world: World, cluster: Cluster) -> Replies:
-    members = {name: world.nodes[name] for name in world.members_of(run)}
-    names = world.pool_names(run)
-    rules = references(run, "mutexRules")
-    record = run_changes.begun(run, wanted, world.pools, names, members, rules, now())
-    warning = outside_verdict({node["metadata"]["uid"] for node in members.values()}, world.nodes)
-    begun = {**run, "status": {**run["status"], "record": record}}
-    shown = {"job": "", **run_changes.shown(begun, {}, lambda _rule: False)}
-    metadata, conditions = run["metadata"], conditions_with(run, [warning], now())
-    values = {"record": record, "conditions": conditions, **shown}
+def _begin_run(event: BaseCloudEvent, run: Object, version: str, snapshot: RunSnapshot, client: SyncClient) -> Replies:
+    members = {name: snapshot.nodes[name] for name in snapshot.list_members(run)}
+    names = snapshot.list_pool_names(run)
+    rules = list_references(run, "mutexRules")
+    record = run_changes.build_begin_change(run, version, snapshot.pools, names, members, rules, utc_now())
+    warning = build_outside_verdict({node["metadata"]["uid"] for node in members.values()}, snapshot.nodes)
+    run_with_record = {**run, "status": {**run["status"], "record": record}}
+    printed_fields = {"job": "", **run_changes.build_printed_fields(run_with_record, {}, lambda _rule: False)}
+    metadata, conditions = run["metadata"], merge_conditions(run, [warning], utc_now())
+    values = {"record": record, "conditions": conditions, **printed_fields}
     patch = [
         {"op": "test", "path": "/metadata/resourceVersion", "value": metadata["resourceVersion"]},
         *({"op": "add", "path": f"/status/{name}", "value": value} for name, value in values.items() if value),
     ]
-    run = cluster.patch(f"{path(run)}/status", patch, JSON_PATCH)
-    log_about(f"Begin the run to {wanted} over {len(members)} nodes", run)
+    run = client.patch(f"{build_object_path(run)}/status", patch, JSON_PATCH)
+    log_about(f"starting the run to version {version} on {format_count(len(members), 'node')}", run)
     if warning.holds:
-        announce(run, warning.reason, warning.message, cluster)
-    return Ongoing(run, {}).answer(events.POOLS_CLAIMED, "claim-pools", event)
+        record_warning(run, warning.reason, warning.message, client)
+    return ActiveRun(run, {}).build_reply(events.POOLS_CLAIMED, "claim-pools", event)

@@ -14,38 +14,40 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from eventing.events import Reference
-from functions.mutex.event_objects import Replies, read, telling, write_status
-from kube.client.sync_client import Cluster
+from eventing.events import ObjectReference
+from functions.mutex.event_objects import Replies, read_object, report_refusals, write_status
+from kube.client.sync_client import SyncClient
 from kube.mutex import claims, lookup, run_record
-from kube.mutex.objects import RUN, has_finalizer, is_deleting, references
-from kube.mutex.validation import CHECKED, detection
-from kube.mutex.run_snapshot import World
+from kube.mutex.objects import RUN_KIND, has_finalizer, is_deleting, list_references
+from kube.mutex.run_snapshot import RunSnapshot
+from kube.mutex.validation import CHECKED_CONDITION, find_upgrade
 
 CONSUMES = (events.RUN_VALIDATED,)
-EMITS = (events.UPGRADE_FOUND, events.RUN_ENDED)
+EMITS = (events.UPGRADE_DETECTED, events.RUN_RESTORE_PENDING)
 
 
-@telling(CHECKED, "CheckFailed")
-def detect_upgrade(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+@report_refusals(CHECKED_CONDITION, "CheckFailed")
+def detect_upgrade(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Write the result of the version check to the conditions, and nothing else; ignore an active run."""
-    run = read(event, cluster, RUN)
+    run = read_object(event, client, RUN_KIND)
     if run is None or is_deleting(run) or run_record.is_active(run):
         return []
-    api = cluster.api
-    targets, pools, nodes, version = cluster.together(
-        lookup.named_targets(api, references(run, "mutexTargets")),
-        lookup.pools(api),
-        lookup.nodes(api),
-        lookup.cluster_version(api),
+    api = client.api
+    targets, pools, nodes, version = client.gather_all(
+        lookup.read_targets(api, list_references(run, "mutexTargets")),
+        lookup.list_pools_by_name(api),
+        lookup.list_nodes_by_name(api),
+        lookup.find_cluster_version(api),
     )
-    world = World({}, targets, pools, nodes, version)
-    found = detection(run, world, run_record.done_version(run))
-    write_status(run, cluster, {}, found.verdicts)
-    about, known = Reference.of(run), pools.values()
-    if found.version and not claims.leftovers(run, claims.wanted_names(run, world.pool_names(run)), known):
-        data = {"version": found.version}
-        return [events.event(events.UPGRADE_FOUND, "detect-upgrade", about, cause=event, data=data)]
-    if has_finalizer(run) or claims.claimed(run["metadata"]["uid"], known):
-        return [events.event(events.RUN_ENDED, "detect-upgrade", about, cause=event)]
+    snapshot = RunSnapshot({}, targets, pools, nodes, version)
+    upgrade = find_upgrade(run, snapshot, run_record.get_finished_version(run))
+    write_status(run, client, {}, upgrade.verdicts)
+    reference, all_pools = ObjectReference.from_object(run), pools.values()
+    if upgrade.version and not claims.find_leftover_pools(
+        run, claims.list_pools_to_claim(run, snapshot.list_pool_names(run)), all_pools
+    ):
+        data = {"version": upgrade.version}
+        return [events.build_event(events.UPGRADE_DETECTED, "detect-upgrade", reference, cause=event, data=data)]
+    if has_finalizer(run) or claims.select_claimed(run["metadata"]["uid"], all_pools):
+        return [events.build_event(events.RUN_RESTORE_PENDING, "detect-upgrade", reference, cause=event)]
     return []

@@ -12,34 +12,41 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.active_run import read_redoing
-from functions.mutex.pool_patching import change_pools, recorded
-from functions.mutex.event_objects import Replies, telling
-from kube.client.sync_client import Cluster
-from kube.mutex.claims import selectors
+from functions.mutex.active_run import read_repairable_run
+from functions.mutex.event_objects import Replies, report_refusals
+from functions.mutex.pool_patching import patch_pools, record_pool_changes
+from kube.client.sync_client import SyncClient
+from kube.mutex.claims import build_run_selectors
 from kube.mutex.objects import Verdict
-from kube.mutex.pools import name_of, selector_patch
+from kube.mutex.pools import build_selector_patch, get_name
 from kube.mutex.run_record import Stage
-from kube.mutex.validation import named
+from kube.mutex.validation import format_names
 
 CONSUMES = (events.NODES_LABELLED,)
 EMITS = (events.POOLS_EDITED,)
-UPDATED = "MCPUpdated"
+UPDATED_CONDITION = "MCPUpdated"
 
 
-@telling(UPDATED, "UpdateFailed")
-def edit_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+@report_refusals(UPDATED_CONDITION, "UpdateFailed")
+def edit_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Write each selector that differs from the run's.
 
     The step also does this after another client applied a pool's original manifest, even if the run is halted.
     """
-    found = read_redoing(event, cluster, "editedAt")
-    if found is None or not found.record.get("labelledAt") or found.stage is Stage.DONE:
+    active_run = read_repairable_run(event, client, "editedAt")
+    if active_run is None or not active_run.record.get("labelledAt") or active_run.stage is Stage.NODES_DONE:
         return []  # a late event: the run is done, and its pools are being restored
-    wanted, canary = selectors(found.record), found.record["canary"]["name"]
-    changed = change_pools(
-        found, wanted, lambda pool: selector_patch(pool, wanted[name_of(pool)]), event, cluster, last=canary
+    selectors, canary = build_run_selectors(active_run.record), active_run.record["canary"]["name"]
+    changes = patch_pools(
+        active_run,
+        selectors,
+        lambda pool: build_selector_patch(pool, selectors[get_name(pool)]),
+        event,
+        client,
+        last_pool=canary,
     )
-    said = f"deleted since: {named(changed.gone)}" if changed.gone else ""
-    found = recorded(found, "edited", changed, Verdict(UPDATED, True, "UpdateSucceeded", said), cluster)
-    return found.answer_going_on(events.POOLS_EDITED, "edit-pools", event)
+    message = f"deleted since the run began: {format_names(changes.missing)}" if changes.missing else ""
+    active_run = record_pool_changes(
+        active_run, "edited", changes, Verdict(UPDATED_CONDITION, True, "UpdateSucceeded", message), client
+    )
+    return active_run.build_reply_unless_halted(events.POOLS_EDITED, "edit-pools", event)

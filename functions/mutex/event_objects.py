@@ -9,140 +9,140 @@ from datetime import datetime, timezone
 
 from cloudevents.core.base import BaseCloudEvent
 
-from eventing.events import Reference
-from eventing.object_extensions import SUBJECTS
+from eventing.events import ObjectReference
 from eventing.http_binding import BadEvent
-from functions.kubernetes_events import refusal
-from functions.event_data import data_of, is_text
+from eventing.object_extensions import EXTENSION_OF_KIND
+from functions.event_data import is_nonempty_string, require_data
+from functions.kubernetes_events import record_event
 from kube import kubernetes_events
-from kube.client.api import absent_ok
+from kube.client.api import get_or_none
 from kube.client.api_errors import Denied, NotFound, Rejected
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.mutex.objects import (
     API_VERSION,
-    RUN,
+    RUN_KIND,
     Verdict,
-    condition,
+    build_object_path,
+    build_path,
+    build_status_patch,
+    get_condition,
     has_finalizer,
     is_deleting,
-    path,
-    path_of,
-    status_patch,
 )
 from kube.paths import Object
 
 Replies = list[BaseCloudEvent]
-Step = Callable[[BaseCloudEvent, Cluster], Replies]
+Step = Callable[[BaseCloudEvent, SyncClient], Replies]
 log = logging.getLogger("functions")
 
 
-def now() -> datetime:
+def utc_now() -> datetime:
     """Return the current time in UTC."""
     return datetime.now(timezone.utc)
 
 
-def reference_of(event: BaseCloudEvent, kind: str) -> Reference:
+def parse_reference(event: BaseCloudEvent, kind: str) -> ObjectReference:
     """Return a reference to the object of this kind that an event is about.
 
     The event's data is either the object itself or names it. Raises `BadEvent` that names the missing field.
     """
-    data = data_of(event)
-    whole = data.get("kind") == kind
-    names = data.get("metadata") if whole else data.get(SUBJECTS[kind])
-    where = data if whole else names
-    if not isinstance(names, dict) or not isinstance(where, dict):
-        raise BadEvent(f"data.{SUBJECTS[kind]} is missing: {{apiVersion, namespace, name, uid}} of a {kind}")
+    data = require_data(event)
+    is_object = data.get("kind") == kind
+    names = data.get("metadata") if is_object else data.get(EXTENSION_OF_KIND[kind])
+    typed = data if is_object else names
+    if not isinstance(names, dict) or not isinstance(typed, dict):
+        raise BadEvent(f"data.{EXTENSION_OF_KIND[kind]} is missing: {{apiVersion, namespace, name, uid}} of a {kind}")
     fields = {name: names.get(name) for name in ("name", "uid", "namespace")}
     for field, value in fields.items():
-        if not is_text(value):
+        if not is_nonempty_string(value):
             raise BadEvent(f"the {field} of the {kind} is missing in data")
-    if where.get("apiVersion") != API_VERSION:
+    if typed.get("apiVersion") != API_VERSION:
         raise BadEvent(f"the apiVersion of the {kind} is not {API_VERSION}")
-    return Reference(API_VERSION, names["name"], names["uid"], names["namespace"], kind)
+    return ObjectReference(API_VERSION, names["name"], names["uid"], names["namespace"], kind)
 
 
-def read(event: BaseCloudEvent, cluster: Cluster, kind: str) -> Object | None:
+def read_object(event: BaseCloudEvent, client: SyncClient, kind: str) -> Object | None:
     """Return the current state of the event's object; None if it was deleted, or another object has its name."""
-    return read_again(reference_of(event, kind), cluster)
+    return read_reference(parse_reference(event, kind), client)
 
 
-def read_again(reference: Reference, cluster: Cluster) -> Object | None:
+def read_reference(reference: ObjectReference, client: SyncClient) -> Object | None:
     """Return the current state of an object; None if it was deleted, or another object has its name.
 
     After it has read a run with `skipTLSVerify`, the API client verifies no server certificate any more (MUT-52). The
     read itself is verified. Otherwise a forged event could make a function send its token to a server that poses as the
     API server.
     """
-    where = path_of(reference.kind, reference.namespace, reference.name)
-    found = cluster.run(absent_ok(cluster.api.get(where)))
-    if found is None or found["metadata"]["uid"] != reference.uid:
+    path = build_path(reference.kind, reference.namespace, reference.name)
+    item = client.run(get_or_none(client.api.get(path)))
+    if item is None or item["metadata"]["uid"] != reference.uid:
         return None
-    if reference.kind == RUN and found["spec"].get("skipTLSVerify"):
-        cluster.stop_verifying()
-    return found
+    if reference.kind == RUN_KIND and item["spec"].get("skipTLSVerify"):
+        client.disable_verification()
+    return item
 
 
-def is_for(event: BaseCloudEvent, kind: str) -> bool:
+def is_about_kind(event: BaseCloudEvent, kind: str) -> bool:
     """Return whether an event from a source is about this kind; events from steps always are."""
     return event.get_extension("kind") in (None, kind)
 
 
-def write_status(item: Object, cluster: Cluster, changes: Object, verdicts: Iterable[Verdict] = ()) -> Object | None:
+def write_status(item: Object, client: SyncClient, changes: Object, verdicts: Iterable[Verdict] = ()) -> Object | None:
     """Write the status if it differs; return the written object, or None if there was nothing to write.
 
     Raises `Conflict` if another client has written the object since it was read.
     """
-    patch = status_patch(item, changes, verdicts, now())
-    return cluster.patch(f"{path(item)}/status", patch) if patch else None
+    patch = build_status_patch(item, changes, verdicts, utc_now())
+    return client.patch(f"{build_object_path(item)}/status", patch) if patch else None
 
 
-def telling(kind: str, reason: str) -> Callable[[Step], Step]:
+def report_refusals(condition_type: str, reason: str) -> Callable[[Step], Step]:
     """Build a decorator that reports a step's rejected request in this condition of its run (MUT-1); the tick retries.
 
     Each call of the step gets its own view of the API client, because a run may disable TLS verification.
     """
 
-    def around(step: Step) -> Step:
+    def decorate(step: Step) -> Step:
         @functools.wraps(step)
-        def told(event: BaseCloudEvent, cluster: Cluster) -> Replies:
-            door = cluster.view()
+        def wrapper(event: BaseCloudEvent, client: SyncClient) -> Replies:
+            view = client.create_view()
             try:
-                return step(event, door)
+                return step(event, view)
             except (Denied, Rejected, NotFound) as error:
-                _tell(event, door, Verdict(kind, False, reason, error.message))
+                _report_refusal(event, view, Verdict(condition_type, False, reason, error.message))
                 return []
 
-        return told
+        return wrapper
 
-    return around
+    return decorate
 
 
-def _tell(event: BaseCloudEvent, cluster: Cluster, verdict: Verdict) -> None:
-    log.error("a run cannot go on: %s", verdict.message, extra={"fields": {"event": event.get_id()}})
-    data = data_of(event)
-    if not ("run" in data or data.get("kind") == RUN):
+def _report_refusal(event: BaseCloudEvent, client: SyncClient, verdict: Verdict) -> None:
+    log.error("a run cannot continue: %s", verdict.message, extra={"fields": {"event": event.get_id()}})
+    data = require_data(event)
+    if not ("run" in data or data.get("kind") == RUN_KIND):
         return
-    run = read(event, cluster, RUN)
-    if run is not None and (not is_deleting(run) or _hangs_untold(run, verdict)):
-        write_status(run, cluster, {}, [verdict])
+    run = read_object(event, client, RUN_KIND)
+    if run is not None and (not is_deleting(run) or _is_unreported_deletion(run, verdict)):
+        write_status(run, client, {}, [verdict])
 
 
-def _hangs_untold(run: Object, verdict: Verdict) -> bool:
+def _is_unreported_deletion(run: Object, verdict: Verdict) -> bool:
     """Return whether the stuck deletion is still unreported.
 
     Reporting it once is enough, because each write of the status triggers another event.
     """
-    return has_finalizer(run) and condition(run, verdict.kind).get("status") != "False"
+    return has_finalizer(run) and get_condition(run, verdict.condition_type).get("status") != "False"
 
 
-def log_about(message: str, run: Object, **more: object) -> None:
+def log_about(message: str, run: Object, **fields: object) -> None:
     """Log one line with the kind, name and namespace of a run."""
     metadata = run["metadata"]
     names = {"reconciler kind": run["kind"], "name": metadata["name"], "namespace": metadata["namespace"]}
-    log.info(message, extra={"fields": {**names, **more}})
+    log.info(message, extra={"fields": {**names, **fields}})
 
 
-def announce(run: Object, reason: str, message: str, cluster: Cluster) -> None:
+def record_warning(run: Object, reason: str, message: str, client: SyncClient) -> None:
     """Record a Warning on a run config; an API error is only logged, so that it does not stop the run.
 
     The Event's name depends on its content, so the same Event is created only once.
@@ -150,14 +150,14 @@ def announce(run: Object, reason: str, message: str, cluster: Cluster) -> None:
     metadata = run["metadata"]
     involved = {"apiVersion": run["apiVersion"], "kind": run["kind"]}
     involved |= {name: metadata[name] for name in ("name", "namespace", "uid")}
-    name = kubernetes_events.event_name(metadata["name"], metadata["uid"], reason, message)
-    space, kind = metadata["namespace"], kubernetes_events.WARNING
-    event = kubernetes_events.event(name, space, involved, kind, reason, message, now())
-    if error := cluster.run(refusal(cluster.api, event)):
-        log_about(f"the Event {reason} could not be written: {error.message}", run)
+    name = kubernetes_events.build_event_name(metadata["name"], metadata["uid"], reason, message)
+    namespace, event_type = metadata["namespace"], kubernetes_events.WARNING_TYPE
+    event = kubernetes_events.build_event(name, namespace, involved, event_type, reason, message, utc_now())
+    if error := client.run(record_event(client.api, event)):
+        log_about(f"cannot record Event {reason}: {error.message}", run)
 
 
-def unanswered(step: str, event: BaseCloudEvent, error: str) -> Replies:
+def log_failure(step: str, event: BaseCloudEvent, error: str) -> Replies:
     """Log an event that a step cannot process, and reply with no events; the tick retries."""
-    log.error("%s gave up an event: %s", step, error, extra={"fields": {"event": event.get_id()}})
+    log.error("%s cannot process an event: %s", step, error, extra={"fields": {"event": event.get_id()}})
     return []

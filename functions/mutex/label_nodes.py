@@ -14,132 +14,141 @@ from contextlib import nullcontext
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.active_run import Ongoing, read_redoing
-from functions.mutex.event_objects import Replies, now, telling, write_status
-from functions.best_effort import raise_first
-from kube.client.api import JSON_PATCH, absent_ok
+from functions.best_effort import raise_first_error
+from functions.mutex.active_run import ActiveRun, read_repairable_run
+from functions.mutex.event_objects import Replies, report_refusals, utc_now, write_status
+from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.api_errors import ApiError
-from kube.client.deadline import has_time, seconds_left, within
-from kube.client.sync_client import Cluster
+from kube.client.deadline import get_seconds_left, has_time, set_deadline
+from kube.client.sync_client import SyncClient
 from kube.mutex import lookup
-from kube.mutex.node_labels import gate_patch, is_gated
+from kube.mutex.node_labels import build_gate_patch, is_gated
 from kube.mutex.objects import Verdict
-from kube.mutex.run_record import Record, is_there, rules_of, unreleased
-from kube.mutex.validation import control_plane_verdict, named, outside_verdict
-from kube.mutex.versions import wanted
-from kube.nodes import node_path
+from kube.mutex.run_record import RunRecord, is_recorded_node, list_recorded_rules, list_unreleased_nodes
+from kube.mutex.validation import build_control_plane_verdict, build_outside_verdict, format_names
+from kube.mutex.versions import parse_desired_version
+from kube.nodes import build_node_path
 from kube.paths import Object
-from kube.times import timestamp
-from kube.text_limits import counted
+from kube.text_limits import format_count
+from kube.times import format_time
 
 CONSUMES = (events.POOLS_PAUSED,)
 EMITS = (events.NODES_LABELLED, events.POOLS_PAUSED)
-APPLIED = "MutexRulesApplied"
-TOGETHER, SECONDS = 25, 0.5
+APPLIED_CONDITION = "MutexRulesApplied"
+BATCH_SIZE, MIN_BATCH_SECONDS = 25, 0.5
 """Nodes patched concurrently, and the seconds that must remain before the next group starts."""
 
 
-@telling(APPLIED, "ApplyFailed")
-def label_nodes(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+@report_refusals(APPLIED_CONDITION, "ApplyFailed")
+def label_nodes(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Label each unreleased node that lacks a label, and drop nodes that no longer exist from the run.
 
     The nodes are read before the record. If a node is released after that, its resourceVersion has changed, so its
     patch fails with a conflict.
     """
-    found = read_redoing(event, cluster, "labelledAt")
-    if found is None or not found.record.get("pausedAt") or _awaits_control_plane(found, cluster):
+    active_run = read_repairable_run(event, client, "labelledAt")
+    if active_run is None or not active_run.record.get("pausedAt") or _awaits_control_plane(active_run, client):
         return []
-    dropped = _label_all(ungated(found.record, cluster), event, cluster)
+    dropped = _label_all(list_ungated_nodes(active_run.record, client), event, client)
     if dropped is None:
-        return found.answer(events.POOLS_PAUSED, "label-nodes", event)
-    found = read_redoing(event, cluster, "labelledAt")
-    if found is None:
+        return active_run.build_reply(events.POOLS_PAUSED, "label-nodes", event)
+    active_run = read_repairable_run(event, client, "labelledAt")
+    if active_run is None:
         return []
-    nodes = {name: {"droppedAt": timestamp(now())} for name in dropped}
+    nodes = {name: {"droppedAt": format_time(utc_now())} for name in dropped}
     change: Object = {"nodes": nodes} if nodes else {}
-    verdicts = [_verdict(found, dropped)]
-    if not found.record.get("labelledAt"):
-        change |= {"labelledAt": timestamp(now())}
-        verdicts.append(_outside(found, cluster))
-    found = found.written(cluster, change, *verdicts)
-    return found.answer_going_on(events.NODES_LABELLED, "label-nodes", event)
+    verdicts = [_build_verdict(active_run, dropped)]
+    if not active_run.record.get("labelledAt"):
+        change |= {"labelledAt": format_time(utc_now())}
+        verdicts.append(_build_outside_verdict(active_run, client))
+    active_run = active_run.write_record(client, change, *verdicts)
+    return active_run.build_reply_unless_halted(events.NODES_LABELLED, "label-nodes", event)
 
 
-def _awaits_control_plane(found: Ongoing, cluster: Cluster) -> bool:
+def _awaits_control_plane(active_run: ActiveRun, client: SyncClient) -> bool:
     """Return whether labelling must wait for the control plane's upgrade, and report that in the condition.
 
     This applies only before the nodes are labelled: if the pools were paused early (C26), or if another version was
     requested while the run waited for other runs (MUT-32).
     """
-    if found.record.get("labelledAt"):
+    if active_run.record.get("labelledAt"):
         return False
-    verdict = control_plane_verdict(wanted(cluster.run(lookup.cluster_version(cluster.api))))
-    write_status(found.run, cluster, {}, [verdict])
+    verdict = build_control_plane_verdict(parse_desired_version(client.run(lookup.find_cluster_version(client.api))))
+    write_status(active_run.run, client, {}, [verdict])
     return not verdict.holds
 
 
-def ungated(record: Record, cluster: Cluster) -> list[str]:
+def list_ungated_nodes(record: RunRecord, client: SyncClient) -> list[str]:
     """Return the unreleased nodes that lack a label, using one list request.
 
     Labelled nodes are skipped, so that each pass labels other nodes and a large run finishes.
     """
-    listed = cluster.run(lookup.labelled_nodes(cluster.api, record["id"], None))
-    gated = {node["metadata"]["uid"] for node in listed if is_gated(node, record["id"], rules_of(record))}
-    return [name for name in unreleased(record) if record["nodes"][name]["uid"] not in gated]
+    listed = client.run(lookup.list_labelled_nodes(client.api, record["id"], None))
+    gated = {node["metadata"]["uid"] for node in listed if is_gated(node, record["id"], list_recorded_rules(record))}
+    return [name for name in list_unreleased_nodes(record) if record["nodes"][name]["uid"] not in gated]
 
 
-def _label_all(names: list[str], event: BaseCloudEvent, cluster: Cluster) -> list[str] | None:
+def _label_all(names: list[str], event: BaseCloudEvent, client: SyncClient) -> list[str] | None:
     """Label the nodes in groups; return those that no longer exist, or None if the time was too short for all.
 
     Raises the first error of a node once all nodes were tried or the time is over. Otherwise `pools.paused` would
     trigger the next pass at once. That pass would start with the same nodes, and repeat their errors as fast as events
     travel.
     """
-    gone, errors = list[str](), list[ApiError]()
-    for start in range(0, len(names), TOGETHER):
-        if start and not has_time(SECONDS):
-            raise_first(errors)
+    missing, errors = list[str](), list[ApiError]()
+    for start in range(0, len(names), BATCH_SIZE):
+        if start and not has_time(MIN_BATCH_SECONDS):
+            raise_first_error(errors)
             return None
-        some, others = names[start : start + TOGETHER], start + TOGETHER < len(names)
+        batch, has_more = names[start : start + BATCH_SIZE], start + BATCH_SIZE < len(names)
         try:
-            gone += _label(some, event, cluster, others=others)
+            missing += _label_batch(batch, event, client, has_more=has_more)
         except ApiError as error:
             errors.append(error)
-    raise_first(errors)
-    return gone
+    raise_first_error(errors)
+    return missing
 
 
-def _label(names: list[str], event: BaseCloudEvent, cluster: Cluster, *, others: bool) -> list[str]:
+def _label_batch(names: list[str], event: BaseCloudEvent, client: SyncClient, *, has_more: bool) -> list[str]:
     """Label a group of nodes concurrently, and return those that no longer exist.
 
-    The node whose Job may be running is not returned, because `run-job` drops it. While `others` follow, the writes may
+    The node whose Job may be running is not returned, because `run-job` drops it. If `has_more`, the writes may
     use half of the remaining time, so that a hanging write cannot block the others forever.
     """
-    nodes = cluster.together(*(absent_ok(cluster.api.get(node_path(name))) for name in names))
-    found = read_redoing(event, cluster, "labelledAt")
-    if found is None:
+    nodes = client.gather_all(*(get_or_none(client.api.get(build_node_path(name))) for name in names))
+    active_run = read_repairable_run(event, client, "labelledAt")
+    if active_run is None:
         return []
-    record, still = found.record, set(unreleased(found.record))
-    there = {name: node for name, node in zip(names, nodes, strict=True) if is_there(node, record, name)}
-    patches = {name: gate_patch(node, record["id"], rules_of(record)) for name, node in there.items() if name in still}
-    with within(seconds_left() / 2) if others else nullcontext():
-        cluster.together(
-            *(cluster.api.patch(node_path(name), patch, JSON_PATCH) for name, patch in patches.items() if patch)
+    record, unreleased = active_run.record, set(list_unreleased_nodes(active_run.record))
+    existing = {name: node for name, node in zip(names, nodes, strict=True) if is_recorded_node(node, record, name)}
+    patches = {
+        name: build_gate_patch(node, record["id"], list_recorded_rules(record))
+        for name, node in existing.items()
+        if name in unreleased
+    }
+    with set_deadline(get_seconds_left() / 2) if has_more else nullcontext():
+        client.gather_all(
+            *(client.api.patch(build_node_path(name), patch, JSON_PATCH) for name, patch in patches.items() if patch)
         )
-    at_work = found.node if record.get("editedAt") else ""
-    return [name for name in names if name in still and name not in {*there, at_work}]
+    working_node = active_run.current_node if record.get("editedAt") else ""
+    return [name for name in names if name in unreleased and name not in {*existing, working_node}]
 
 
-def _outside(found: Ongoing, cluster: Cluster) -> Verdict:
+def _build_outside_verdict(active_run: ActiveRun, client: SyncClient) -> Verdict:
     """Return the condition that reports workers in no target, just before the canary is edited (MUT-38).
 
     Workers may have joined since the pools were claimed.
     """
-    members = {node["uid"] for node in found.record["nodes"].values()}
-    return outside_verdict(members, cluster.run(lookup.nodes(cluster.api, None)))
+    members = {node["uid"] for node in active_run.record["nodes"].values()}
+    return build_outside_verdict(members, client.run(lookup.list_nodes_by_name(client.api, None)))
 
 
-def _verdict(found: Ongoing, dropped: list[str]) -> Verdict:
-    record = found.record
-    said = f"{counted(len(record['order']), 'node')}, {counted(len(record['rules']), 'rule')}"
-    return Verdict(APPLIED, True, "ApplySucceeded", f"{said}; gone: {named(dropped)}" if dropped else said)
+def _build_verdict(active_run: ActiveRun, dropped: list[str]) -> Verdict:
+    record = active_run.record
+    summary = f"{format_count(len(record['order']), 'node')}, {format_count(len(record['rules']), 'rule')}"
+    return Verdict(
+        APPLIED_CONDITION,
+        True,
+        "ApplySucceeded",
+        f"{summary}; no longer exist: {format_names(dropped)}" if dropped else summary,
+    )

@@ -16,64 +16,64 @@ from functools import partial
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.active_run import Ongoing, read_redoing
-from functions.mutex.pool_patching import change_pools, recorded
-from functions.mutex.event_objects import Replies, now, telling
-from kube.client.sync_client import Cluster
+from functions.mutex.active_run import ActiveRun, read_repairable_run
+from functions.mutex.event_objects import Replies, report_refusals, utc_now
+from functions.mutex.pool_patching import patch_pools, record_pool_changes
+from kube.client.sync_client import SyncClient
 from kube.mutex import claims, lookup
 from kube.mutex.objects import Verdict
-from kube.mutex.pools import name_of, pause_patch
-from kube.mutex.run_record import Record, Stage
-from kube.mutex.validation import named
+from kube.mutex.pools import build_pause_patch, get_name
+from kube.mutex.run_record import RunRecord, Stage
+from kube.mutex.validation import format_names
 from kube.paths import Object
-from kube.times import timestamp
+from kube.times import format_time
 
 CONSUMES = (events.POOLS_CLAIMED,)
 EMITS = (events.POOLS_PAUSED,)
-PAUSED = "TargetPoolsPaused"
+PAUSED_CONDITION = "TargetPoolsPaused"
 
 
-@telling(PAUSED, "NotPaused")
-def pause_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+@report_refusals(PAUSED_CONDITION, "NotPaused")
+def pause_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Pause each pool that is not paused, also after another client has unpaused it, even if the run is halted."""
-    found = read_redoing(event, cluster, "pausedAt")
-    if found is not None and found.stage is Stage.DONE:
+    active_run = read_repairable_run(event, client, "pausedAt")
+    if active_run is not None and active_run.stage is Stage.NODES_DONE:
         return []  # a late event: the pools are being restored
-    if found is not None and not found.record.get("pausedAt"):
-        found = _at_turn(found, cluster)
-    if found is None:
+    if active_run is not None and not active_run.record.get("pausedAt"):
+        active_run = _take_turn(active_run, client)
+    if active_run is None:
         return []
-    names = [*found.record["pools"], found.record["canary"]["name"]]  # the canary is claimed, but not paused
-    changed = change_pools(found, names, partial(_paused, found.record), event, cluster)
-    verdict = Verdict(PAUSED, True, "Paused", _said(found.record, changed.gone))
-    found = recorded(found, "paused", changed, verdict, cluster)
-    return found.answer_going_on(events.POOLS_PAUSED, "pause-pools", event)
+    names = [*active_run.record["pools"], active_run.record["canary"]["name"]]  # the canary is claimed, but not paused
+    changes = patch_pools(active_run, names, partial(_build_pause_patch, active_run.record), event, client)
+    verdict = Verdict(PAUSED_CONDITION, True, "Paused", _build_message(active_run.record, changes.missing))
+    active_run = record_pool_changes(active_run, "paused", changes, verdict, client)
+    return active_run.build_reply_unless_halted(events.POOLS_PAUSED, "pause-pools", event)
 
 
-def _paused(record: Record, pool: Object) -> list[Object]:
-    return pause_patch(pool, paused=True) if name_of(pool) in record["pools"] else []
+def _build_pause_patch(record: RunRecord, pool: Object) -> list[Object]:
+    return build_pause_patch(pool, paused=True) if get_name(pool) in record["pools"] else []
 
 
-def _at_turn(found: Ongoing, cluster: Cluster) -> Ongoing | None:
+def _take_turn(active_run: ActiveRun, client: SyncClient) -> ActiveRun | None:
     """Return the run once it has taken its turn, or None while other runs come first."""
-    if others := claims.ahead(found.run, cluster.run(lookup.runs(cluster.api, None))):
-        _wait(found, others, cluster)
+    if others := claims.list_runs_ahead(active_run.run, client.run(lookup.list_runs(client.api, None))):
+        _yield_turn(active_run, others, client)
         return None
-    if not found.record.get("turnAt"):
-        found = found.written(cluster, {"turnAt": timestamp(now())})
-    if others := claims.at_turn(found.run, cluster.run(lookup.runs(cluster.api, None))):
-        _wait(found, others, cluster)
+    if not active_run.record.get("turnAt"):
+        active_run = active_run.write_record(client, {"turnAt": format_time(utc_now())})
+    if others := claims.list_runs_with_turn(active_run.run, client.run(lookup.list_runs(client.api, None))):
+        _yield_turn(active_run, others, client)
         return None
-    return found
+    return active_run
 
 
-def _wait(found: Ongoing, others: list[str], cluster: Cluster) -> None:
+def _yield_turn(active_run: ActiveRun, others: list[str], client: SyncClient) -> None:
     """Report the runs that this run waits for, and clear `turnAt`; the next tick retries."""
-    said = f"{named(others)} under way, and one run upgrades nodes at a time"
-    found.written(cluster, {"turnAt": None}, Verdict(PAUSED, False, "NotPaused", said))
+    message = f"waiting for {format_names(others)}: only one run upgrades nodes at a time"
+    active_run.write_record(client, {"turnAt": None}, Verdict(PAUSED_CONDITION, False, "NotPaused", message))
 
 
-def _said(record: Record, gone: list[str]) -> str:
-    before = [name for name, pool in record["pools"].items() if pool["paused"]]
-    said = [f"paused before by somebody else: {named(before)}"] if before else []
-    return "; ".join([*said, *([f"deleted since: {named(gone)}"] if gone else [])])
+def _build_message(record: RunRecord, missing: list[str]) -> str:
+    paused_before = [name for name, pool in record["pools"].items() if pool["paused"]]
+    messages = [f"already paused before the run: {format_names(paused_before)}"] if paused_before else []
+    return "; ".join([*messages, *([f"deleted since the run began: {format_names(missing)}"] if missing else [])])

@@ -12,124 +12,134 @@ from typing import NamedTuple
 
 from cloudevents.core.base import BaseCloudEvent
 
-from functions.mutex.active_run import Ongoing, read_under_way
-from functions.mutex.event_objects import now
-from functions.best_effort import raise_first, tried
-from kube.client.api import JSON_PATCH, absent_ok
+from functions.best_effort import raise_first_error, try_each
+from functions.mutex.active_run import ActiveRun, read_active_run
+from functions.mutex.event_objects import utc_now
+from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.api_errors import ApiError, Denied, Rejected
-from kube.client.deadline import seconds_left, within
-from kube.client.sync_client import Cluster
+from kube.client.deadline import get_seconds_left, set_deadline
+from kube.client.sync_client import SyncClient
 from kube.mutex import claims, lookup, run_changes
 from kube.mutex.objects import Verdict
-from kube.mutex.pools import claim_patch, claimed_by, name_of, pool_path
-from kube.mutex.run_record import Stage, uid_of
+from kube.mutex.pools import build_claim_patch, build_pool_path, get_claim_uid, get_name
+from kube.mutex.run_record import Stage, get_run_config_uid
 from kube.paths import Object
 
-Patch = Callable[[Object], list[Object]]
-SECONDS_TO_RECORD = 0.3
+PatchBuilder = Callable[[Object], list[Object]]
+RECORD_RESERVE_SECONDS = 0.3
 """Time reserved for recording the result after the only pool was written."""
 
 
-class Changed(NamedTuple):
+class PoolChanges(NamedTuple):
     """Result of writing pools.
 
     Attributes:
         patched: Pools whose patch was written, rejected or postponed.
-        claimed: Pools whose repeated claim was written, rejected or postponed.
-        gone: Pools that do not exist.
+        reclaimed: Pools whose repeated claim was written, rejected or postponed.
+        missing: Pools that do not exist.
         errors: The error of each pool that was not written.
     """
 
     patched: list[str]
-    claimed: list[str]
-    gone: list[str]
+    reclaimed: list[str]
+    missing: list[str]
     errors: list[ApiError]
 
-    def note(self, name: str, *, claim: list[Object], change: list[Object]) -> None:
+    def add(self, name: str, *, claim: list[Object], change: list[Object]) -> None:
         """Note a pool that was written, or whose write was rejected or postponed."""
-        self.claimed.extend([name] if claim else [])
+        self.reclaimed.extend([name] if claim else [])
         self.patched.extend([name] if change else [])
 
 
-def change_pools(
-    found: Ongoing, names: Iterable[str], patch: Patch, event: BaseCloudEvent, cluster: Cluster, *, last: str = ""
-) -> Changed:
-    """Send each pool its patch, if any, even if others fail; `last` is written only if no other pool has failed.
+def patch_pools(
+    active_run: ActiveRun,
+    names: Iterable[str],
+    build_patch: PatchBuilder,
+    event: BaseCloudEvent,
+    client: SyncClient,
+    *,
+    last_pool: str = "",
+) -> PoolChanges:
+    """Send each pool its patch, if any, even if others fail; `last_pool` is written only if no other pool has failed.
 
     The errors include `Denied` for a pool that the run no longer holds, and `Conflict` if another client wrote the
-    pool. A pool whose write was rejected, and a postponed `last`, are noted like written ones. So they wait for the
-    tick as well. Otherwise, as long as one pool is rejected, a pool that another client keeps changing back would be
-    written again without its cooldown.
+    pool. A pool whose write was rejected, and a postponed `last_pool`, are noted like written ones. So they wait for
+    the tick as well. Otherwise, as long as one pool is rejected, a pool that another client keeps changing back would
+    be written again without its cooldown.
     """
-    changed, uid = Changed([], [], [], []), uid_of(found.record)
-    patches = [(pool, claim_patch(pool, uid), patch(pool)) for pool in _read(names, cluster, changed)]
-    due = [(pool, claim, wanted) for pool, claim, wanted in patches if claim or wanted]
-    targets = sum(name_of(pool) != last for pool, *_ in due)
+    changes, uid = PoolChanges([], [], [], []), get_run_config_uid(active_run.record)
+    patches = [(pool, build_claim_patch(pool, uid), build_patch(pool)) for pool in _read_pools(names, client, changes)]
+    pending = [(pool, claim, change) for pool, claim, change in patches if claim or change]
+    target_count = sum(get_name(pool) != last_pool for pool, *_ in pending)
 
-    def change(each: tuple[Object, list[Object], list[Object]]) -> None:
-        pool, claim, wanted = each
-        name = name_of(pool)
+    def patch_claimed_pool(each: tuple[Object, list[Object], list[Object]]) -> None:
+        pool, claim, change = each
+        name = get_name(pool)
         try:
-            if name != last or not changed.errors:
-                _check_claim(pool, claim, event, cluster)
-                patch_pool(pool, [*claim, *wanted], cluster, others=name != last and targets > 1)
+            if name != last_pool or not changes.errors:
+                _check_claim(pool, claim, event, client)
+                patch_pool(pool, [*claim, *change], client, has_others=name != last_pool and target_count > 1)
         except (Denied, Rejected) as error:
-            changed.errors.append(error)
-        changed.note(name, claim=claim, change=wanted)
+            changes.errors.append(error)
+        changes.add(name, claim=claim, change=change)
 
-    tried(change, due, changed.errors)
-    return changed
+    try_each(patch_claimed_pool, pending, changes.errors)
+    return changes
 
 
-def _read(names: Iterable[str], cluster: Cluster, changed: Changed) -> list[Object]:
+def _read_pools(names: Iterable[str], client: SyncClient, changes: PoolChanges) -> list[Object]:
     """Return the pools that exist, and note the others as gone."""
-    known = {name: absent_ok(cluster.api.get(pool_path(name))) for name in names}
-    found = dict(zip(known, cluster.together(*known.values()), strict=True))
-    changed.gone.extend(name for name, pool in found.items() if pool is None)
-    return [pool for pool in found.values() if pool is not None]
+    reads = {name: get_or_none(client.api.get(build_pool_path(name))) for name in names}
+    pools_by_name = dict(zip(reads, client.gather_all(*reads.values()), strict=True))
+    changes.missing.extend(name for name, pool in pools_by_name.items() if pool is None)
+    return [pool for pool in pools_by_name.values() if pool is not None]
 
 
-def patch_pool(pool: Object, patch: list[Object], cluster: Cluster, *, others: bool) -> Object:
+def patch_pool(pool: Object, patch: list[Object], client: SyncClient, *, has_others: bool) -> Object:
     """Apply the patch, if any, and return the pool.
 
-    While `others` are waiting, the write may use half of the remaining time, so that a hanging webhook leaves them
+    While `has_others` are waiting, the write may use half of the remaining time, so that a hanging webhook leaves them
     enough. Otherwise it may use all but the time for recording. A write that takes longer raises `Unavailable`. The API
     server may still carry it out, but only on the version that was read. The write therefore counts as not done, and
     the next attempt reads the pool again.
     """
     if not patch:
         return pool
-    left = seconds_left()
-    with within(left / 2 if others else max(left / 2, left - SECONDS_TO_RECORD)):
-        return cluster.patch(pool_path(name_of(pool)), patch, JSON_PATCH)
+    left = get_seconds_left()
+    with set_deadline(left / 2 if has_others else max(left / 2, left - RECORD_RESERVE_SECONDS)):
+        return client.patch(build_pool_path(get_name(pool)), patch, JSON_PATCH)
 
 
-def recorded(found: Ongoing, word: str, changed: Changed, verdict: Verdict, cluster: Cluster) -> Ongoing:
+def record_pool_changes(
+    active_run: ActiveRun, state: str, changes: PoolChanges, verdict: Verdict, client: SyncClient
+) -> ActiveRun:
     """Record which pools are `paused` or `edited`, and write the condition if all are; return the run as it is then.
 
-    Raises the first error of a pool, as `raise_first` does.
+    Raises the first error of a pool, as `raise_first_error` does.
     """
-    is_all = not changed.errors
-    change = run_changes.pools_changed(found.record, word, changed.patched, changed.claimed, now(), is_all=is_all)
-    found = found.written(cluster, change, *([verdict] if is_all else []))
-    raise_first(changed.errors)
-    return found
+    is_all = not changes.errors
+    change = run_changes.build_pools_change(
+        active_run.record, state, changes.patched, changes.reclaimed, utc_now(), is_complete=is_all
+    )
+    active_run = active_run.write_record(client, change, *([verdict] if is_all else []))
+    raise_first_error(changes.errors)
+    return active_run
 
 
-def _check_claim(pool: Object, claim: list[Object], event: BaseCloudEvent, cluster: Cluster) -> None:
-    if claim and not _may_claim(pool, event, cluster):
-        raise Denied(403, f"the MachineConfigPool {name_of(pool)} is not claimed by this run any more")
+def _check_claim(pool: Object, claim: list[Object], event: BaseCloudEvent, client: SyncClient) -> None:
+    if claim and not _may_claim(pool, event, client):
+        raise Denied(403, f'MachineConfigPool "{get_name(pool)}" is not claimed by this run any more')
 
 
-def _may_claim(pool: Object, event: BaseCloudEvent, cluster: Cluster) -> bool:
+def _may_claim(pool: Object, event: BaseCloudEvent, client: SyncClient) -> bool:
     """Return whether no active run holds the pool, and the event's run, which may have ended, still needs its pools.
 
     Runs are read after the pool, so the list includes the run that holds it. A run that is still claiming pools has no
     record yet, so its claim does not count. It has changed no pool, waits for its turn like any other run, and then
     repeats a claim that it lost.
     """
-    owner = claimed_by(pool)
-    if owner and owner in claims.holders(cluster.run(lookup.runs(cluster.api, None))):
+    owner = get_claim_uid(pool)
+    if owner and owner in claims.list_active_uids(client.run(lookup.list_runs(client.api, None))):
         return False
-    found = read_under_way(event, cluster)
-    return found is not None and found.stage is not Stage.DONE
+    active_run = read_active_run(event, client)
+    return active_run is not None and active_run.stage is not Stage.NODES_DONE

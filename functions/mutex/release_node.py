@@ -19,35 +19,35 @@ from typing import NamedTuple
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.active_run import Ongoing, read_ongoing
-from functions.mutex.event_objects import Replies, log_about, now, telling
-from kube.client.api import JSON_PATCH, absent_ok
-from kube.client.sync_client import Cluster
+from functions.mutex.active_run import ActiveRun, read_unhalted_run
+from functions.mutex.event_objects import Replies, log_about, report_refusals, utc_now
+from kube.client.api import JSON_PATCH, get_or_none
+from kube.client.sync_client import SyncClient
 from kube.mutex import claims, lookup, maintainers, versions
-from kube.mutex.node_labels import is_released, release_patch, run_of
+from kube.mutex.node_labels import build_release_patch, get_run_id, is_released
 from kube.mutex.objects import RUN_LABEL, Verdict
 from kube.mutex.pools import is_paused
-from kube.mutex.run_record import Record, Stage, is_there
-from kube.mutex.validation import UPGRADE, WAITING, control_plane_verdict, named
-from kube.nodes import node_path
+from kube.mutex.run_record import RunRecord, Stage, is_recorded_node
+from kube.mutex.validation import NODE_UPGRADE_CONDITION, WAITING_REASON, build_control_plane_verdict, format_names
+from kube.nodes import build_node_path
 from kube.paths import Object
-from kube.times import timestamp
+from kube.times import format_time
 
-CONSUMES = (events.NODE_CLEARED,)
+CONSUMES = (events.NODE_PREJOBS_DONE,)
 EMITS = (events.NODE_RELEASED, events.POOLS_CLAIMED, events.POOLS_PAUSED)
 
 
-class Change(NamedTuple):
+class PoolCheck(NamedTuple):
     """A required change of the pools: its word in the record, the check for it, and the event that repeats it."""
 
-    word: str
-    are_so: Callable[[Record, Mapping[str, Object]], bool]
-    kind: str
+    state: str
+    is_met: Callable[[RunRecord, Mapping[str, Object]], bool]
+    event_type: str
 
 
-CHANGES = (
-    Change("paused", claims.are_paused, events.POOLS_CLAIMED),
-    Change("edited", claims.are_edited, events.POOLS_PAUSED),
+POOL_CHECKS = (
+    PoolCheck("paused", claims.are_paused, events.POOLS_CLAIMED),
+    PoolCheck("edited", claims.are_edited, events.POOLS_PAUSED),
 )
 """The changes that must be in place before a release.
 
@@ -56,81 +56,96 @@ well.
 """
 
 
-@telling(UPGRADE, "NodeUpgradeFailed")
-def release_node(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+@report_refusals(NODE_UPGRADE_CONDITION, "NodeUpgradeFailed")
+def release_node(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Remove all rule labels from the run's current node in one patch."""
-    found = read_ongoing(event, cluster)
-    if found is None or found.stage not in (Stage.CLEARED, Stage.RELEASED):
+    active_run = read_unhalted_run(event, client)
+    if active_run is None or active_run.stage not in (Stage.PREJOBS_DONE, Stage.RELEASED):
         return []
-    if found.stage is Stage.RELEASED:
-        return found.answer(events.NODE_RELEASED, "release-node", event, node=found.node)  # it is already released
-    name, api = found.node, cluster.api
-    node, pools, version = cluster.together(
-        absent_ok(api.get(node_path(name))), lookup.pools(api, None), lookup.cluster_version(api)
+    if active_run.stage is Stage.RELEASED:
+        return active_run.build_reply(
+            events.NODE_RELEASED, "release-node", event, node=active_run.current_node
+        )  # it is already released
+    name, api = active_run.current_node, client.api
+    node, pools, version = client.gather_all(
+        get_or_none(api.get(build_node_path(name))),
+        lookup.list_pools_by_name(api, None),
+        lookup.find_cluster_version(api),
     )
-    if not is_there(node, found.record, name):
-        return found.answer(events.NODE_RELEASED, "release-node", event, node=name)  # await-version drops it
-    for change in CHANGES:
-        if not change.are_so(found.record, pools):
-            return _done_again(found, change, pools, event, cluster)
-    wanted = versions.wanted(version)
-    ready = control_plane_verdict(wanted)
-    if said := _no_canary(found, pools) or _hindrance(found, node, wanted, cluster):
-        found.written(cluster, {}, _waiting(found, said), ready)
+    if not is_recorded_node(node, active_run.record, name):
+        return active_run.build_reply(events.NODE_RELEASED, "release-node", event, node=name)  # await-version drops it
+    for check in POOL_CHECKS:
+        if not check.is_met(active_run.record, pools):
+            return _request_repair(active_run, check, pools, event, client)
+    desired = versions.parse_desired_version(version)
+    control_plane_verdict = build_control_plane_verdict(desired)
+    if message := _find_canary_blocker(active_run, pools) or _find_blocker(active_run, node, desired, client):
+        active_run.write_record(client, {}, _build_waiting_verdict(active_run, message), control_plane_verdict)
         return []
-    return _release(found, node, ready, event, cluster)
+    return _release_current_node(active_run, node, control_plane_verdict, event, client)
 
 
-def _done_again(
-    found: Ongoing, change: Change, pools: Mapping[str, Object], event: BaseCloudEvent, cluster: Cluster
+def _request_repair(
+    active_run: ActiveRun, check: PoolCheck, pools: Mapping[str, Object], event: BaseCloudEvent, client: SyncClient
 ) -> Replies:
     """Return the event that repeats a change of the pools that another client has undone.
 
     If that change was already repeated within the last ten seconds, the function only reports the conflict in the
     condition.
     """
-    if not change.are_so(found.record, claims.at_rest(found.record, change.word, pools, now())):
-        return found.answer(change.kind, "release-node", event)
-    names = [name for name, pool in pools.items() if not change.are_so(found.record, {name: pool})]
-    said = f"somebody changes the MachineConfigPool {named(names)} back whenever it is {change.word}: keep him off it"
-    found.written(cluster, {}, _waiting(found, said))
+    if not check.is_met(
+        active_run.record, claims.exclude_cooling_down(active_run.record, check.state, pools, utc_now())
+    ):
+        return active_run.build_reply(check.event_type, "release-node", event)
+    names = format_names([name for name, pool in pools.items() if not check.is_met(active_run.record, {name: pool})])
+    message = f"another client reverts MachineConfigPool {names} each time it is {check.state}: stop that client"
+    active_run.write_record(client, {}, _build_waiting_verdict(active_run, message))
     return []
 
 
-def _waiting(found: Ongoing, said: str) -> Verdict:
-    return Verdict(UPGRADE, False, WAITING, f"{found.at(found.node)}, {found.node}: {said}")
+def _build_waiting_verdict(active_run: ActiveRun, message: str) -> Verdict:
+    return Verdict(
+        NODE_UPGRADE_CONDITION,
+        False,
+        WAITING_REASON,
+        f"{active_run.describe_position(active_run.current_node)}, {active_run.current_node}: {message}",
+    )
 
 
-def _no_canary(found: Ongoing, pools: Mapping[str, Object]) -> str:
+def _find_canary_blocker(active_run: ActiveRun, pools: Mapping[str, Object]) -> str:
     """Return why the canary would not upgrade a node that is released now, "" if it would.
 
     The condition ConfigValidated may not reflect the canary's latest change yet.
     """
-    name = found.record["canary"]["name"]
+    name = active_run.record["canary"]["name"]
     if name not in pools:
-        return f"there is no MachineConfigPool {name}, the canary, any more"
-    return f"the MachineConfigPool {name}, the canary, is paused" if is_paused(pools[name]) else ""
+        return f'canary MachineConfigPool "{name}" not found'
+    return f'canary MachineConfigPool "{name}" is paused: set spec.paused to false' if is_paused(pools[name]) else ""
 
 
-def _hindrance(found: Ongoing, node: Object, wanted: versions.Wanted, cluster: Cluster) -> str:
+def _find_blocker(active_run: ActiveRun, node: Object, desired: versions.DesiredVersion, client: SyncClient) -> str:
     """Return why the node must not be released now, "" if it may be."""
-    if not wanted.version:
-        return "the ClusterVersion wants no version any more"
-    if wanted.hindrance and not (is_released(node) and found.record.get("released") == found.node):
-        return wanted.hindrance  # the desired version has changed; the control plane is updated before the nodes
-    if not is_released(node) and (other := run_of(node)) not in ("", found.record["id"]):
-        return f"its label {RUN_LABEL} names another run, {other}"
-    return maintainers.hindrance(node, cluster.run(lookup.maintainer(cluster.api, node)), found.record["id"])
+    if not desired.version:
+        return "the ClusterVersion no longer requests a version"
+    if desired.blocker and not (is_released(node) and active_run.record.get("released") == active_run.current_node):
+        return desired.blocker  # the desired version has changed; the control plane is updated before the nodes
+    if not is_released(node) and (other := get_run_id(node)) not in ("", active_run.record["id"]):
+        return f"the node's label {RUN_LABEL} names another run, {other}"
+    return maintainers.find_release_blocker(
+        node, client.run(lookup.find_maintainer(client.api, node)), active_run.record["id"]
+    )
 
 
-def _release(found: Ongoing, node: Object, ready: Verdict, event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    name = found.node
-    if found.record.get("released") not in (None, name):
+def _release_current_node(
+    active_run: ActiveRun, node: Object, verdict: Verdict, event: BaseCloudEvent, client: SyncClient
+) -> Replies:
+    name = active_run.current_node
+    if active_run.record.get("released") not in (None, name):
         return []
-    if found.record.get("released") is None:
-        found = found.written(cluster, {"released": name}, ready)
+    if active_run.record.get("released") is None:
+        active_run = active_run.write_record(client, {"released": name}, verdict)
     if not is_released(node):
-        cluster.patch(node_path(name), release_patch(node, found.record["id"]), JSON_PATCH)
-        log_about(f"node {name} is released", found.run)
-    found = found.written(cluster, {"nodes": {name: {"releasedAt": timestamp(now())}}})
-    return found.answer(events.NODE_RELEASED, "release-node", event, node=name)
+        client.patch(build_node_path(name), build_release_patch(node, active_run.record["id"]), JSON_PATCH)
+        log_about(f'released node "{name}"', active_run.run)
+    active_run = active_run.write_record(client, {"nodes": {name: {"releasedAt": format_time(utc_now())}}})
+    return active_run.build_reply(events.NODE_RELEASED, "release-node", event, node=name)

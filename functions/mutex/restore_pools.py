@@ -27,178 +27,202 @@ from typing import TypeVar
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from eventing.events import Reference
-from functions.event_data import data_of, is_text
-from functions.mutex.active_run import ongoing
+from eventing.events import ObjectReference
+from functions.best_effort import raise_first_error, try_each
+from functions.event_data import is_nonempty_string, require_data
+from functions.mutex.active_run import load_unhalted_run
+from functions.mutex.event_objects import Replies, log_about, read_object, report_refusals, utc_now, write_status
 from functions.mutex.pool_patching import patch_pool
-from functions.mutex.event_objects import Replies, log_about, now, read, telling, write_status
-from functions.best_effort import raise_first, tried
-from kube.client.api import JSON_PATCH, absent_ok
+from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.api_errors import ApiError
-from kube.client.deadline import seconds_left, within
-from kube.client.sync_client import Cluster
+from kube.client.deadline import get_seconds_left, set_deadline
+from kube.client.sync_client import SyncClient
 from kube.mutex import claims, lookup, pools, run_changes, run_record
-from kube.mutex.node_labels import clear_patch, run_of, strays
-from kube.mutex.objects import RUN, Verdict, condition, finalizers_patch, has_finalizer, is_deleting, path
-from kube.mutex.run_record import Stage, record_of
-from kube.mutex.validation import AVAILABLE
-from kube.nodes import node_path
+from kube.mutex.node_labels import build_clear_patch, find_orphaned_nodes, get_run_id
+from kube.mutex.objects import (
+    RUN_KIND,
+    Verdict,
+    build_finalizers_patch,
+    build_object_path,
+    get_condition,
+    has_finalizer,
+    is_deleting,
+)
+from kube.mutex.run_record import Stage, get_record
+from kube.mutex.validation import AVAILABLE_CONDITION
+from kube.nodes import build_node_path
 from kube.paths import Object
-from kube.times import timestamp
+from kube.times import format_time
 
-CONSUMES = (events.RUN_COMPLETED, events.RUN_ENDED)
-EMITS = (events.RUN_FINISHED,)
-UPDATED = "MCPUpdated"
+CONSUMES = (events.RUN_NODES_DONE, events.RUN_RESTORE_PENDING)
+EMITS = (events.RUN_RESTORED,)
+UPDATED_CONDITION = "MCPUpdated"
 R = TypeVar("R")
 log = logging.getLogger("functions")
 
 
-@telling(UPDATED, "UpdateFailed")
-def restore_pools(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+@report_refusals(UPDATED_CONDITION, "UpdateFailed")
+def restore_pools(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Restore everything that the run changed and still holds, and leave everything else as it is."""
-    if (name := data_of(event).get("node")) and is_text(name):
-        _unlabel_stray(str(name), cluster)
+    if (name := require_data(event).get("node")) and is_nonempty_string(name):
+        _unlabel_orphan(str(name), client)
         return []
-    known = cluster.run(lookup.pools(cluster.api, None))  # read before the run: patches fail after later writes
-    run = read(event, cluster, RUN)
-    if run is None or not _may_end(run, event, cluster):
+    pools_by_name = client.run(
+        lookup.list_pools_by_name(client.api, None)
+    )  # read before the run: patches fail after later writes
+    run = read_object(event, client, RUN_KIND)
+    if run is None or not _may_restore(run, event, client):
         return []
-    runs = cluster.run(lookup.runs(cluster.api, None))  # read after the pools: a claim of an unlisted run is stale
-    held, errors = claims.to_restore(run, known.values(), runs), list[ApiError]()
-    names = _given_back(held, run, cluster, errors)
+    runs = client.run(lookup.list_runs(client.api, None))  # read after the pools: a claim of an unlisted run is stale
+    claimed, errors = claims.select_pools_to_restore(run, pools_by_name.values(), runs), list[ApiError]()
+    names = _restore_all(claimed, run, client, errors)
     if errors and run_record.is_active(run):
-        write_status(run, cluster, {"record": run_changes.restored(record_of(run), names, now())})
-    raise_first(errors)
-    _close(run, cluster)
-    log_about("the pools are as they were before the run", run)
-    return [events.event(events.RUN_FINISHED, "restore-pools", Reference.of(run), cause=event)]
+        write_status(run, client, {"record": run_changes.build_restored_change(get_record(run), names, utc_now())})
+    raise_first_error(errors)
+    _finish_run(run, client)
+    log_about("restored all pools and nodes of the run", run)
+    return [events.build_event(events.RUN_RESTORED, "restore-pools", ObjectReference.from_object(run), cause=event)]
 
 
-def _may_end(run: Object, event: BaseCloudEvent, cluster: Cluster) -> bool:
+def _may_restore(run: Object, event: BaseCloudEvent, client: SyncClient) -> bool:
     if is_deleting(run):
         return has_finalizer(run)
-    if event.get_type() == events.RUN_ENDED:
+    if event.get_type() == events.RUN_RESTORE_PENDING:
         return not run_record.is_active(run)
-    found = ongoing(run, cluster)
-    return found is not None and found.stage is Stage.DONE
+    active_run = load_unhalted_run(run, client)
+    return active_run is not None and active_run.stage is Stage.NODES_DONE
 
 
-def _before(pool: Object, run: Object) -> Object | None:
+def _get_recorded_pool(pool: Object, run: Object) -> Object | None:
     """Return the recorded original state of a pool, or None if the record has none."""
-    record, name = record_of(run), pools.name_of(pool)
+    record, name = get_record(run), pools.get_name(pool)
     if not run_record.is_active(run):
         return None
-    before: Object | None = record["canary"] if name == record["canary"]["name"] else record["pools"].get(name)
-    return before
+    recorded: Object | None = record["canary"] if name == record["canary"]["name"] else record["pools"].get(name)
+    return recorded
 
 
 def _was_paused(pool: Object, run: Object) -> bool:
-    before = _before(pool, run)
-    return bool(before["paused"]) if before else pools.is_paused(pool)
+    recorded = _get_recorded_pool(pool, run)
+    return bool(recorded["paused"]) if recorded else pools.is_paused(pool)
 
 
-def _given_back(held: list[Object], run: Object, cluster: Cluster, errors: list[ApiError]) -> list[str]:
+def _restore_all(claimed: list[Object], run: Object, client: SyncClient, errors: list[ApiError]) -> list[str]:
     """Restore pools and return their names; append the errors of the others to `errors`.
 
     The order keeps each node in exactly one pool. Suppose the canary still has the run's selector. A released node
     would then belong to two pools if its own pool were restored, and a node without labels would belong to the canary.
     If its own pool still has the run's selector, a node without labels would belong to no pool.
     """
-    done = _canary_first(partial(_with_selector, run=run, cluster=cluster), held, errors)
+    restored = _try_canary_first(partial(_restore_selector, run=run, client=client), claimed, errors)
     if not errors:
-        tried(partial(_unlabel, cluster=cluster), [run], errors)
-    return tried(partial(_released, run=run, cluster=cluster, others=len(done) > 1), done, errors)
+        try_each(partial(_unlabel_nodes, client=client), [run], errors)
+    return try_each(partial(_release_pool, run=run, client=client, has_others=len(restored) > 1), restored, errors)
 
 
-def _canary_first(do: Callable[..., R], held: list[Object], errors: list[ApiError]) -> list[R]:
-    """Call `do` for each pool, first for a canary with the run's selector, and return the results.
+def _try_canary_first(action: Callable[..., R], claimed: list[Object], errors: list[ApiError]) -> list[R]:
+    """Call `action` for each pool, first for a canary with the run's selector, and return the results.
 
-    The other pools follow only if the canary succeeded. `do` gets the argument `others`: whether more pools are
-    waiting. Errors are appended to `errors`.
+    The other pools follow only if the canary succeeded. `action` gets the argument `has_others`: whether more pools
+    are waiting. Errors are appended to `errors`.
     """
-    done: list[R] = []
+    results: list[R] = []
     for is_canary in (True, False):
         if not errors:
-            some = [pool for pool in held if pools.takes_released(pool) is is_canary]
-            done += tried(partial(do, others=len(some if is_canary else held) > 1), some, errors)
-    return done
+            selected = [pool for pool in claimed if pools.is_active_canary(pool) is is_canary]
+            results += try_each(
+                partial(action, has_others=len(selected if is_canary else claimed) > 1), selected, errors
+            )
+    return results
 
 
-def _with_selector(pool: Object, run: Object, cluster: Cluster, *, others: bool) -> Object:
+def _restore_selector(pool: Object, run: Object, client: SyncClient, *, has_others: bool) -> Object:
     """Restore the selector that the pool had before the run, and return the pool."""
-    before = _before(pool, run)
-    wanted = before.get("selector") if before else pools.without_rules(pools.selector(pool))
-    return patch_pool(pool, pools.selector_patch(pool, wanted), cluster, others=others)
+    recorded = _get_recorded_pool(pool, run)
+    selector = recorded.get("selector") if recorded else pools.remove_rule_expressions(pools.get_selector(pool))
+    return patch_pool(pool, pools.build_selector_patch(pool, selector), client, has_others=has_others)
 
 
-def _released(pool: Object, run: Object, cluster: Cluster, *, others: bool) -> str:
+def _release_pool(pool: Object, run: Object, client: SyncClient, *, has_others: bool) -> str:
     """Unpause a pool, or leave it paused as it was before the run, and remove the claim; return the pool's name."""
-    goes_on = run_record.is_active(run) and not is_deleting(run) and _before(pool, run)
-    patch = pools.release_patch(pool, paused=False if goes_on else _was_paused(pool, run))
-    patch_pool(pool, patch, cluster, others=others)
-    return pools.name_of(pool)
+    must_unpause = run_record.is_active(run) and not is_deleting(run) and _get_recorded_pool(pool, run)
+    patch = pools.build_release_patch(pool, paused=False if must_unpause else _was_paused(pool, run))
+    patch_pool(pool, patch, client, has_others=has_others)
+    return pools.get_name(pool)
 
 
-def _unlabel(run: Object, cluster: Cluster) -> None:
+def _unlabel_nodes(run: Object, client: SyncClient) -> None:
     """Remove the run's labels from all nodes that still carry them, concurrently.
 
     This may use half of the remaining time; the other half is for the pools.
     """
-    run_id = str(record_of(run).get("id") or "")
+    run_id = str(get_record(run).get("id") or "")
     if not run_id:
         return
-    found = cluster.run(lookup.labelled_nodes(cluster.api, run_id, None))
-    patches = [(node["metadata"]["name"], clear_patch(node, run_id)) for node in found]
-    with within(seconds_left() / 2):
-        cluster.together(*(cluster.api.patch(node_path(name), patch, JSON_PATCH) for name, patch in patches if patch))
+    nodes = client.run(lookup.list_labelled_nodes(client.api, run_id, None))
+    patches = [(node["metadata"]["name"], build_clear_patch(node, run_id)) for node in nodes]
+    with set_deadline(get_seconds_left() / 2):
+        client.gather_all(
+            *(client.api.patch(build_node_path(name), patch, JSON_PATCH) for name, patch in patches if patch)
+        )
 
 
-def _unlabel_stray(name: str, cluster: Cluster) -> None:
+def _unlabel_orphan(name: str, client: SyncClient) -> None:
     """Remove the labels from a node whose run no longer exists; this fails if another run labels it meanwhile.
 
     A canary with the run's selector selects nodes without labels, so it would upgrade this node at once, without a Job
     (MUT-44). The function therefore first restores the pools of runs that no longer exist. While another run has such a
     canary, the node keeps its labels.
     """
-    node, known = cluster.together(absent_ok(cluster.api.get(node_path(name))), lookup.pools(cluster.api, None))
-    runs = cluster.run(lookup.runs(cluster.api, None))  # read after the node: a label of an unlisted run is stale
-    if node is None or not strays([node], run_record.ids_under_way(runs)):
+    node, pools_by_name = client.gather_all(
+        get_or_none(client.api.get(build_node_path(name))), lookup.list_pools_by_name(client.api, None)
+    )
+    runs = client.run(lookup.list_runs(client.api, None))  # read after the node: a label of an unlisted run is stale
+    if node is None or not find_orphaned_nodes([node], run_record.list_active_run_ids(runs)):
         return
-    left, errors = claims.left_behind(known.values(), runs), list[ApiError]()
-    _canary_first(partial(_give_back, runs=runs, cluster=cluster), left, errors)
-    raise_first(errors)
-    if claims.takes_strays(known.values(), left):
-        log.info("node %s keeps the labels of a run that is no more: another run's canary would have it", name)
+    orphaned_pools, errors = claims.find_orphaned_pools(pools_by_name.values(), runs), list[ApiError]()
+    _try_canary_first(partial(_restore_orphaned_pool, runs=runs, client=client), orphaned_pools, errors)
+    raise_first_error(errors)
+    if claims.has_active_canary(pools_by_name.values(), orphaned_pools):
+        log.info('node "%s" keeps the labels of a run that no longer exists, so that no other canary selects it', name)
         return
-    cluster.patch(node_path(name), clear_patch(node, run_of(node)), JSON_PATCH)
-    log.info("node %s carried labels of a run that is no more", name)
+    client.patch(build_node_path(name), build_clear_patch(node, get_run_id(node)), JSON_PATCH)
+    log.info('removed the labels of a run that no longer exists from node "%s"', name)
 
 
-def _give_back(pool: Object, runs: list[Object], cluster: Cluster, *, others: bool) -> None:
+def _restore_orphaned_pool(pool: Object, runs: list[Object], client: SyncClient, *, has_others: bool) -> None:
     """Restore a pool whose run will not restore it, because it no longer exists or has lost its record.
 
     A paused pool stays paused, because no user has approved the upgrade of its nodes.
     """
-    own = pools.without_rules(pools.selector(pool))
-    pool = patch_pool(pool, pools.selector_patch(pool, own), cluster, others=others)
-    if pools.claimed_by(pool) not in {run["metadata"]["uid"] for run in runs}:
-        patch_pool(pool, pools.release_patch(pool, paused=pools.is_paused(pool)), cluster, others=others)
+    selector = pools.remove_rule_expressions(pools.get_selector(pool))
+    pool = patch_pool(pool, pools.build_selector_patch(pool, selector), client, has_others=has_others)
+    if pools.get_claim_uid(pool) not in {run["metadata"]["uid"] for run in runs}:
+        patch_pool(pool, pools.build_release_patch(pool, paused=pools.is_paused(pool)), client, has_others=has_others)
     log.info(
-        "MachineConfigPool %s was left by a run that is no more, and is given back as it is paused", pools.name_of(pool)
+        'restored MachineConfigPool "%s" of a run that no longer exists; spec.paused is unchanged', pools.get_name(pool)
     )
 
 
-def _close(run: Object, cluster: Cluster) -> None:
+def _finish_run(run: Object, client: SyncClient) -> None:
     """Mark the run as finished, clear the condition of an earlier failed attempt, and remove the finalizer."""
-    updated = [Verdict(UPDATED, True, "UpdateSucceeded")] if condition(run, UPDATED).get("status") == "False" else []
+    updated = (
+        [Verdict(UPDATED_CONDITION, True, "UpdateSucceeded")]
+        if get_condition(run, UPDATED_CONDITION).get("status") == "False"
+        else []
+    )
     if run_record.is_active(run):
-        record, wanted = record_of(run), record_of(run)["desired"]
-        change: Object = {"finishedAt": timestamp(now()), "released": None, "failure": None}
-        change |= {"abandoned": True} if is_deleting(run) else {}
-        shown = {"step": "Finished", "progress": f"{len(record['order'])} of {len(record['order'])}", "job": None}
-        done = Verdict(AVAILABLE, False, "UpgradeUnavailable", f"the run to {wanted} is finished")
-        run = write_status(run, cluster, {"record": change, **shown}, [*updated, done]) or run
+        record, version = get_record(run), get_record(run)["desired"]
+        record_change: Object = {"finishedAt": format_time(utc_now()), "released": None, "failure": None}
+        record_change |= {"abandoned": True} if is_deleting(run) else {}
+        printed_fields = {
+            "step": "Finished",
+            "progress": f"{len(record['order'])} of {len(record['order'])}",
+            "job": None,
+        }
+        verdict = Verdict(AVAILABLE_CONDITION, False, "UpgradeUnavailable", f"the run to {version} is finished")
+        run = write_status(run, client, {"record": record_change, **printed_fields}, [*updated, verdict]) or run
     elif updated:
-        run = write_status(run, cluster, {}, updated) or run
+        run = write_status(run, client, {}, updated) or run
     if has_finalizer(run):
-        cluster.patch(path(run), finalizers_patch(run, ours=False))
+        client.patch(build_object_path(run), build_finalizers_patch(run, is_set=False))

@@ -22,95 +22,105 @@ from functools import partial
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from eventing.events import Reference
-from functions.pass_strategies import LookingAtState
-from functions.mutex.active_run import TYPES, patience
-from functions.mutex.event_objects import log_about, now
-from functions.round_robin import Turns
-from kube.client.sync_client import Cluster
-from kube.mutex import claims, lookup, due_events, run_record
-from kube.mutex.node_labels import run_of, strays
-from kube.mutex.objects import API_VERSION, NAMESPACE, RUN, Item, has_finalizer
-from kube.mutex.due_events import Due
-from kube.mutex.run_snapshot import World
-from kube.paths import MALFORMED, Object
+from eventing.events import ObjectReference
+from functions.mutex.active_run import EVENT_TYPE_OF_DUE, parse_upgrade_timeout
+from functions.mutex.event_objects import log_about, utc_now
+from functions.pass_strategies import LatestStateStrategy
+from functions.round_robin import RoundRobin
+from kube.client.sync_client import SyncClient
+from kube.mutex import claims, due_events, lookup, run_record
+from kube.mutex.due_events import DueEvent
+from kube.mutex.node_labels import find_orphaned_nodes, get_run_id
+from kube.mutex.objects import API_VERSION, DEFAULT_NAMESPACE, RUN_KIND, Item, has_finalizer
+from kube.mutex.run_snapshot import RunSnapshot
+from kube.paths import MALFORMED_OBJECT_ERRORS, Object
 
 CONSUMES = (
-    *(events.TICK, events.RULE_CHECKED, events.TARGET_CHECKED, events.RUN_FINISHED),
+    *(events.TICK, events.RULE_CHECKED, events.TARGET_CHECKED, events.RUN_RESTORED),
     events.REFERENCE_UPDATED,
 )
-EMITS = tuple(TYPES.values())
-LOOKING = LookingAtState(lambda hint: "all runs, by a tick" if hint.get_type() == events.TICK else "all runs")
+EMITS = tuple(EVENT_TYPE_OF_DUE.values())
+PASS_STRATEGY = LatestStateStrategy(lambda hint: "all runs (tick)" if hint.get_type() == events.TICK else "all runs")
 """Coalesces hints with hints and ticks with ticks, because a tick emits more events than a hint does."""
-KINDS = (None, "MachineConfigPool", "ClusterVersion")
-STRAYS = 25
+HINT_KINDS = (None, "MachineConfigPool", "ClusterVersion")
+MAX_ORPHANS_PER_TICK = 25
 """Maximum number of orphaned nodes for which a tick emits `run.ended`; each costs an invocation of `restore-pools`."""
-TURNS = Turns()
-UNKNOWN = "unknown"
+ORPHAN_ROTATION = RoundRobin()
+UNKNOWN_UID = "unknown"
 """Placeholder for a uid that is missing in the label."""
 
 
-def resync_runs(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+def resync_runs(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Return the events that rules, targets, runs and orphaned nodes wait for.
 
     In a cluster without any of these, a tick costs four requests.
     """
-    if event.get_extension("kind") not in KINDS:
+    if event.get_extension("kind") not in HINT_KINDS:
         return []
-    api, is_tick = cluster.api, event.get_type() == events.TICK
-    runs, rules, targets = cluster.together(lookup.runs(api), lookup.rules(api), lookup.targets(api))
-    labelled = cluster.run(lookup.labelled_nodes(api)) if is_tick else []
-    found = _rules_due(rules, now()) if is_tick else []
+    api, is_tick = client.api, event.get_type() == events.TICK
+    runs, rules, targets = client.gather_all(lookup.list_runs(api), lookup.list_rules(api), lookup.list_targets(api))
+    labelled = client.run(lookup.list_labelled_nodes(api)) if is_tick else []
+    dues_by_object = _find_due_of_rules(rules, utc_now()) if is_tick else []
     if runs or targets:
-        world = cluster.run(lookup.world(api, list(filter(due_events.is_under_way, runs)) if is_tick else ()))
-        found += [(item, _judged(partial(due_events.target_due, item, world), item)) for item in targets]
-        found += [(item, _run_due(item, world, runs, is_tick=is_tick)) for item in runs]
-    about = [(Reference.of(item), TYPES[due]) for item, dues in found for due in dues]
-    said = [events.event(kind, "resync-runs", reference, cause=event) for reference, kind in about]
-    stray = strays(labelled, run_record.ids_under_way(runs))
-    return [*said, *(_stray_event(node, runs, event) for node in _strays_due(stray, runs, cluster))]
+        snapshot = client.run(
+            lookup.read_snapshot(api, list(filter(due_events.is_active_undeleted, runs)) if is_tick else ())
+        )
+        dues_by_object += [
+            (item, _try_find_due(partial(due_events.find_due_of_target, item, snapshot), item)) for item in targets
+        ]
+        dues_by_object += [(item, _find_due_of_run(item, snapshot, runs, is_tick=is_tick)) for item in runs]
+    due_references = [
+        (ObjectReference.from_object(item), EVENT_TYPE_OF_DUE[due]) for item, dues in dues_by_object for due in dues
+    ]
+    replies = [events.build_event(kind, "resync-runs", reference, cause=event) for reference, kind in due_references]
+    orphans = find_orphaned_nodes(labelled, run_record.list_active_run_ids(runs))
+    return [*replies, *(_build_orphan_event(node, runs, event) for node in _select_orphans(orphans, runs, client))]
 
 
-def _strays_due(stray: list[Object], runs: list[Object], cluster: Cluster) -> list[Object]:
-    """Return at most `STRAYS` orphaned nodes, in rotation.
+def _select_orphans(orphans: list[Object], runs: list[Object], client: SyncClient) -> list[Object]:
+    """Return at most `MAX_ORPHANS_PER_TICK` orphaned nodes, in rotation.
 
     The list is empty while they must keep their labels, because another run's canary would select them.
     """
-    if not stray:
+    if not orphans:
         return []
-    known = list(cluster.run(lookup.pools(cluster.api)).values())
-    left = claims.left_behind(known, runs)
-    return TURNS.take(stray, STRAYS) if left or not claims.takes_strays(known, left) else []
+    pools = list(client.run(lookup.list_pools_by_name(client.api)).values())
+    orphaned_pools = claims.find_orphaned_pools(pools, runs)
+    return (
+        ORPHAN_ROTATION.take(orphans, MAX_ORPHANS_PER_TICK)
+        if orphaned_pools or not claims.has_active_canary(pools, orphaned_pools)
+        else []
+    )
 
 
-def _stray_event(node: Item, runs: list[Object], cause: BaseCloudEvent) -> BaseCloudEvent:
+def _build_orphan_event(node: Item, runs: list[Object], cause: BaseCloudEvent) -> BaseCloudEvent:
     """Build the `run.ended` of an orphaned node; of a run config that no longer exists only the uid is known."""
-    name, uid = node["metadata"]["name"], run_record.uid_of_id(run_of(node)) or UNKNOWN
-    known = next((Reference.of(run) for run in runs if run["metadata"]["uid"] == uid), None)
-    about = known or Reference(API_VERSION, uid, uid, NAMESPACE, RUN)
-    return events.event(events.RUN_ENDED, "resync-runs", about, name, cause=cause, seed=name)
+    name, uid = node["metadata"]["name"], run_record.parse_run_config_uid(get_run_id(node)) or UNKNOWN_UID
+    existing = next((ObjectReference.from_object(run) for run in runs if run["metadata"]["uid"] == uid), None)
+    reference = existing or ObjectReference(API_VERSION, uid, uid, DEFAULT_NAMESPACE, RUN_KIND)
+    return events.build_event(events.RUN_RESTORE_PENDING, "resync-runs", reference, name, cause=cause, seed=name)
 
 
-def _rules_due(rules: list[Object], moment: datetime) -> list[tuple[Object, list[Due]]]:
-    return [(item, _judged(partial(due_events.rule_due, item, moment), item)) for item in rules]
+def _find_due_of_rules(rules: list[Object], at: datetime) -> list[tuple[Object, list[DueEvent]]]:
+    return [(item, _try_find_due(partial(due_events.find_due_of_rule, item, at), item)) for item in rules]
 
 
-def _run_due(run: Object, world: World, runs: list[Object], *, is_tick: bool) -> list[Due]:
-    def due() -> list[Due]:
-        found = due_events.run_due(run, world, runs, now(), patience(os.environ))
+def _find_due_of_run(run: Object, snapshot: RunSnapshot, runs: list[Object], *, is_tick: bool) -> list[DueEvent]:
+    def find_due() -> list[DueEvent]:
+        dues = due_events.find_due_of_run(run, snapshot, runs, utc_now(), parse_upgrade_timeout(os.environ))
         if is_tick:
-            return found
-        if due_events.is_under_way(run):
-            told = found if Due.CHECK in found else due_events.drift(run, world)
-            return [due for due in told if not due_events.is_quarrel(run, world, due, now())]
-        return [] if found == [Due.END] and has_finalizer(run) else found
+            return dues
+        if due_events.is_active_undeleted(run):
+            pending = dues if DueEvent.RUN_CHECK_PENDING in dues else due_events.find_drift(run, snapshot)
+            return [due for due in pending if not due_events.is_flapping(run, snapshot, due, utc_now())]
+        return [] if dues == [DueEvent.RUN_RESTORE_PENDING] and has_finalizer(run) else dues
 
-    return _judged(due, run)
+    return _try_find_due(find_due, run)
 
 
-def _judged(due: Callable[[], list[Due]], item: Object) -> list[Due]:
+def _try_find_due(find_due: Callable[[], list[DueEvent]], item: Object) -> list[DueEvent]:
     try:
-        return due()
-    except MALFORMED as error:
-        log_about("resync-runs cannot look after this", item, error=repr(error))
+        return find_due()
+    except MALFORMED_OBJECT_ERRORS as error:
+        log_about("resync-runs skipped this object", item, error=repr(error))
         return []

@@ -16,177 +16,221 @@ from __future__ import annotations
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.mutex.active_run import Ongoing, hinted, under_way
-from functions.mutex.event_objects import Replies, announce, log_about, now, telling
-from kube.client.api import JSON_PATCH, absent_ok
+from functions.mutex.active_run import ActiveRun, find_hinted_run, load_active_run
+from functions.mutex.event_objects import Replies, log_about, record_warning, report_refusals, utc_now
+from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.api_errors import Conflict, Denied, NotFound, Rejected
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.mutex import jobs, lookup, run_changes, run_record
-from kube.mutex.jobs import CLEANUP, Outcome
-from kube.mutex.node_labels import clear_patch
+from kube.mutex.jobs import CLEANUP, JobOutcome
+from kube.mutex.node_labels import build_clear_patch
 from kube.mutex.objects import Verdict
-from kube.mutex.run_record import Due, Stage, job_entry
-from kube.nodes import node_path
+from kube.mutex.run_record import DueJob, Stage, get_job_entry
+from kube.nodes import build_node_path
 from kube.paths import Object
-from kube.times import timestamp
+from kube.times import format_time
 
 CONSUMES = (
-    *(events.POOLS_EDITED, events.JOB_DUE, events.NODE_UPGRADED, events.NODE_CLEANED),
+    *(events.POOLS_EDITED, events.JOB_DUE, events.NODE_UPGRADED, events.NODE_DONE),
     *(events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
 )
-EMITS = (events.NODE_CLEARED, events.NODE_CLEANED, events.RUN_COMPLETED, events.RUN_STOPPED)
-JOB_RUN = "JobRun"
-STOPPED, OVERRIDDEN = "UpgradeStopped", "VariableOverridden"
+EMITS = (events.NODE_PREJOBS_DONE, events.NODE_DONE, events.RUN_NODES_DONE, events.RUN_HALTED)
+JOB_RUN_CONDITION = "JobRun"
+STOPPED_REASON, OVERRIDDEN_REASON = "UpgradeStopped", "VariableOverridden"
 
 
-@telling(JOB_RUN, "JobRunFailed")
-def run_job(event: BaseCloudEvent, cluster: Cluster) -> Replies:
+@report_refusals(JOB_RUN_CONDITION, "JobRunFailed")
+def run_job(event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Create the Job that the current node needs, record its result, or emit the event that continues the run."""
-    found = under_way(hinted(event, "Job", cluster), cluster)
-    if found is None:
+    active_run = load_active_run(find_hinted_run(event, "Job", client), client)
+    if active_run is None:
         return []
-    if found.stage in (Stage.CLEARED, Stage.DONE) and not found.is_halted:
-        return found.answer_of_stage("run-job", event)
-    if found.stage not in (Stage.JOBS, Stage.CLEANUP):
+    if active_run.stage in (Stage.PREJOBS_DONE, Stage.NODES_DONE) and not active_run.is_halted:
+        return active_run.build_stage_reply("run-job", event)
+    if active_run.stage not in (Stage.JOBS, Stage.CLEANUP):
         return []
-    due = run_record.next_job(found.record, found.node, found.has_cleanup)
-    node = cluster.run(absent_ok(cluster.api.get(node_path(found.node))))
-    if not run_record.is_there(node, found.record, found.node):
-        return [] if found.is_halted else _gone(found, due, event, cluster)
-    return _run(found, node, due, event, cluster)
+    due = run_record.find_due_job(active_run.record, active_run.current_node, active_run.has_cleanup)
+    node = client.run(get_or_none(client.api.get(build_node_path(active_run.current_node))))
+    if not run_record.is_recorded_node(node, active_run.record, active_run.current_node):
+        return [] if active_run.is_halted else _drop_missing_node(active_run, due, event, client)
+    return _run_due_job(active_run, node, due, event, client)
 
 
-def _gone(found: Ongoing, due: Due | None, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+def _drop_missing_node(
+    active_run: ActiveRun, due_job: DueJob | None, event: BaseCloudEvent, client: SyncClient
+) -> Replies:
     """Drop a node that no longer exists, once its Job has ended; the next node's Job would run concurrently.
 
     A Job may have been created and not recorded, because the function was killed. It is recorded now, so that its end
     triggers this step.
     """
-    if due is None:
-        return _over(found, "droppedAt", event, cluster)
-    is_recorded = bool(job_entry(found.record, found.node, due).get("name"))
-    job = _recorded(found, due, cluster) if is_recorded else _unrecorded(found, due, cluster)
-    if job is None or jobs.outcome(job) is not Outcome.RUNNING:
-        return _over(found, "droppedAt", event, cluster)
+    if due_job is None:
+        return _mark_node_done(active_run, "droppedAt", event, client)
+    is_recorded = bool(get_job_entry(active_run.record, active_run.current_node, due_job).get("name"))
+    job = (
+        _get_recorded_job(active_run, due_job, client)
+        if is_recorded
+        else _find_unrecorded_job(active_run, due_job, client)
+    )
+    if job is None or jobs.get_outcome(job) is not JobOutcome.RUNNING:
+        return _mark_node_done(active_run, "droppedAt", event, client)
     if not is_recorded:
-        _record(found, due, job, cluster)
+        _record_job(active_run, due_job, job, client)
     return []
 
 
-def _run(found: Ongoing, node: Object, due: Due | None, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+def _run_due_job(
+    active_run: ActiveRun, node: Object, due_job: DueJob | None, event: BaseCloudEvent, client: SyncClient
+) -> Replies:
     """Check the Job that is due, or create it; if none is due, continue the run. A halted run's Job is only checked."""
-    if due and job_entry(found.record, found.node, due).get("name"):
-        return _look(found, node, due, event, cluster)
-    if found.is_halted:
+    if due_job and get_job_entry(active_run.record, active_run.current_node, due_job).get("name"):
+        return _check_job(active_run, node, due_job, event, client)
+    if active_run.is_halted:
         return []
-    if due is None:
-        is_cleared = found.stage is Stage.CLEARED
-        return found.answer_of_stage("run-job", event) if is_cleared else _cleaned(found, node, event, cluster)
-    if due.rule not in found.rules:
+    if due_job is None:
+        is_cleared = active_run.stage is Stage.PREJOBS_DONE
+        return (
+            active_run.build_stage_reply("run-job", event)
+            if is_cleared
+            else _finish_node(active_run, node, event, client)
+        )
+    if due_job.rule not in active_run.rules:
         return []  # the rule was deleted: ConfigValidated reports it, and the run continues once the rule exists
-    return _create(found, node, due, event, cluster)
+    return _create_job(active_run, node, due_job, event, client)
 
 
-def _look(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+def _check_job(
+    active_run: ActiveRun, node: Object, due_job: DueJob, event: BaseCloudEvent, client: SyncClient
+) -> Replies:
     """Record the result of a Job that has ended; after a complete one, go on to the next."""
-    name, job = job_entry(found.record, found.node, due)["name"], _recorded(found, due, cluster)
-    outcome = jobs.outcome(job)
-    if outcome is Outcome.RUNNING:
+    name, job = (
+        get_job_entry(active_run.record, active_run.current_node, due_job)["name"],
+        _get_recorded_job(active_run, due_job, client),
+    )
+    outcome = jobs.get_outcome(job)
+    if outcome is JobOutcome.RUNNING:
         return []
-    if outcome is not Outcome.COMPLETE:
-        return _stop(found, due, name, jobs.failure_of(job), event, cluster)
-    log_about(f"Job {name} of rule {due.rule} is complete for node {found.node}", found.run)
-    said = f"{found.at(found.node)}, {found.node}: the Jobs of rule {due.rule} are complete"
-    change = _job_change(found.node, due, {"result": Outcome.COMPLETE.value, "endedAt": timestamp(now())})
-    found = found.written(cluster, change, Verdict(JOB_RUN, True, "JobRunSucceeded", said))
-    following = run_record.next_job(found.record, found.node, found.has_cleanup)
-    return _run(found, node, following, event, cluster)
+    if outcome is not JobOutcome.COMPLETE:
+        return _halt_run(active_run, due_job, name, jobs.format_failure(job), event, client)
+    log_about(f'Job "{name}" of rule {due_job.rule} is complete for node "{active_run.current_node}"', active_run.run)
+    position = f"{active_run.describe_position(active_run.current_node)}, {active_run.current_node}"
+    message = f"{position}: the Jobs of rule {due_job.rule} are complete"
+    change = _build_job_change(
+        active_run.current_node, due_job, {"result": JobOutcome.COMPLETE.value, "endedAt": format_time(utc_now())}
+    )
+    active_run = active_run.write_record(client, change, Verdict(JOB_RUN_CONDITION, True, "JobRunSucceeded", message))
+    next_job = run_record.find_due_job(active_run.record, active_run.current_node, active_run.has_cleanup)
+    return _run_due_job(active_run, node, next_job, event, client)
 
 
-def _recorded(found: Ongoing, due: Due, cluster: Cluster) -> Object | None:
+def _get_recorded_job(active_run: ActiveRun, due_job: DueJob, client: SyncClient) -> Object | None:
     """Return the current state of the recorded Job; None if none is recorded, it is gone, or its name was reused."""
-    entry = job_entry(found.record, found.node, due)
-    job = cluster.run(lookup.job(cluster.api, entry["namespace"], entry["name"])) if entry.get("name") else None
+    entry = get_job_entry(active_run.record, active_run.current_node, due_job)
+    job = (
+        client.run(lookup.get_job_or_none(client.api, entry["namespace"], entry["name"])) if entry.get("name") else None
+    )
     return job if job is not None and job["metadata"]["uid"] == entry["uid"] else None
 
 
-def _unrecorded(found: Ongoing, due: Due, cluster: Cluster) -> Object | None:
+def _find_unrecorded_job(active_run: ActiveRun, due_job: DueJob, client: SyncClient) -> Object | None:
     """Return the Job that was created but not recorded for a node that no longer exists, or None."""
-    if due.rule not in found.rules:
+    if due_job.rule not in active_run.rules:
         return None  # the Job's name is derived from the rule
-    uid = found.record["nodes"][found.node]["uid"]
-    body = _body(found, {"metadata": {"name": found.node, "uid": uid}}, due)
-    job = cluster.run(lookup.job(cluster.api, body["metadata"]["namespace"], body["metadata"]["name"]))
-    return job if job is not None and jobs.is_of(job, body) else None
+    uid = active_run.record["nodes"][active_run.current_node]["uid"]
+    body = _build_job(active_run, {"metadata": {"name": active_run.current_node, "uid": uid}}, due_job)
+    job = client.run(lookup.get_job_or_none(client.api, body["metadata"]["namespace"], body["metadata"]["name"]))
+    return job if job is not None and jobs.is_same_job(job, body) else None
 
 
-def _body(found: Ongoing, node: Object, due: Due) -> Object:
+def _build_job(active_run: ActiveRun, node: Object, due_job: DueJob) -> Object:
     """Build the due Job."""
-    return jobs.job_of(found.rules[due.rule], due.kind, found.record["id"], node, _attempt(found, due))
+    return jobs.build_job(
+        active_run.rules[due_job.rule],
+        due_job.job_kind,
+        active_run.record["id"],
+        node,
+        _get_attempt(active_run, due_job),
+    )
 
 
-def _attempt(found: Ongoing, due: Due) -> int:
-    return int(job_entry(found.record, found.node, due).get("attempt") or 1)
+def _get_attempt(active_run: ActiveRun, due_job: DueJob) -> int:
+    return int(get_job_entry(active_run.record, active_run.current_node, due_job).get("attempt") or 1)
 
 
-def _create(found: Ongoing, node: Object, due: Due, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+def _create_job(
+    active_run: ActiveRun, node: Object, due_job: DueJob, event: BaseCloudEvent, client: SyncClient
+) -> Replies:
     """Create the Job, or find it already created, and record it after that: every recorded Job has existed.
 
     A rejected creation stops the run, because a user has to change something. A rejected read of an existing Job does
     not.
     """
-    body = _body(found, node, due)
-    where, name = body["metadata"]["namespace"], body["metadata"]["name"]
+    body = _build_job(active_run, node, due_job)
+    namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
     job: Object | None
     try:
-        job = cluster.create(jobs.jobs_path(where), body)
-        log_about(f"Job {name} of rule {due.rule} is created for node {found.node}", found.run)
+        job = client.create(jobs.build_jobs_path(namespace), body)
+        log_about(f'created Job "{name}" of rule {due_job.rule} for node "{active_run.current_node}"', active_run.run)
     except Conflict:
-        job = cluster.run(lookup.job(cluster.api, where, name))
+        job = client.run(lookup.get_job_or_none(client.api, namespace, name))
         if job is None:
             raise  # the conflict was with a quota update, or the Job's TTL has expired since
-        if not jobs.is_of(job, body):
-            said = f"a Job {name} that this run has not made is there: delete it, and retry"
-            return _stop(found, due, "", said, event, cluster)
+        if not jobs.is_same_job(job, body):
+            message = f'Job "{name}" already exists and does not belong to this run: delete it, and retry'
+            return _halt_run(active_run, due_job, "", message, event, client)
     except (Denied, Rejected, NotFound) as error:
-        return _stop(found, due, "", error.message, event, cluster)
-    _record(found, due, job, cluster)
+        return _halt_run(active_run, due_job, "", error.message, event, client)
+    _record_job(active_run, due_job, job, client)
     return []
 
 
-def _record(found: Ongoing, due: Due, job: Object, cluster: Cluster) -> None:
-    made = {field: job["metadata"][field] for field in ("namespace", "name", "uid")}
-    known = {"attempt": _attempt(found, due), **made, "createdAt": job["metadata"]["creationTimestamp"]}
-    found.written(cluster, _job_change(found.node, due, known))
-    for variable in jobs.overridden(found.rules[due.rule]):
-        announce(found.run, OVERRIDDEN, f"rule {due.rule} sets {variable}, which the run sets for its Jobs", cluster)
+def _record_job(active_run: ActiveRun, due_job: DueJob, job: Object, client: SyncClient) -> None:
+    reference = {field: job["metadata"][field] for field in ("namespace", "name", "uid")}
+    entry = {
+        "attempt": _get_attempt(active_run, due_job),
+        **reference,
+        "createdAt": job["metadata"]["creationTimestamp"],
+    }
+    active_run.write_record(client, _build_job_change(active_run.current_node, due_job, entry))
+    for variable in jobs.find_overridden_variables(active_run.rules[due_job.rule]):
+        record_warning(
+            active_run.run,
+            OVERRIDDEN_REASON,
+            f"rule {due_job.rule} sets {variable}, but the run overrides this variable in its Jobs",
+            client,
+        )
 
 
-def _job_change(node: str, due: Due, change: Object) -> Object:
-    return {"nodes": {node: {"jobs": {jobs.job_key(*due): change}}}}
+def _build_job_change(node: str, due_job: DueJob, change: Object) -> Object:
+    return {"nodes": {node: {"jobs": {jobs.format_job_key(*due_job): change}}}}
 
 
-def _stop(found: Ongoing, due: Due, job: str, why: str, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+def _halt_run(
+    active_run: ActiveRun, due_job: DueJob, job_name: str, error: str, event: BaseCloudEvent, client: SyncClient
+) -> Replies:
     """Stop the run until a user resumes it; the node keeps its labels, and the pools stay as they are."""
-    reason = "CleanUpJobFailed" if due.kind == CLEANUP else "JobRunFailed"
-    told = f"Job {job}" if job else "the Job"
-    said = f"{found.at(found.node)}, {found.node}: {told} of rule {due.rule} did not complete: {why}"
-    stopped = run_changes.failure(found.run, "run-job", said, node=found.node, job=job, now=now())
-    found = found.written(cluster, stopped, Verdict(JOB_RUN, False, reason, said))
-    log_about(said, found.run)
-    announce(found.run, STOPPED, said, cluster)
-    return found.answer(events.RUN_STOPPED, "run-job", event, node=found.node, error=said)
+    reason = "CleanUpJobFailed" if due_job.job_kind == CLEANUP else "JobRunFailed"
+    job = f'Job "{job_name}"' if job_name else "the Job"
+    position = f"{active_run.describe_position(active_run.current_node)}, {active_run.current_node}"
+    message = f"{position}: {job} of rule {due_job.rule} did not complete: {error}"
+    failure = run_changes.build_failure_change(
+        active_run.run, "run-job", message, node_name=active_run.current_node, job_name=job_name, now=utc_now()
+    )
+    active_run = active_run.write_record(client, failure, Verdict(JOB_RUN_CONDITION, False, reason, message))
+    log_about(message, active_run.run)
+    record_warning(active_run.run, STOPPED_REASON, message, client)
+    return active_run.build_reply(events.RUN_HALTED, "run-job", event, node=active_run.current_node, error=message)
 
 
-def _cleaned(found: Ongoing, node: Object, event: BaseCloudEvent, cluster: Cluster) -> Replies:
+def _finish_node(active_run: ActiveRun, node: Object, event: BaseCloudEvent, client: SyncClient) -> Replies:
     """Remove the run's labels from a node that is done; from then on the next node may be released."""
-    if patch := clear_patch(node, found.record["id"]):
-        cluster.patch(node_path(found.node), patch, JSON_PATCH)
-    return _over(found, "cleanedAt", event, cluster)
+    if patch := build_clear_patch(node, active_run.record["id"]):
+        client.patch(build_node_path(active_run.current_node), patch, JSON_PATCH)
+    return _mark_node_done(active_run, "cleanedAt", event, client)
 
 
-def _over(found: Ongoing, field: str, event: BaseCloudEvent, cluster: Cluster) -> Replies:
-    name = found.node
-    change = run_changes.over(found.record, name, field, now())
-    log_about(f"node {name} is done: {field}", found.run)
-    return found.written(cluster, change).answer(events.NODE_CLEANED, "run-job", event, node=name)
+def _mark_node_done(active_run: ActiveRun, field: str, event: BaseCloudEvent, client: SyncClient) -> Replies:
+    name = active_run.current_node
+    change = run_changes.build_node_done_change(active_run.record, name, field, utc_now())
+    log_about(f'node "{name}" is done: {field}', active_run.run)
+    return active_run.write_record(client, change).build_reply(events.NODE_DONE, "run-job", event, node=name)

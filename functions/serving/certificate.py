@@ -13,74 +13,76 @@ from pathlib import Path
 
 from prometheus_client import Counter
 
-CERTIFICATE, KEY = "tls.crt", "tls.key"
+CERTIFICATE_FILE, KEY_FILE = "tls.crt", "tls.key"
 """Names of the files, as in a Secret of type `kubernetes.io/tls`."""
-LOADED = Counter("nodemaintenance_serving_certificate_loads", "Times that a server took a certificate", ["result"])
+CERTIFICATE_LOADS = Counter(
+    "nodemaintenance_serving_certificate_loads", "Certificates that the server loaded or could not load", ["result"]
+)
 log = logging.getLogger(__name__)
-Stamp = tuple[tuple[int, int, int], ...]
+FileStamp = tuple[tuple[int, int, int], ...]
 
 
-class Certificate:
-    """The certificate in `folder`; as long as it does not exist, every handshake fails.
+class ReloadingCertificate:
+    """The certificate in `directory`; as long as it does not exist, every handshake fails.
 
     The folder is checked at the start of each connection, which costs two calls of `stat`. This needs no timer and no
     thread, and no client gets a certificate that was replaced before it connected.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._files = folder / CERTIFICATE, folder / KEY
-        self._seen: Stamp | None = None
-        self._current: ssl.SSLContext | None = None
+    def __init__(self, directory: Path) -> None:
+        self._files = directory / CERTIFICATE_FILE, directory / KEY_FILE
+        self._loaded_stamp: FileStamp | None = None
+        self._context: ssl.SSLContext | None = None
 
-    def context(self) -> ssl.SSLContext:
+    def build_context(self) -> ssl.SSLContext:
         """Return a context for a listening socket, which presents the current certificate to each client."""
-        listening = _server_context()
-        listening.sni_callback = self._choose  # also called for clients without SNI
-        return listening
+        context = _create_server_context()
+        context.sni_callback = self._select_context  # also called for clients without SNI
+        return context
 
-    def current(self) -> ssl.SSLContext | None:
+    def reload_if_changed(self) -> ssl.SSLContext | None:
         """Return the TLS context of the current certificate, or None if there is none.
 
         If a new certificate cannot be used, the previous one stays in use.
         """
-        seen = self._stamp()
-        if seen is not None and seen != self._seen:
-            self._seen = seen  # set before the files are read, so that a write in between is noticed next time
-            self._load()
-        return self._current
+        stamp = self._read_stamp()
+        if stamp is not None and stamp != self._loaded_stamp:
+            self._loaded_stamp = stamp  # set before the files are read, so that a write in between is noticed next time
+            self._load_context()
+        return self._context
 
-    def _choose(
+    def _select_context(
         self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext
     ) -> int | None:
-        context = self.current()
+        context = self.reload_if_changed()
         if context is None:
             return int(ssl.ALERT_DESCRIPTION_INTERNAL_ERROR)
         connection.context = context
         return None
 
-    def _stamp(self) -> Stamp | None:
+    def _read_stamp(self) -> FileStamp | None:
         try:
-            found = [os.stat(file) for file in self._files]
+            file_stats = [os.stat(file) for file in self._files]
         except FileNotFoundError:
             return None
-        return tuple((stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in found)
+        return tuple((stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in file_stats)
 
-    def _load(self) -> None:
-        context = _server_context()
+    def _load_context(self) -> None:
+        context = _create_server_context()
         try:
             context.load_cert_chain(*self._files, password="")  # an encrypted key fails instead of prompting
         except OSError as error:  # includes ssl.SSLError
-            LOADED.labels("failed").inc()
-            log.error("the certificate in %s cannot be used: %s", self._files[0].parent, error)
+            CERTIFICATE_LOADS.labels("failed").inc()
+            log.error("cannot load the certificate in %s: %s", self._files[0].parent, error)
             if not isinstance(error, ssl.SSLError):
-                self._seen = None  # transient, for example too many open files: the next connection retries
+                self._loaded_stamp = None  # transient, for example too many open files: the next connection retries
             return
-        LOADED.labels("taken").inc()
-        log.info("took the certificate in %s", self._files[0].parent)
-        self._current = context
+        CERTIFICATE_LOADS.labels("taken").inc()
+        log.info("loaded the certificate in %s", self._files[0].parent)
+        self._context = context
 
 
-def _server_context() -> ssl.SSLContext:
+def _create_server_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context

@@ -17,69 +17,69 @@ import time
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from eventing.journal.entries import maintenance_of, node_of
-from functions.bounded_cache import Newest
+from eventing.journal.entries import get_node_name, get_object_identity
+from functions.bounded_cache import BoundedCache
 
-TOLD_SECONDS = 30.0
+REPORT_AFTER_SECONDS = 30.0
 """Age of a failure at which it is reported.
 
 A restart of the API server, or the start of many maintenances, is over sooner. Two ticks have also retried within this
 time.
 """
-LASTING_SECONDS = 120.0
+SAME_FAILURE_SECONDS = 120.0
 """Time after a reported failure in which the next one of its kind counts as the same.
 
 It spans eight ticks, and is longer than a broker's backoff between two attempts.
 """
-KEPT = 1000
+MAX_TRACKED_EVENTS = 1000
 """Maximum number of failing events, and of reported kinds, to remember.
 
 Beyond that, the oldest are forgotten and reported later.
 """
 
-Moments = Newest[tuple[str, ...], float]
+Timestamps = BoundedCache[tuple[str, ...], float]
 
 
-class Failing:
+class FailureTracker:
     """Events of one function that failed in this process and may still succeed. Thread-safe."""
 
     def __init__(self) -> None:
-        self._since = Moments(KEPT)
-        self._told = Moments(KEPT)
+        self._failing_since = Timestamps(MAX_TRACKED_EVENTS)
+        self._reported_at = Timestamps(MAX_TRACKED_EVENTS)
         self._lock = threading.Lock()
 
-    def lasts(self, event: BaseCloudEvent, *, busy: bool = False) -> bool:
+    def record_failure(self, event: BaseCloudEvent, *, busy: bool = False) -> bool:
         """Note that the event has failed; return whether it, or its kind, has failed long enough to be reported.
 
         If it failed only because another attempt is in progress (`busy`), only the event's own age counts.
         """
-        now, identity, kind = time.monotonic(), _identity(event), _kind(event)
+        now, event_id, failure_key = time.monotonic(), _get_event_id(event), _build_failure_key(event)
         with self._lock:
-            since, told = self._since.pop(identity, now), self._told.get(kind)
-            goes_on = told is not None and now - told <= LASTING_SECONDS and not busy
-            lasts = now - since >= TOLD_SECONDS or goes_on
-            if not lasts:
-                self._since[identity] = since
-            elif kind:
-                self._told[kind] = now
-        return lasts
+            since, reported_at = self._failing_since.pop(event_id, now), self._reported_at.get(failure_key)
+            is_same_failure = reported_at is not None and now - reported_at <= SAME_FAILURE_SECONDS and not busy
+            is_lasting = now - since >= REPORT_AFTER_SECONDS or is_same_failure
+            if not is_lasting:
+                self._failing_since[event_id] = since
+            elif failure_key:
+                self._reported_at[failure_key] = now
+        return is_lasting
 
-    def passed(self, event: BaseCloudEvent) -> None:
+    def record_success(self, event: BaseCloudEvent) -> None:
         """Forget the event's failures and the report of its kind, because the step has replied itself."""
         with self._lock:
-            self._since.pop(_identity(event), None)
-            self._told.pop(_kind(event), None)
+            self._failing_since.pop(_get_event_id(event), None)
+            self._reported_at.pop(_build_failure_key(event), None)
 
 
-def _identity(event: BaseCloudEvent) -> tuple[str, ...]:
+def _get_event_id(event: BaseCloudEvent) -> tuple[str, ...]:
     return event.get_source(), event.get_id()
 
 
-def _kind(event: BaseCloudEvent) -> tuple[str, ...]:
+def _build_failure_key(event: BaseCloudEvent) -> tuple[str, ...]:
     """Return what the event shares with the tick's next event for the same reason.
 
     It is () for an event that no step has emitted.
     """
-    if not event.get_source().startswith(events.SOURCE):
+    if not event.get_source().startswith(events.SOURCE_PREFIX):
         return ()
-    return event.get_type(), *maintenance_of(event), node_of(event)
+    return event.get_type(), *get_object_identity(event), get_node_name(event)

@@ -5,25 +5,25 @@ from __future__ import annotations
 from flask import Flask, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from functions.serving.responses import text
+from functions.serving.responses import build_text_response
 from kube.client.api_errors import ApiError
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 
 
-def add_pages(app: Flask, cluster: Cluster) -> None:
+def add_health_routes(app: Flask, client: SyncClient) -> None:
     """Add the endpoints; liveness needs only this process, readiness a response from the API server."""
 
     @app.get("/health/liveness")
     def liveness() -> Response:
-        return text("alive\n", 200)
+        return build_text_response("alive\n", 200)
 
     @app.get("/health/readiness")
     def readiness() -> Response:
         try:
-            cluster.get("/version")
+            client.get("/version")
         except ApiError as error:
-            return text(f"the API server does not answer: {error.message}\n", 503)
-        return text("ready\n", 200)
+            return build_text_response(f"the API server does not answer: {error.message}\n", 503)
+        return build_text_response("ready\n", 200)
 
     @app.get("/metrics")
     def metrics() -> Response:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from functions.serving.certificate import Certificate
+from functions.serving.certificate import ReloadingCertificate
 
 KEEPALIVE_SECONDS = 120.0
 """Longer than the API server keeps an idle connection (90 s).
@@ -24,8 +24,10 @@ log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def serving(application: web.Application, folder: Path, port: int, host: str | None = None) -> AsyncIterator[int]:
-    """Serve the application during the block, with `tls.crt` and `tls.key` from `folder`; yield the port.
+async def serve_https(
+    application: web.Application, directory: Path, port: int, host: str | None = None
+) -> AsyncIterator[int]:
+    """Serve the application during the block, with `tls.crt` and `tls.key` from `directory`; yield the port.
 
     `host` is the address to listen on, None for all; port 0 selects any free port. Raises `OSError` if the port is in
     use.
@@ -35,15 +37,15 @@ async def serving(application: web.Application, folder: Path, port: int, host: s
     )
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port, ssl_context=Certificate(folder).context()).start()
-        chosen = int(runner.addresses[0][1])
-        log.info("HTTPS at port %s", chosen)
-        yield chosen
+        await web.TCPSite(runner, host, port, ssl_context=ReloadingCertificate(directory).build_context()).start()
+        bound_port = int(runner.addresses[0][1])
+        log.info("serving HTTPS on port %s", bound_port)
+        yield bound_port
     finally:
         await runner.cleanup()
 
 
-async def until_told() -> None:
+async def wait_for_signal() -> None:
     """Wait for SIGTERM or SIGINT."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -16,11 +16,11 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import Span, SpanContext, SpanKind, StatusCode, Tracer, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-W3C = TraceContextTextMapPropagator()
-FIRST: ContextVar[SpanContext | None] = ContextVar("ids of the span that begins a trace", default=None)
+PROPAGATOR = TraceContextTextMapPropagator()
+ROOT_SPAN_CONTEXT: ContextVar[SpanContext | None] = ContextVar("ids of the span that begins a trace", default=None)
 
 
-class Ids(RandomIdGenerator):
+class MaintenanceIdGenerator(RandomIdGenerator):
     """Generates random ids, except for the span that starts a maintenance's own trace.
 
     The ids of that span are derived from the maintenance's uid.
@@ -28,52 +28,56 @@ class Ids(RandomIdGenerator):
 
     def generate_trace_id(self) -> int:
         """Return a trace id of 16 bytes."""
-        first = FIRST.get()
-        return first.trace_id if first else super().generate_trace_id()
+        root = ROOT_SPAN_CONTEXT.get()
+        return root.trace_id if root else super().generate_trace_id()
 
     def generate_span_id(self) -> int:
         """Return a span id of 8 bytes."""
-        first = FIRST.get()
-        return first.span_id if first else super().generate_span_id()
+        root = ROOT_SPAN_CONTEXT.get()
+        return root.span_id if root else super().generate_span_id()
 
 
-def tracer(service: str) -> Tracer:
-    """Build a tracer for this process; `OTEL_SERVICE_NAME` takes precedence over `service`."""
-    resource = Resource.create({SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME") or service})
-    provider = TracerProvider(id_generator=Ids(), resource=resource)
+def create_tracer(service_name: str) -> Tracer:
+    """Build a tracer for this process; `OTEL_SERVICE_NAME` takes precedence over `service_name`."""
+    resource = Resource.create({SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME") or service_name})
+    provider = TracerProvider(id_generator=MaintenanceIdGenerator(), resource=resource)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider.get_tracer("nodemaintenance")
 
 
 @contextmanager
-def span(tracer: Tracer, name: str, parent: str, *, first: bool, attributes: Mapping[str, str]) -> Iterator[Span]:
+def start_span(
+    tracer: Tracer, name: str, parent: str, *, is_root: bool, attributes: Mapping[str, str]
+) -> Iterator[Span]:
     """Start a span as a child of `parent`, which is a traceparent or "", and end it after the block.
 
-    With `first` it is the root of its trace, with the ids of `parent`.
+    With `is_root` it is the root of its trace, with the ids of `parent`.
     """
-    above = W3C.extract({"traceparent": parent}) if parent else Context()
-    token = FIRST.set(get_current_span(above).get_span_context() if first else None)
+    parent_context = PROPAGATOR.extract({"traceparent": parent}) if parent else Context()
+    token = ROOT_SPAN_CONTEXT.set(get_current_span(parent_context).get_span_context() if is_root else None)
     try:
-        started = tracer.start_span(name, Context() if first else above, SpanKind.CONSUMER, attributes=dict(attributes))
+        span = tracer.start_span(
+            name, Context() if is_root else parent_context, SpanKind.CONSUMER, attributes=dict(attributes)
+        )
     finally:
-        FIRST.reset(token)
+        ROOT_SPAN_CONTEXT.reset(token)
     try:
-        yield started
+        yield span
     except BaseException as error:
-        started.record_exception(error)
-        started.set_status(StatusCode.ERROR, f"{type(error).__name__}: {error}")
+        span.record_exception(error)
+        span.set_status(StatusCode.ERROR, f"{type(error).__name__}: {error}")
         raise
     finally:
-        started.end()
+        span.end()
 
 
-def traceparent(span: Span) -> str:
+def format_traceparent(span: Span) -> str:
     """Return the span's traceparent, as events carry it."""
     context = span.get_span_context()
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
-def ended(span: Span, status: int, error: str) -> None:
+def record_outcome(span: Span, status: int, error: str) -> None:
     """Record the status of the function's response in the span."""
     span.set_attribute("http.response.status_code", status)
     if status >= 400:

@@ -17,166 +17,177 @@ from typing import NamedTuple, TypeVar
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing.http_binding import BadEvent
+from functions.bounded_cache import BoundedCache
 from functions.failures import Busy, Retry
-from functions.pass_strategies import Looking, Replies, State, Subject
-from functions.bounded_cache import Newest
-from kube.client.deadline import has_time, seconds_left
+from functions.pass_strategies import PassKey, PassStrategy, Replies, ResourceVersions
+from kube.client.deadline import get_seconds_left, has_time
 
 T = TypeVar("T")
-KEPT = 1000
+MAX_REMEMBERED_KEYS = 1000
 """Maximum number of subjects whose last pass, or whose unsent replies, are remembered."""
-LOOKS = 2
+PASSES_PER_REQUEST = 2
 """Maximum passes in one request, if the reply can request another pass."""
-MOST_LOOKS = 4
+MAX_PASSES_PER_REQUEST = 4
 """Maximum passes in one request, if the reply cannot request another pass.
 
 A hint that arrives during the last one is rejected and delivered again.
 """
-LOOK_SECONDS = 0.7
+MIN_PASS_SECONDS = 0.7
 """Minimum time for a pass; with less, the pass would achieve nothing.
 
 The reply then requests another pass, if it can.
 """
 
 
-class Seen(NamedTuple):
+class SeenState(NamedTuple):
     """The event that started a pass, by source and id, and the state that the pass has seen."""
 
-    event: tuple[str, str]
-    state: State
+    event_id: tuple[str, str]
+    versions: ResourceVersions
 
 
-class Look:
-    """A pass that is in progress, or waits until its place is free, and the hints that it has coalesced."""
+class Pass:
+    """A pass that is in progress, or waits until its serial key is free, and the hints that it has coalesced."""
 
-    def __init__(self, subject: Subject, event: BaseCloudEvent) -> None:
-        self.subject = subject
-        self.key = _key(event)
+    def __init__(self, key: PassKey, event: BaseCloudEvent) -> None:
+        self.key = key
+        self.event_id = _get_event_id(event)
         self.hints: list[BaseCloudEvent] = []
         self.is_last = False
 
 
-class Looks:
+class PassQueue:
     """All passes of one function in a process. Thread-safe."""
 
-    def __init__(self, rule: Looking) -> None:
-        self._rule = rule
+    def __init__(self, strategy: PassStrategy) -> None:
+        self._strategy = strategy
         self._changed = threading.Condition()
-        self._under_way: dict[Subject, Look] = {}
-        self._places: set[str] = set()
-        self._seen = Newest[Subject, Seen](KEPT)
-        self._untold = Newest[Subject, Replies](KEPT)
+        self._in_flight: dict[PassKey, Pass] = {}
+        self._busy_serial_keys: set[str] = set()
+        self._last_seen = BoundedCache[PassKey, SeenState](MAX_REMEMBERED_KEYS)
+        self._undelivered = BoundedCache[PassKey, Replies](MAX_REMEMBERED_KEYS)
 
-    def look(self, event: BaseCloudEvent, once: Callable[[BaseCloudEvent], Replies]) -> Replies:
+    def handle_hint(self, event: BaseCloudEvent, run_pass: Callable[[BaseCloudEvent], Replies]) -> Replies:
         """Return the replies to a hint: none if a pass coalesces it or has seen its state, else those of its passes.
 
-        Raises `Retry` if its place is busy for too long, or the passes end without a reply.
+        Raises `Retry` if its serial key is busy for too long, or the passes end without a reply.
         """
-        look = self._begin(self._rule.subject(event), event)
-        if look is None:
+        current = self._start_or_coalesce(self._strategy.build_key(event), event)
+        if current is None:
             return []
         try:
-            replies = self._replies(look, event, once)
-            self._note(self._seen, look.subject, Seen(_key(event), self._rule.state(replies)))
+            replies = self._collect_replies(current, event, run_pass)
+            self._remember(
+                self._last_seen, current.key, SeenState(_get_event_id(event), self._strategy.read_versions(replies))
+            )
             return replies
         finally:
-            self._end(look)
+            self._finish_pass(current)
 
-    def _replies(self, look: Look, event: BaseCloudEvent, once: Callable[[BaseCloudEvent], Replies]) -> Replies:
-        """Return the reply. If the passes fail after changes, the next pass for the subject reports these changes."""
-        untold, looks = self._untold.pop(look.subject, []), list[Replies]()
-        is_told = False
-        try:
-            told = self._looked(look, event, once, looks)
-            is_told = True
-        finally:
-            if not is_told and (kept := [*untold, *(one for found in looks for one in self._rule.kept(found))]):
-                self._note(self._untold, look.subject, kept)
-        return (self._rule.merged(event, [untold, told], more=False) or []) if untold else told
-
-    def _looked(
-        self, look: Look, event: BaseCloudEvent, once: Callable[[BaseCloudEvent], Replies], looks: list[Replies]
+    def _collect_replies(
+        self, current: Pass, event: BaseCloudEvent, run_pass: Callable[[BaseCloudEvent], Replies]
     ) -> Replies:
-        rule = self._rule
-        looks.append(once(event))
-        while hints := self._absorbed(look, is_last=self._is_last(event, looks)):
-            enough = rule.merged(event, looks, more=True)
-            if enough is not None and (len(looks) >= LOOKS or not has_time(LOOK_SECONDS)):
-                return enough
-            try:
-                looks.append(once(rule.newest(hints)))
-            except (Retry, BadEvent) as error:
-                answers = (rule.merged(event, looks[:count], more=True) for count in range(len(looks), 0, -1))
-                told = next((answer for answer in answers if answer is not None), None)
-                if told is None:
-                    raise Retry(f"the look behind it did not end: {error}") from error
-                return told
-        return rule.merged(event, looks, more=False) or []
+        """Return the reply. If the passes fail after changes, the next pass for the subject reports these changes."""
+        undelivered, passes = self._undelivered.pop(current.key, []), list[Replies]()
+        is_complete = False
+        try:
+            replies = self._run_passes(current, event, run_pass, passes)
+            is_complete = True
+        finally:
+            if not is_complete and (
+                carried_over := [
+                    *undelivered,
+                    *(reply for pass_replies in passes for reply in self._strategy.select_carried_over(pass_replies)),
+                ]
+            ):
+                self._remember(self._undelivered, current.key, carried_over)
+        return (self._strategy.merge(event, [undelivered, replies], more=False) or []) if undelivered else replies
 
-    def _is_last(self, event: BaseCloudEvent, looks: list[Replies]) -> bool:
+    def _run_passes(
+        self, current: Pass, event: BaseCloudEvent, run_pass: Callable[[BaseCloudEvent], Replies], passes: list[Replies]
+    ) -> Replies:
+        strategy = self._strategy
+        passes.append(run_pass(event))
+        while hints := self._take_coalesced(current, is_last=self._is_last_pass(event, passes)):
+            final_replies = strategy.merge(event, passes, more=True)
+            if final_replies is not None and (len(passes) >= PASSES_PER_REQUEST or not has_time(MIN_PASS_SECONDS)):
+                return final_replies
+            try:
+                passes.append(run_pass(strategy.select_newest(hints)))
+            except (Retry, BadEvent) as error:
+                merged = (strategy.merge(event, passes[:count], more=True) for count in range(len(passes), 0, -1))
+                replies = next((candidate for candidate in merged if candidate is not None), None)
+                if replies is None:
+                    raise Retry(f"the pass for the coalesced hints failed: {error}") from error
+                return replies
+        return strategy.merge(event, passes, more=False) or []
+
+    def _is_last_pass(self, event: BaseCloudEvent, passes: list[Replies]) -> bool:
         """Return whether the next pass of this request is the last one.
 
         That is so if the reply cannot request another pass, and the maximum number or the time is reached.
         """
-        ends = len(looks) + 1 >= MOST_LOOKS or not has_time(LOOK_SECONDS)
-        return ends and self._rule.merged(event, looks, more=True) is None
+        is_limit_reached = len(passes) + 1 >= MAX_PASSES_PER_REQUEST or not has_time(MIN_PASS_SECONDS)
+        return is_limit_reached and self._strategy.merge(event, passes, more=True) is None
 
-    def _begin(self, subject: Subject, hint: BaseCloudEvent) -> Look | None:
-        """Return a new pass once its place is free, or None if another pass coalesces the hint or has seen its state.
+    def _start_or_coalesce(self, key: PassKey, hint: BaseCloudEvent) -> Pass | None:
+        """Return a new pass once its serial key is free; None if another pass coalesces the hint or has seen its state.
 
-        Raises `Busy` if the place stays occupied for too long, or if the pass in progress is the last one of its
+        Raises `Busy` if the serial key stays occupied for too long, or if the pass in progress is the last one of its
         request. Raises it also while the event's own pass is in progress. The redelivered event would not receive that
         pass's reply, which may contain the next step.
         """
-        patience = seconds_left()
+        timeout_seconds = get_seconds_left()
         with self._changed:
-            if self._has_seen(subject, hint):
+            if self._has_seen(key, hint):
                 return None
-            if (other := self._under_way.get(subject)) is not None:
-                if other.key == _key(hint):
-                    raise Busy("its own look is under way")
-                if other.is_last:
-                    raise Busy("the look that is under way is the last one that its event makes")
-                other.hints.append(hint)
+            if (running := self._in_flight.get(key)) is not None:
+                if running.event_id == _get_event_id(hint):
+                    raise Busy("the pass of this event is still in progress")
+                if running.is_last:
+                    raise Busy("the pass in progress is the last one of its request")
+                running.hints.append(hint)
                 return None
-            look = self._under_way[subject] = Look(subject, hint)
-            if not self._changed.wait_for(lambda: subject.place not in self._places, patience):
-                del self._under_way[subject]
-                raise Busy(f"another look at {subject.place} takes its time")
-            self._places.add(subject.place)
-            return look
+            new_pass = self._in_flight[key] = Pass(key, hint)
+            if not self._changed.wait_for(lambda: key.serial_key not in self._busy_serial_keys, timeout_seconds):
+                del self._in_flight[key]
+                raise Busy(f"another pass over {key.serial_key} is still in progress")
+            self._busy_serial_keys.add(key.serial_key)
+            return new_pass
 
-    def _has_seen(self, subject: Subject, hint: BaseCloudEvent) -> bool:
-        seen = self._seen.get(subject)
-        return seen is not None and seen.event != _key(hint) and self._rule.has_seen(seen.state, hint)
+    def _has_seen(self, key: PassKey, hint: BaseCloudEvent) -> bool:
+        seen = self._last_seen.get(key)
+        return (
+            seen is not None and seen.event_id != _get_event_id(hint) and self._strategy.has_seen(seen.versions, hint)
+        )
 
-    def _note(self, known: Newest[Subject, T], subject: Subject, value: T) -> None:
+    def _remember(self, cache: BoundedCache[PassKey, T], key: PassKey, value: T) -> None:
         """Store the value for a subject; beyond the limit, the oldest one is forgotten."""
         with self._changed:
-            known[subject] = value
+            cache[key] = value
 
-    def _absorbed(self, look: Look, *, is_last: bool) -> list[BaseCloudEvent]:
+    def _take_coalesced(self, current: Pass, *, is_last: bool) -> list[BaseCloudEvent]:
         """Return the hints that have arrived; without one, end the pass under the same lock, so that no hint is lost.
 
         With `is_last` no more hints are coalesced; the broker delivers them again after this pass.
         """
         with self._changed:
-            hints, look.hints, look.is_last = look.hints, [], is_last
+            hints, current.hints, current.is_last = current.hints, [], is_last
             if not hints:
-                self._leave(look)
+                self._release_keys(current)
             return hints
 
-    def _end(self, look: Look) -> None:
+    def _finish_pass(self, current: Pass) -> None:
         with self._changed:
-            self._leave(look)
+            self._release_keys(current)
 
-    def _leave(self, look: Look) -> None:
-        """Free the place of the pass for the next one; a second call does nothing."""
-        if self._under_way.get(look.subject) is look:
-            del self._under_way[look.subject]
-            self._places.discard(look.subject.place)
+    def _release_keys(self, current: Pass) -> None:
+        """Free the serial key of the pass for the next one; a second call does nothing."""
+        if self._in_flight.get(current.key) is current:
+            del self._in_flight[current.key]
+            self._busy_serial_keys.discard(current.key.serial_key)
             self._changed.notify_all()
 
 
-def _key(event: BaseCloudEvent) -> tuple[str, str]:
+def _get_event_id(event: BaseCloudEvent) -> tuple[str, str]:
     return event.get_source(), event.get_id()

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 from cloudevents.core.base import BaseCloudEvent
 from flask import Response
 
-from eventing.sinks import identity, trust
-from eventing.http_binding import BATCH, batch, binary
+from eventing.http_binding import BATCH_CONTENT_TYPE, encode_batch, encode_binary
+from eventing.sinks import build_auth_header, create_ssl_context
 from functions.failures import Retry
 
 if TYPE_CHECKING:
     from requests.adapters import HTTPAdapter
 
-LONGEST = 2000
+MAX_LINE_CHARACTERS = 2000
 """Maximum characters of a line of text."""
-PUBLISH_SECONDS = 2.0
+PUBLISH_TIMEOUT_SECONDS = 2.0
 """Time limit for publishing all events of one execution.
 
 Together with the time limit of the step, it is shorter than the broker's timeout. Otherwise the broker would redeliver
@@ -27,15 +27,15 @@ the event while its replies are still being published.
 """
 
 
-def replay_response(replies: list[BaseCloudEvent], accept: str) -> Response:
-    """Return the response to a replay: 200 with all events as a batch if `accept` includes that type, else 204."""
-    if BATCH not in accept:
+def build_replay_response(replies: list[BaseCloudEvent], accept_header: str) -> Response:
+    """Return the response to a replay: 200 with a batch of all events if `accept_header` allows it, else 204."""
+    if BATCH_CONTENT_TYPE not in accept_header:
         return Response(status=204)
-    message = batch(replies)
+    message = encode_batch(replies)
     return Response(message.body, 200, message.headers)
 
 
-def response_of(replies: list[BaseCloudEvent]) -> Response:
+def build_response(replies: list[BaseCloudEvent]) -> Response:
     """Return the response with one event; several events are published to `$K_SINK` instead.
 
     A broker accepts only one event in a response. Raises `Retry` if the broker does not accept an event; the other
@@ -44,50 +44,50 @@ def response_of(replies: list[BaseCloudEvent]) -> Response:
     if not replies:
         return Response(status=204)
     if len(replies) > 1:
-        _publish(replies)
+        _publish_replies(replies)
         return Response(status=204)
-    message = binary(replies[0])
+    message = encode_binary(replies[0])
     return Response(message.body, 200, message.headers)
 
 
-def _publish(replies: list[BaseCloudEvent]) -> None:
+def _publish_replies(replies: list[BaseCloudEvent]) -> None:
     import requests  # imported late: it would delay the start of a function by 0.1 s
 
     sink = os.environ.get("K_SINK")
     if not sink:
-        raise Retry("several events to publish and K_SINK is not set: bind this function to the broker")
+        raise Retry("cannot publish several events: K_SINK is not set: bind this function to the broker")
     with requests.Session() as session:  # one connection, because there may be hundreds after an outage
         if sink.startswith("https:"):
-            session.mount("https://", _trusting())
-        session.headers.update(identity())
-        ends, failure = time.monotonic() + PUBLISH_SECONDS, None
+            session.mount("https://", _build_https_adapter())
+        session.headers.update(build_auth_header())
+        deadline, failure = time.monotonic() + PUBLISH_TIMEOUT_SECONDS, None
         # Random order, which no receiver relies on: if time runs out, it is not always the same events that are lost.
         for reply in random.sample(replies, len(replies)):
-            left = max(0.01, ends - time.monotonic())
-            message = binary(reply)
+            seconds_left = max(0.01, deadline - time.monotonic())
+            message = encode_binary(reply)
             try:
-                session.post(sink, message.body, headers=message.headers, timeout=left).raise_for_status()
+                session.post(sink, message.body, headers=message.headers, timeout=seconds_left).raise_for_status()
             except requests.RequestException as error:
-                failure = Retry(f"the broker at K_SINK accepted no event: {error}")
+                failure = Retry(f"the broker at K_SINK did not accept an event: {error}")
                 if error.response is None or error.response.status_code >= 500:  # it will not accept the next one
                     break
     if failure:
         raise failure
 
 
-def _trusting() -> HTTPAdapter:
+def _build_https_adapter() -> HTTPAdapter:
     """Return an HTTP adapter for a sink whose certificate was issued by Knative's own CA."""
     from requests.adapters import HTTPAdapter
 
     class Trusting(HTTPAdapter):
         def init_poolmanager(self, *args: Any, **settings: Any) -> None:
-            super().init_poolmanager(*args, **settings, ssl_context=trust())
+            super().init_poolmanager(*args, **settings, ssl_context=create_ssl_context())
 
     return Trusting()
 
 
-def text(text: str, code: int) -> Response:
+def build_text_response(text: str, status: int) -> Response:
     """Return a response with one bounded line of text, even if the text quotes data from the request."""
     line = " ".join(text.split())
-    line = line if len(line) <= LONGEST else f"{line[:LONGEST]} ..."
-    return Response(f"{line}\n", code, mimetype="text/plain")
+    line = line if len(line) <= MAX_LINE_CHARACTERS else f"{line[:MAX_LINE_CHARACTERS]} ..."
+    return Response(f"{line}\n", status, mimetype="text/plain")

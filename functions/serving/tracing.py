@@ -13,65 +13,67 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from eventing import events, replay_extensions, trace_context
-from eventing.journal.entries import maintenance_of, node_of
+from eventing.journal.entries import get_node_name, get_object_identity
 from functions.serving.attempts import OngoingAttempt
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-SERVICE = "node-maintenance"
-UNTRACED = ("record",)
+ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+DEFAULT_SERVICE_NAME = "node-maintenance"
+UNTRACED_FUNCTIONS = ("record",)
 """Functions without spans: `record` receives every event, so its spans would add no information."""
 
 
-def wanted(environment: Mapping[str, str]) -> bool:
+def is_tracing_enabled(environment: Mapping[str, str]) -> bool:
     """Return whether spans must be exported. Raises `ValueError` if the required library is not installed."""
-    if not any(environment.get(name) for name in ENDPOINTS):
+    if not any(environment.get(name) for name in ENDPOINT_VARIABLES):
         return False
     if not find_spec("opentelemetry") or not find_spec("opentelemetry.exporter"):
-        remedy = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
-        raise ValueError(f"{ENDPOINTS[0]} is set and the library is missing: {remedy}")
+        remedy = "run pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+        raise ValueError(f"{ENDPOINT_VARIABLES[0]} is set, but the OpenTelemetry library is not installed: {remedy}")
     return True
 
 
-class Spans:
+class AttemptTracer:
     """Creates one span per attempt, or none without a tracer."""
 
     def __init__(self, tracer: Tracer | None = None) -> None:
         self._tracer = tracer
 
     @classmethod
-    def of_environment(cls) -> Spans:
+    def from_environment(cls) -> AttemptTracer:
         """Build spans from the environment, which names the collector, if any.
 
         The library's own thread sends the spans to the collector in batches.
         """
-        if not wanted(os.environ):
+        if not is_tracing_enabled(os.environ):
             return cls()
-        from functions.serving.otlp import tracer
+        from functions.serving.otlp import create_tracer
 
-        return cls(tracer(SERVICE))
+        return cls(create_tracer(DEFAULT_SERVICE_NAME))
 
     @contextmanager
-    def around(self, attempt: OngoingAttempt) -> Iterator[None]:
+    def trace_attempt(self, attempt: OngoingAttempt) -> Iterator[None]:
         """Create a span that lasts as long as the block and records the outcome of the attempt."""
-        if self._tracer is None or attempt.function in UNTRACED or replay_extensions.is_replay(attempt.event):
+        if self._tracer is None or attempt.function in UNTRACED_FUNCTIONS or replay_extensions.is_replay(attempt.event):
             yield
             return
         from functions.serving import otlp
 
-        uid, _ = maintenance_of(attempt.event)
-        parent = trace_context.of(attempt.event) or (trace_context.root(uid) if uid else "")
-        first = attempt.event.get_type() == events.RESOURCE_ADDED and not trace_context.of(attempt.event)
-        attributes = _attributes(attempt, uid)
-        with otlp.span(self._tracer, attempt.function, parent, first=first, attributes=attributes) as span:
-            with trace_context.current(uid, otlp.traceparent(span)):
+        uid, _ = get_object_identity(attempt.event)
+        parent = trace_context.get_traceparent(attempt.event) or (
+            trace_context.build_root_traceparent(uid) if uid else ""
+        )
+        is_root = attempt.event.get_type() == events.RESOURCE_ADDED and not trace_context.get_traceparent(attempt.event)
+        attributes = _build_attributes(attempt, uid)
+        with otlp.start_span(self._tracer, attempt.function, parent, is_root=is_root, attributes=attributes) as span:
+            with trace_context.use_span(uid, otlp.format_traceparent(span)):
                 yield
-            otlp.ended(span, attempt.status, attempt.error)
+            otlp.record_outcome(span, attempt.status, attempt.error)
 
 
-def _attributes(attempt: OngoingAttempt, uid: str) -> dict[str, str]:
+def _build_attributes(attempt: OngoingAttempt, uid: str) -> dict[str, str]:
     """Return the attributes of a span.
 
     OpenTelemetry defines those for CloudEvents and Kubernetes; the one for the maintenance is our own.
@@ -80,7 +82,7 @@ def _attributes(attempt: OngoingAttempt, uid: str) -> dict[str, str]:
         "cloudevents.event_id": attempt.event.get_id(),
         "cloudevents.event_source": attempt.event.get_source(),
         "cloudevents.event_type": attempt.event.get_type(),
-        "k8s.node.name": node_of(attempt.event),
+        "k8s.node.name": get_node_name(attempt.event),
         "nodemaintenance.maintenance": uid,
     }
     return {name: value for name, value in attributes.items() if value}

@@ -6,52 +6,54 @@ import logging
 from collections.abc import Callable
 
 from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
-from kube.client.deadline import has_time, seconds_left, within
+from kube.client.deadline import get_seconds_left, has_time, set_deadline
 
-WRITE_SECONDS = 0.4
+WRITE_TIMEOUT_SECONDS = 0.4
 """Time limit of a write. The first write of a pass may be slow, and gets all time that is not reserved."""
-REST_SECONDS = 0.3
+RESERVED_SECONDS = 0.3
 """Time reserved in a pass for the work after its writes."""
 log = logging.getLogger("functions")
 
 
-class Writes:
+class BudgetWriter:
     """The writes of one pass, and their results.
 
     Attributes:
         unanswered: Paths whose write had no response or no time; a retry may succeed.
-        sent: Number of writes that were sent.
-        ran_out: Whether the time was over before a write.
+        sent_count: Number of writes that were sent.
+        ran_out_of_time: Whether the time was over before a write.
     """
 
     def __init__(self) -> None:
         self.unanswered: list[str] = []
-        self.sent = 0
-        self.ran_out = False
+        self.sent_count = 0
+        self.ran_out_of_time = False
 
-    def tried(self, path: str, write: Callable[[], object]) -> bool:
+    def try_write(self, path: str, write: Callable[[], object]) -> bool:
         """Send a write, and return whether it succeeded.
 
         A rejected write, for example by a quota, is only retried by the tick. If the object is gone or exists already,
         the next event about it or the tick retries.
         """
-        if not has_time(REST_SECONDS):
+        if not has_time(RESERVED_SECONDS):
             self.unanswered.append(path)
-            self.ran_out = True
+            self.ran_out_of_time = True
             return False
-        self.sent += 1
+        self.sent_count += 1
         try:
-            with within(self._seconds()):
+            with set_deadline(self._get_timeout()):
                 write()
         except (NotFound, Conflict):
             return False
         except ApiError as error:
-            log.warning("nothing was written at %s: %s", path, error.message)
+            log.warning("cannot write %s: %s", path, error.message)
             self.unanswered.extend([path] if isinstance(error, Unavailable) else [])
             return False
         return True
 
-    def _seconds(self) -> float:
+    def _get_timeout(self) -> float:
         """Return the time limit of the write that is being sent."""
-        left = seconds_left()
-        return min(left, max(WRITE_SECONDS, left - REST_SECONDS) if self.sent == 1 else WRITE_SECONDS)
+        left = get_seconds_left()
+        return min(
+            left, max(WRITE_TIMEOUT_SECONDS, left - RESERVED_SECONDS) if self.sent_count == 1 else WRITE_TIMEOUT_SECONDS
+        )

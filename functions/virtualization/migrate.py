@@ -25,176 +25,190 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.failures import Retry
-from functions.pass_strategies import LookingAtState
-from functions.installs import acts
-from functions.round_robin import Turns
-from functions.virtualization.migration_snapshot import KINDS, Scene, seen
+from functions.installs import is_active_install
+from functions.pass_strategies import LatestStateStrategy
+from functions.round_robin import RoundRobin
+from functions.virtualization.migration_snapshot import HINT_KINDS, MigrationSnapshot, read_snapshot
 from kube.client.api import Api
 from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
-from kube.client.deadline import seconds_left, within
+from kube.client.deadline import get_seconds_left, set_deadline
 from kube.client.discovery import has_kubevirt
-from kube.client.sync_client import Cluster
-from kube.paths import LEASE_NAMESPACE, LEASES, Object
+from kube.client.sync_client import SyncClient
+from kube.paths import LEASE_NAMESPACE, LEASES_PATH, Object
+from kube.text_limits import format_count
 from kube.virtualization import lookup
-from kube.virtualization.vmis import Item, key, migration_body, migration_path, migrations_path
 from kube.virtualization.migration_claims import (
-    CLAIM_PATH,
-    WRITE_SECONDS,
-    abandoned,
-    again_refused,
-    claimed,
-    claims_of,
-    lease_of,
-    lease_patch,
-    refused,
+    LEASE_PATH,
+    WRITE_TIMEOUT_SECONDS,
+    abandon_claims,
+    add_refusals,
+    build_claims,
+    build_lease,
+    build_lease_patch,
+    parse_claims,
+    parse_refusals,
 )
-from kube.text_limits import counted
+from kube.virtualization.vmis import Item, build_migration, build_migration_path, build_migrations_path, get_key
 
 CONSUMES = (events.NODE_TAINTED, events.TICK, events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
 EMITS = ()
-LOOKS = 3
+MAX_PASSES_PER_EVENT = 3
 """Maximum number of passes for one event.
 
 After a pass with rejected migrations, the next pass gives their slots to other VMIs.
 """
-WRITE_SHARE = 0.8
+WRITE_TIME_SHARE = 0.8
 """Share of a pass's remaining time that its writes may use.
 
 If a write hangs, enough time is left to record that in the Lease.
 """
-MAY_COME = (0, 504)
+AMBIGUOUS_STATUSES = (0, 504)
 """Statuses after which the API server may still carry out a creation: no response, and a timeout in the server."""
-DELETED_AT_ONCE = 20
+MAX_DELETIONS_PER_PASS = 20
 """Maximum number of migrations that one pass deletes."""
-TURNS = Turns()
+DELETION_ROTATION = RoundRobin()
 """Rotation that selects the migrations to delete. Each process has its own position."""
-LOOKING = LookingAtState(lambda _event: "virtual machines to migrate")
+PASS_STRATEGY = LatestStateStrategy(lambda _event: "VMIs to migrate")
 log = logging.getLogger("functions")
 
 
-class NotCreated(NamedTuple):
+class CreateFailure(NamedTuple):
     """Why a migration was not created.
 
     Attributes:
-        words: The error message.
-        may_pass: Whether a retry may succeed.
-        may_come: Whether the API server may still carry out the request.
+        message: The error message.
+        is_transient: Whether a retry may succeed.
+        is_ambiguous: Whether the API server may still carry out the request.
     """
 
-    words: str
-    may_pass: bool
-    may_come: bool
+    message: str
+    is_transient: bool
+    is_ambiguous: bool
 
 
-def migrate(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+def migrate(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Create the migrations that are due; this costs one request if no virtual machine asks for migration.
 
     Raises `Retry` if another process is claiming at the same time, or if a creation had no response for the first time.
     Raises `Unavailable` if the time is over.
     """
-    if event.get_extension("kind") not in KINDS:
+    if event.get_extension("kind") not in HINT_KINDS:
         return []
-    vmis = cluster.run(lookup.instances(cluster.api))
-    if not vmis or cluster.run(has_kubevirt(cluster.api)) or not acts(cluster):
+    vmis = client.run(lookup.list_live_migrate_vmis(client.api))
+    if not vmis or client.run(has_kubevirt(client.api)) or not is_active_install(client):
         return []
-    for _ in range(LOOKS):
-        scene = seen(vmis, cluster, event.get_id())
-        if not scene.evacuation.due or not _begin(scene, event.get_id(), cluster):
+    for _ in range(MAX_PASSES_PER_EVENT):
+        snapshot = read_snapshot(vmis, client, event.get_id())
+        if not snapshot.evacuation.due_migrations or not _create_due_migrations(snapshot, event.get_id(), client):
             break
-    _tidy(scene.evacuation.outdated, cluster)
+    _delete_outdated(snapshot.evacuation.outdated_migrations, client)
     return []
 
 
-def _tidy(outdated: Iterable[Item], cluster: Cluster) -> None:
+def _delete_outdated(outdated: Iterable[Item], client: SyncClient) -> None:
     """Delete some outdated migrations, concurrently, because every pass has to read them.
 
     A migration that cannot be deleted stays, and is tried again later.
     """
-    some = TURNS.take(map(dict, outdated), DELETED_AT_ONCE)
-    words = [said for said in cluster.together(*(_delete(item, cluster.api) for item in some)) if said]
-    if words:
-        log.warning("%s could not be deleted: %s", counted(len(words), "finished migration"), words[0])
+    selected = DELETION_ROTATION.take(map(dict, outdated), MAX_DELETIONS_PER_PASS)
+    errors = [
+        error for error in client.gather_all(*(_delete_migration(item, client.api) for item in selected)) if error
+    ]
+    if errors:
+        log.warning("cannot delete %s: %s", format_count(len(errors), "finished migration"), errors[0])
 
 
-async def _delete(migration: Item, api: Api) -> str:
+async def _delete_migration(migration: Item, api: Api) -> str:
     """Delete a migration; return the error message, "" for success."""
     try:
-        with within(WRITE_SHARE * seconds_left()):
-            await api.delete(migration_path(migration), uid=migration["metadata"]["uid"])
+        with set_deadline(WRITE_TIME_SHARE * get_seconds_left()):
+            await api.delete(build_migration_path(migration), uid=migration["metadata"]["uid"])
     except (NotFound, Conflict):
         return ""
     except ApiError as error:
-        return error.message or "without a word"
+        return error.message or "the API server gave no reason"
     return ""
 
 
-def _begin(scene: Scene, attempt: str, cluster: Cluster) -> bool:
+def _create_due_migrations(snapshot: MigrationSnapshot, attempt: str, client: SyncClient) -> bool:
     """Claim and create the due migrations; return whether any was rejected, so that its slot is free for others.
 
     Raises `Retry`, after all were tried, if a creation had no response or a server error; the redelivered event then
     continues with its claim. If the event had already continued with its claim, the migration counts as rejected.
     """
-    due = scene.evacuation.due
-    with within(min(seconds_left(), WRITE_SECONDS)):
-        lease = _claim(scene, attempt, cluster)
-        outcomes = cluster.together(*(_create(name, vmi, cluster.api) for name, vmi in due.items()))
-        tried = dict(zip(due, outcomes, strict=True))
-        before = {name for name, claim in claimed(scene.lease).items() if claim.attempt == attempt}
-        again = [name for name, failure in tried.items() if failure and failure.may_pass and name not in before]
-        _release({name: failure for name, failure in tried.items() if name not in again}, lease, scene, cluster)
-    if again:
-        raise Retry(f"not created, and tried again after a pause: {', '.join(again)}")
-    return any(failure and not failure.may_come for failure in tried.values())
+    due = snapshot.evacuation.due_migrations
+    with set_deadline(min(get_seconds_left(), WRITE_TIMEOUT_SECONDS)):
+        lease = _write_claims(snapshot, attempt, client)
+        outcomes = client.gather_all(*(_create_migration(name, vmi, client.api) for name, vmi in due.items()))
+        failures = dict(zip(due, outcomes, strict=True))
+        resumed = {name for name, claim in parse_claims(snapshot.lease).items() if claim.attempt == attempt}
+        to_retry = [
+            name for name, failure in failures.items() if failure and failure.is_transient and name not in resumed
+        ]
+        _release_claims(
+            {name: failure for name, failure in failures.items() if name not in to_retry}, lease, snapshot, client
+        )
+    if to_retry:
+        raise Retry(f"cannot create migrations yet, retrying after a backoff: {', '.join(to_retry)}")
+    return any(failure and not failure.is_ambiguous for failure in failures.values())
 
 
-def _release(tried: Mapping[str, NotCreated | None], lease: Object, scene: Scene, cluster: Cluster) -> None:
+def _release_claims(
+    outcomes: Mapping[str, CreateFailure | None], lease: Object, snapshot: MigrationSnapshot, client: SyncClient
+) -> None:
     """Remove the claims on migrations that were created or rejected, so that a deleted one no longer occupies a slot.
 
     The Lease stores the error message of a migration that was not created, which then backs off. A migration that the
     API server may still create keeps its slot, but no attempt continues with its claim. A pass that finds no claim in
     the Lease finds the created migration instead, because it reads the Lease first.
     """
-    failed = {name: failure for name, failure in tried.items() if failure}
-    words = {name: failure.words for name, failure in failed.items()}
-    refusals = again_refused(refused(lease, scene.now), words, scene.now)
-    known = claimed(lease)
-    coming = {name: claim for name, claim in known.items() if name in failed and failed[name].may_come}
-    claims = {name: claim for name, claim in known.items() if name not in tried} | abandoned(coming)
+    failed = {name: failure for name, failure in outcomes.items() if failure}
+    messages = {name: failure.message for name, failure in failed.items()}
+    refusals = add_refusals(parse_refusals(lease, snapshot.now), messages, snapshot.now)
+    claims_by_name = parse_claims(lease)
+    ambiguous = {name: claim for name, claim in claims_by_name.items() if name in failed and failed[name].is_ambiguous}
+    claims = {name: claim for name, claim in claims_by_name.items() if name not in outcomes} | abandon_claims(ambiguous)
     try:
-        cluster.patch(CLAIM_PATH, lease_patch(lease, claims, refusals))
+        client.patch(LEASE_PATH, build_lease_patch(lease, claims, refusals))
     except (Conflict, NotFound):
         return  # another process has changed the Lease: these claims count until they expire
 
 
-def _claim(scene: Scene, attempt: str, cluster: Cluster) -> Object:
+def _write_claims(snapshot: MigrationSnapshot, attempt: str, client: SyncClient) -> Object:
     """Add claims on the due migrations to those of other attempts in the Lease, and return the Lease."""
-    found = scene.evacuation
-    claims = {**found.held, **claims_of(attempt, found.due, scene.now)}
+    evacuation = snapshot.evacuation
+    claims = {**evacuation.held_claims, **build_claims(attempt, evacuation.due_migrations, snapshot.now)}
     try:
-        if scene.lease is None:
-            return cluster.create(LEASES, lease_of(claims))
-        return cluster.patch(CLAIM_PATH, lease_patch(scene.lease, claims, refused(scene.lease, scene.now)))
+        if snapshot.lease is None:
+            return client.create(LEASES_PATH, build_lease(claims))
+        return client.patch(
+            LEASE_PATH, build_lease_patch(snapshot.lease, claims, parse_refusals(snapshot.lease, snapshot.now))
+        )
     except Conflict:
-        raise Retry("another process was just claiming migrations") from None
+        raise Retry("another process claimed migrations at the same time") from None
     except NotFound:
-        raise Retry(f"the namespace {LEASE_NAMESPACE} is missing: apply the manifests again") from None
+        raise Retry(f'namespace "{LEASE_NAMESPACE}" not found: apply the manifests again') from None
 
 
-async def _create(name: str, vmi: Item, api: Api) -> NotCreated | None:
+async def _create_migration(name: str, vmi: Item, api: Api) -> CreateFailure | None:
     """Create a migration; return why it was not created, or None. One with the same name counts as created.
 
     The request may be rejected by a quota, a webhook or KubeVirt, or it may hang; other migrations do not wait for it.
     The request passes its time limit to the API server as well, in case this process dies and cannot cancel it.
     """
-    (namespace, instance), path = key(vmi), migrations_path(key(vmi)[0])
-    limit = {"timeout": f"{WRITE_SECONDS:g}s"}
+    (namespace, instance), path = get_key(vmi), build_migrations_path(get_key(vmi)[0])
+    query = {"timeout": f"{WRITE_TIMEOUT_SECONDS:g}s"}
     try:
-        with within(WRITE_SHARE * seconds_left()):
-            await api.request("POST", path, query=limit, body=migration_body(name, vmi))
+        with set_deadline(WRITE_TIME_SHARE * get_seconds_left()):
+            await api.request("POST", path, query=query, body=build_migration(name, vmi))
     except Conflict:
         return None
     except ApiError as error:
-        log.warning("the migration of %s/%s was not created: %s", namespace, instance, error.message)
-        return NotCreated(error.message or "without a word", isinstance(error, Unavailable), error.status in MAY_COME)
-    log.info("migrating %s/%s by %s", namespace, instance, name)
+        log.warning("cannot create the migration of VMI %s/%s: %s", namespace, instance, error.message)
+        return CreateFailure(
+            error.message or "the API server gave no reason",
+            isinstance(error, Unavailable),
+            error.status in AMBIGUOUS_STATUSES,
+        )
+    log.info("migrating VMI %s/%s with migration %s", namespace, instance, name)
     return None

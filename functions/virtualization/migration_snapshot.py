@@ -7,23 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from kube.client.api import absent_ok
-from kube.client.sync_client import Cluster
+from kube.client.api import get_or_none
+from kube.client.sync_client import SyncClient
 from kube.paths import Object
 from kube.virtualization import lookup
-from kube.virtualization.evacuation import Evacuation, Slots, Wait, evacuation
-from kube.virtualization.kubevirt_evacuation import is_kept_by, waits
-from kube.virtualization.vmis import Item, stays_alive
-from kube.virtualization.migration_claims import CLAIM_PATH, claimed, refused
+from kube.virtualization.evacuation import EvacuationPlan, MigrationSlots, Wait, plan_evacuation
+from kube.virtualization.kubevirt_evacuation import find_waits, is_protected_by
+from kube.virtualization.migration_claims import LEASE_PATH, parse_claims, parse_refusals
+from kube.virtualization.vmis import Item, requests_live_migration
 
-KINDS = (None, "VirtualMachineInstance", "VirtualMachineInstanceMigration")
+HINT_KINDS = (None, "VirtualMachineInstance", "VirtualMachineInstanceMigration")
 """Kinds that the events of sources may be about; None stands for events from steps."""
-Waits = dict[tuple[str, str], Wait]
+WaitsByVmi = dict[tuple[str, str], Wait]
 """Namespace and name of a VMI → what it waits for."""
 
 
 @dataclass(frozen=True)
-class Scene:
+class MigrationSnapshot:
     """Snapshot of the cluster; the Lease is its oldest part.
 
     Attributes:
@@ -36,43 +36,43 @@ class Scene:
     vmis: list[Object]
     lease: Object | None
     now: datetime
-    evacuation: Evacuation
+    evacuation: EvacuationPlan
 
 
-def slots(environment: Mapping[str, str]) -> Slots:
+def parse_migration_slots(environment: Mapping[str, str]) -> MigrationSlots:
     """Return how many migrations may run at once. Raises `ValueError` for an invalid setting."""
-    return Slots.of(environment)
+    return MigrationSlots.from_environment(environment)
 
 
-def seen_beside(kubevirt: Item, vmis: list[Object], cluster: Cluster) -> Waits:
+def read_kubevirt_waits(kubevirt: Item, vmis: list[Object], client: SyncClient) -> WaitsByVmi:
     """Return what VMIs wait for if KubeVirt migrates them.
 
     If none of these VMIs is on a drained node, only their nodes are read.
     """
-    api = cluster.api
-    drained = cluster.run(lookup.drained_nodes(api, [vmi for vmi in vmis if is_kept_by(kubevirt, vmi)]))
+    api = client.api
+    drained = client.run(lookup.read_drained_nodes(api, [vmi for vmi in vmis if is_protected_by(kubevirt, vmi)]))
     if not drained:
         return {}
     # Migrations are read before instances: if one ends in between, its instance has already moved.
-    migrations = cluster.run(lookup.migrations(api))
-    return waits(cluster.run(lookup.all_instances(api)), migrations, drained, kubevirt)
+    migrations = client.run(lookup.list_migrations(api))
+    return find_waits(client.run(lookup.list_vmis(api)), migrations, drained, kubevirt)
 
 
-def seen(vmis: list[Object], cluster: Cluster, attempt: str = "") -> Scene:
+def read_snapshot(vmis: list[Object], client: SyncClient, attempt: str = "") -> MigrationSnapshot:
     """Return the snapshot for these VMIs, evaluated for `attempt`.
 
     If none of these VMIs is on a drained node, only their nodes are read.
     """
-    api = cluster.api
-    drained = cluster.run(lookup.drained_nodes(api, vmis))
+    api = client.api
+    drained = client.run(lookup.read_drained_nodes(api, vmis))
     if not drained:
-        return Scene(vmis, None, datetime.now(timezone.utc), Evacuation())
+        return MigrationSnapshot(vmis, None, datetime.now(timezone.utc), EvacuationPlan())
     # The Lease is read first: if another process claims after that, our write fails with a conflict.
-    lease = cluster.run(absent_ok(api.get(CLAIM_PATH)))
+    lease = client.run(get_or_none(api.get(LEASE_PATH)))
     # Migrations are read before instances: if one ends in between, its instance has already moved and needs no other.
-    migrations = cluster.run(lookup.migrations(api))
-    again = cluster.run(lookup.all_instances(api))
+    migrations = client.run(lookup.list_migrations(api))
+    current_vmis = client.run(lookup.list_vmis(api))
     now = datetime.now(timezone.utc)
-    stands = claimed(lease), slots(os.environ), now, attempt, refused(lease, now)
-    found = evacuation(again, migrations, drained.keys(), *stands)
-    return Scene([vmi for vmi in again if stays_alive(vmi)], lease, now, found)
+    state = parse_claims(lease), parse_migration_slots(os.environ), now, attempt, parse_refusals(lease, now)
+    evacuation = plan_evacuation(current_vmis, migrations, drained.keys(), *state)
+    return MigrationSnapshot([vmi for vmi in current_vmis if requests_live_migration(vmi)], lease, now, evacuation)

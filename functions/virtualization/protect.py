@@ -21,164 +21,180 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.failures import Retry
-from functions.pass_strategies import LookingForChanges
-from functions.installs import acts
-from functions.round_robin import Turns
-from functions.virtualization.kubernetes_events import announce
-from functions.virtualization.migration_snapshot import KINDS, seen, seen_beside
-from functions.virtualization.budget_writes import Writes
-from kube.budgets import Budget, budgets_in
+from functions.installs import is_active_install
+from functions.pass_strategies import ChangeStrategy
+from functions.round_robin import RoundRobin
+from functions.virtualization.budget_writes import BudgetWriter
+from functions.virtualization.kubernetes_events import record_wait
+from functions.virtualization.migration_snapshot import HINT_KINDS, read_kubevirt_waits, read_snapshot
+from kube.budgets import Budget, build_budgets_path
 from kube.client.api import JSON_PATCH
-from kube.client.discovery import kubevirts
-from kube.client.sync_client import Cluster
-from kube.paths import Object, events_path
-from kube.virtualization import virt_launcher_budgets as budgets
+from kube.client.discovery import list_kubevirts
+from kube.client.sync_client import SyncClient
+from kube.paths import Object, build_events_path
 from kube.virtualization import lookup
-from kube.virtualization.evacuation import FAILED, NOT_MIGRATABLE, Wait
-from kube.virtualization.vmis import Item, is_kept, key, stays_alive
+from kube.virtualization import virt_launcher_budgets as budgets
+from kube.virtualization.evacuation import MIGRATION_FAILED, NOT_MIGRATABLE, Wait
+from kube.virtualization.vmis import Item, get_key, is_protected, requests_live_migration
 
 CONSUMES = (
     *(events.NODE_TAINTED, events.TICK),
     *(events.REFERENCE_ADDED, events.REFERENCE_UPDATED, events.REFERENCE_DELETED),
 )
-EMITS = (events.LAUNCHERS_CHANGED,)
-HOLDING_UP = (NOT_MIGRATABLE, FAILED)
+EMITS = (events.VIRT_LAUNCHERS_WAIT_CHANGED,)
+WARNING_REASONS = (NOT_MIGRATABLE, MIGRATION_FAILED)
 """Reasons for which an Event is recorded on the VMI."""
-Standing = Mapping[budgets.Kept, Budget]
+BudgetsByVmi = Mapping[budgets.VmiUidKey, Budget]
 """Existing budgets by the VMI that they protect (namespace and uid)."""
-TURNS = Turns()
+TASK_ROTATION = RoundRobin()
 """Rotation that selects which VMI comes first. Each process has its own position."""
-NAMED = 3
+MAX_NAMED_PATHS = 3
 """Maximum number of paths in an error message."""
-LOOKING = LookingForChanges(lambda _event: "launcher pods to protect")
+PASS_STRATEGY = ChangeStrategy(lambda _event: "virt-launcher pods to protect")
 
 
-class Job(NamedTuple):
+class BudgetTask(NamedTuple):
     """The work for one VMI or budget, by uid; `run` returns the nodes on which a pod's reason to wait has changed."""
 
     uid: str
-    run: Callable[[Writes], set[str]]
+    run: Callable[[BudgetWriter], set[str]]
 
 
-def protect(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
+def protect(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
     """Create, update and delete budgets; return `launchers.changed` for each drained node with changed reasons to wait.
 
     Raises `Retry` if a write had no response and no event is returned; otherwise the tick retries.
     """
-    if event.get_extension("kind") not in KINDS:
+    if event.get_extension("kind") not in HINT_KINDS:
         return []
     # Budgets are read before VMIs: if a budget's VMI is not in the list, the VMI has been deleted.
-    ours = budgets.ours(cluster.run(lookup.launcher_budgets(cluster.api)))
-    vmis = cluster.run(lookup.all_instances(cluster.api))
-    if not (ours or vmis) or not acts(cluster):
+    own_budgets = budgets.index_own_budgets(client.run(lookup.list_own_budgets(client.api)))
+    vmis = client.run(lookup.list_vmis(client.api))
+    if not (own_budgets or vmis) or not is_active_install(client):
         return []
-    writes = Writes()
-    changed = _done(_jobs(ours, vmis, cluster), writes)
-    if writes.unanswered and not changed:
-        raise Retry(f"not written: {', '.join(writes.unanswered[:NAMED])}")
-    return [said for node in sorted(changed) for said in _tell(event, node, cluster)]
+    writer = BudgetWriter()
+    changed = _run_tasks(_plan_tasks(own_budgets, vmis, client), writer)
+    if writer.unanswered and not changed:
+        raise Retry(f"no response to writes: {', '.join(writer.unanswered[:MAX_NAMED_PATHS])}")
+    return [reply for node in sorted(changed) for reply in _build_wait_changed(event, node, client)]
 
 
-def _done(jobs: list[Job], writes: Writes) -> set[str]:
-    """Run jobs while there is time, and return the nodes on which a pod's reason to wait has changed.
+def _run_tasks(tasks: list[BudgetTask], writer: BudgetWriter) -> set[str]:
+    """Run tasks while there is time, and return the nodes on which a pod's reason to wait has changed.
 
-    The next pass starts one job later, or after the last tried job if the time ran out.
+    The next pass starts one task later, or after the last tried task if the time ran out.
     """
-    changed, tried = set[str](), ""
-    for job in TURNS.begin(jobs, attrgetter("uid")):
-        before = writes.sent
-        changed |= job.run(writes)
-        tried = job.uid if writes.sent > before else tried
-    if tried and writes.ran_out:
-        TURNS.stopped_at(tried)
+    changed, last_tried = set[str](), ""
+    for task in TASK_ROTATION.rotate(tasks, attrgetter("uid")):
+        sent_before = writer.sent_count
+        changed |= task.run(writer)
+        last_tried = task.uid if writer.sent_count > sent_before else last_tried
+    if last_tried and writer.ran_out_of_time:
+        TASK_ROTATION.resume_after(last_tried)
     return changed
 
 
-def _jobs(ours: Standing, vmis: list[Object], cluster: Cluster) -> list[Job]:
-    """Return all pending work, as one job for each budget or VMI."""
-    asking = {budgets.kept(vmi) for vmi in vmis if stays_alive(vmi)}
-    needless = [_deletion(budget, cluster) for one, budget in ours.items() if one not in asking]
+def _plan_tasks(own_budgets: BudgetsByVmi, vmis: list[Object], client: SyncClient) -> list[BudgetTask]:
+    """Return all pending work, as one task for each budget or VMI."""
+    migrating = {budgets.get_vmi_uid_key(vmi) for vmi in vmis if requests_live_migration(vmi)}
+    deletions = [_build_deletion(budget, client) for key, budget in own_budgets.items() if key not in migrating]
     if not vmis:
-        return needless
-    listed, kubevirt = cluster.together(lookup.budgets(cluster.api), kubevirts(cluster.api))
-    theirs = budgets.of_kubevirt(listed)
+        return deletions
+    all_budgets, kubevirt = client.gather_all(lookup.list_budgets(client.api), list_kubevirts(client.api))
+    kubevirt_budgets = budgets.index_kubevirt_budgets(all_budgets)
     if not kubevirt:
-        return needless + _protections(list(filter(stays_alive, vmis)), {**theirs, **ours}, cluster)
-    doubled = [_deletion(budget, cluster) for one, budget in ours.items() if one in asking and one in theirs]
-    return needless + doubled + _sayings(kubevirt[0], vmis, theirs, cluster)
+        return deletions + _plan_protection(
+            list(filter(requests_live_migration, vmis)), {**kubevirt_budgets, **own_budgets}, client
+        )
+    duplicates = [
+        _build_deletion(budget, client)
+        for key, budget in own_budgets.items()
+        if key in migrating and key in kubevirt_budgets
+    ]
+    return deletions + duplicates + _plan_annotations(kubevirt[0], vmis, kubevirt_budgets, client)
 
 
-def _deletion(budget: Budget, cluster: Cluster) -> Job:
-    path, uid = budgets.path_of(budget), budget["metadata"]["uid"]
+def _build_deletion(budget: Budget, client: SyncClient) -> BudgetTask:
+    path, uid = budgets.build_budget_path(budget), budget["metadata"]["uid"]
 
-    def delete(writes: Writes) -> set[str]:
-        writes.tried(path, partial(cluster.delete, path, uid=uid))
+    def delete(writer: BudgetWriter) -> set[str]:
+        writer.try_write(path, partial(client.delete, path, uid=uid))
         return set()
 
-    return Job(uid, delete)
+    return BudgetTask(uid, delete)
 
 
-def _protections(vmis: list[Object], standing: Standing, cluster: Cluster) -> list[Job]:
-    """Return the jobs that give each VMI a budget, which states what its pod waits for.
+def _plan_protection(vmis: list[Object], existing: BudgetsByVmi, client: SyncClient) -> list[BudgetTask]:
+    """Return the tasks that give each VMI a budget, which states what its pod waits for.
 
     A user's budget is not a substitute, because it may allow evictions. With two budgets for a pod, the API server
     rejects every eviction, which is intended here.
     """
-    scene = seen(vmis, cluster)
+    snapshot = read_snapshot(vmis, client)
     return [
-        Job(
+        BudgetTask(
             vmi["metadata"]["uid"],
-            partial(_protect, vmi, standing.get(budgets.kept(vmi)), scene.evacuation.waits.get(key(vmi)), cluster),
+            partial(
+                _protect_vmi,
+                vmi,
+                existing.get(budgets.get_vmi_uid_key(vmi)),
+                snapshot.evacuation.waits.get(get_key(vmi)),
+                client,
+            ),
         )
-        for vmi in filter(is_kept, scene.vmis)
+        for vmi in filter(is_protected, snapshot.vmis)
     ]
 
 
-def _protect(vmi: Item, budget: Budget | None, wait: Wait | None, cluster: Cluster, writes: Writes) -> set[str]:
-    nodes = _keep(vmi, budget, wait, cluster, writes) if budget else _create(vmi, wait, cluster, writes)
-    if nodes and wait is not None and wait.reason in HOLDING_UP:
-        writes.tried(events_path(key(vmi)[0]), partial(announce, vmi, wait, cluster))
+def _protect_vmi(
+    vmi: Item, budget: Budget | None, wait: Wait | None, client: SyncClient, writer: BudgetWriter
+) -> set[str]:
+    nodes = _update_budget(vmi, budget, wait, client, writer) if budget else _create_budget(vmi, wait, client, writer)
+    if nodes and wait is not None and wait.reason in WARNING_REASONS:
+        writer.try_write(build_events_path(get_key(vmi)[0]), partial(record_wait, vmi, wait, client))
     return nodes
 
 
-def _create(vmi: Item, wait: Wait | None, cluster: Cluster, writes: Writes) -> set[str]:
+def _create_budget(vmi: Item, wait: Wait | None, client: SyncClient, writer: BudgetWriter) -> set[str]:
     """Create the VMI's budget; return the node on which its pod waits."""
-    path, body = budgets_in(vmi["metadata"]["namespace"]), budgets.budget_of(vmi, wait)
-    is_made = writes.tried(path, partial(cluster.create, path, body))
-    return {wait.node} if is_made and wait else set()
+    path, body = build_budgets_path(vmi["metadata"]["namespace"]), budgets.build_budget(vmi, wait)
+    is_created = writer.try_write(path, partial(client.create, path, body))
+    return {wait.node} if is_created and wait else set()
 
 
-def _keep(vmi: Item, budget: Budget, wait: Wait | None, cluster: Cluster, writes: Writes) -> set[str]:
+def _update_budget(vmi: Item, budget: Budget, wait: Wait | None, client: SyncClient, writer: BudgetWriter) -> set[str]:
     """Restore the budget's spec and update what its pod waits for; return the nodes for which that has changed."""
-    path = budgets.path_of(budget)
-    if budgets.is_ours(budget) and (patch := budgets.spec_patch(budget, vmi)):
-        writes.tried(path, partial(cluster.patch, path, patch, JSON_PATCH))
-    return _write(budget, wait, cluster, writes)
+    path = budgets.build_budget_path(budget)
+    if budgets.is_own_budget(budget) and (patch := budgets.build_spec_patch(budget, vmi)):
+        writer.try_write(path, partial(client.patch, path, patch, JSON_PATCH))
+    return _annotate_budget(budget, wait, client, writer)
 
 
-def _sayings(kubevirt: Item, vmis: list[Object], theirs: Standing, cluster: Cluster) -> list[Job]:
-    """Return the jobs that write what the pods wait for into KubeVirt's budgets."""
-    waits = seen_beside(kubevirt, vmis, cluster)
-    told = [(vmi, theirs.get(budgets.kept(vmi))) for vmi in vmis]
+def _plan_annotations(
+    kubevirt: Item, vmis: list[Object], kubevirt_budgets: BudgetsByVmi, client: SyncClient
+) -> list[BudgetTask]:
+    """Return the tasks that write what the pods wait for into KubeVirt's budgets."""
+    waits = read_kubevirt_waits(kubevirt, vmis, client)
+    pairs = [(vmi, kubevirt_budgets.get(budgets.get_vmi_uid_key(vmi))) for vmi in vmis]
     return [
-        Job(vmi["metadata"]["uid"], partial(_write, budget, waits.get(key(vmi)), cluster))
-        for vmi, budget in told
+        BudgetTask(vmi["metadata"]["uid"], partial(_annotate_budget, budget, waits.get(get_key(vmi)), client))
+        for vmi, budget in pairs
         if budget
     ]
 
 
-def _write(budget: Budget, wait: Wait | None, cluster: Cluster, writes: Writes) -> set[str]:
+def _annotate_budget(budget: Budget, wait: Wait | None, client: SyncClient, writer: BudgetWriter) -> set[str]:
     """Write what the pod waits for into a budget; return the nodes for which that has changed."""
-    path, patch = budgets.path_of(budget), budgets.words_patch(budget, wait)
-    if not patch or not writes.tried(path, partial(cluster.patch, path, patch)):
+    path, patch = budgets.build_budget_path(budget), budgets.build_annotations_patch(budget, wait)
+    if not patch or not writer.try_write(path, partial(client.patch, path, patch)):
         return set()
-    return {wait.node if wait else "", budgets.told_of(budget)} - {""}
+    return {wait.node if wait else "", budgets.get_annotated_node(budget)} - {""}
 
 
-def _tell(cause: BaseCloudEvent, node: str, cluster: Cluster) -> list[BaseCloudEvent]:
+def _build_wait_changed(cause: BaseCloudEvent, node: str, client: SyncClient) -> list[BaseCloudEvent]:
     """Return `launchers.changed` if a NodeMaintenance owns the node, so that its pods are checked again."""
-    maintenance = cluster.run(lookup.maintenance_on(cluster.api, node))
+    maintenance = client.run(lookup.find_maintenance_on(client.api, node))
     if maintenance is None:
         return []
-    about = events.Reference.of(maintenance)
-    return [events.event(events.LAUNCHERS_CHANGED, "protect", about, node, cause=cause, seed=node)]
+    reference = events.ObjectReference.from_object(maintenance)
+    return [events.build_event(events.VIRT_LAUNCHERS_WAIT_CHANGED, "protect", reference, node, cause=cause, seed=node)]

@@ -11,21 +11,21 @@ from kube.maintenance.groups import GROUPS
 from kube.maintenance.objects import Maintenance, claims_node, is_deleting
 
 
-def unknown_node(node: str) -> str:
+def build_unknown_node_message(node_name: str) -> str:
     """Return the message for a node that does not exist (NMO-19)."""
-    return f"invalid nodeName, no node with name {node} found; `kubectl get nodes` lists their names"
+    return f"invalid nodeName, no node with name {node_name} found; `kubectl get nodes` lists the node names"
 
 
-def in_the_way(wanted: Maintenance, others: Iterable[Maintenance]) -> Maintenance | None:
+def find_conflict(maintenance: Maintenance, others: Iterable[Maintenance]) -> Maintenance | None:
     """Return another maintenance that holds the node or waits for it, None if there is none (NMO-22, X-7).
 
     `others` must be maintenances of the same node. One with the same name and API group does not count, because the API
     server itself reports that it already exists.
     """
-    return next((other for other in others if claims_node(other) and not _is_same(other, wanted)), None)
+    return next((other for other in others if claims_node(other) and not _is_same_object(other, maintenance)), None)
 
 
-def second_maintenance(node: str, other: Maintenance) -> str:
+def build_conflict_message(node_name: str, other: Maintenance) -> str:
     """Return the message for a node that already has a maintenance, in any of the API groups."""
     name, group = other["metadata"]["name"], GROUPS[other["apiVersion"]].api_version.partition("/")[0]
     remedy = (
@@ -33,9 +33,9 @@ def second_maintenance(node: str, other: Maintenance) -> str:
         if is_deleting(other)
         else f"use that one, or delete it first: `kubectl delete nodemaintenances.{group} {name}`"
     )
-    return f"invalid nodeName, a NodeMaintenance for node {node} already exists: {name} ({group}); {remedy}"
+    return f"invalid nodeName, a NodeMaintenance for node {node_name} already exists: {name} ({group}); {remedy}"
 
 
-def _is_same(one: Maintenance, other: Maintenance) -> bool:
-    names = (item["metadata"].get("name") for item in (one, other))
-    return one["apiVersion"] == other["apiVersion"] and len(set(names)) == 1
+def _is_same_object(maintenance: Maintenance, other: Maintenance) -> bool:
+    names = (item["metadata"].get("name") for item in (maintenance, other))
+    return maintenance["apiVersion"] == other["apiVersion"] and len(set(names)) == 1

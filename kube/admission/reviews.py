@@ -9,56 +9,60 @@ from typing import Any
 
 from kube.paths import Object
 
-VERSION = "admission.k8s.io/v1"
-RESOURCE = "nodemaintenances"
+API_VERSION = "admission.k8s.io/v1"
+MAINTENANCES_RESOURCE = "nodemaintenances"
 
 
-class BadReview(ValueError):
+class InvalidReview(ValueError):
     """The request body is not a valid AdmissionReview."""
 
 
 @dataclass(frozen=True)
-class Question:
+class AdmissionRequest:
     """An admission request of the API server.
 
     Attributes:
         uid: The uid of the request, which the response repeats.
-        creates: Whether the request creates a NodeMaintenance. All other requests are allowed without a check.
+        is_create: Whether the request creates a NodeMaintenance. All other requests are allowed without a check.
         object: The object to create, {} if there is none.
     """
 
     uid: str
-    creates: bool
+    is_create: bool
     object: Object
 
 
-def question(review: Any) -> Question:
-    """Parse the request from a decoded body. Raises `BadReview` with what is missing."""
+def parse_review(review: Any) -> AdmissionRequest:
+    """Parse the request from a decoded body. Raises `InvalidReview` with what is missing."""
     request = review.get("request") if isinstance(review, Mapping) else None
-    if not isinstance(request, Mapping) or review.get("apiVersion") != VERSION:
-        raise BadReview(f"an AdmissionReview of {VERSION} with a request is wanted")
-    uid, wanted = request.get("uid"), request.get("object")
+    if not isinstance(request, Mapping) or review.get("apiVersion") != API_VERSION:
+        raise InvalidReview(f"the body is not an AdmissionReview of {API_VERSION} with a request")
+    uid, new_object = request.get("uid"), request.get("object")
     if not isinstance(uid, str) or not uid:
-        raise BadReview("request.uid is missing")
+        raise InvalidReview("request.uid is missing")
     resource = request.get("resource")
-    is_ours = isinstance(resource, Mapping) and resource.get("resource") == RESOURCE and not request.get("subResource")
+    is_ours = (
+        isinstance(resource, Mapping)
+        and resource.get("resource") == MAINTENANCES_RESOURCE
+        and not request.get("subResource")
+    )
     if not is_ours or request.get("operation") != "CREATE":
-        return Question(uid, creates=False, object={})
-    if not isinstance(wanted, dict) or not isinstance(wanted.get("metadata"), dict):
-        raise BadReview("request.object is missing")
-    if not isinstance(wanted.get("spec") or {}, dict):
-        raise BadReview("request.object.spec is no object")
-    return Question(uid, creates=True, object=wanted)
+        return AdmissionRequest(uid, is_create=False, object={})
+    if not isinstance(new_object, dict) or not isinstance(new_object.get("metadata"), dict):
+        raise InvalidReview("request.object is missing")
+    if not isinstance(new_object.get("spec") or {}, dict):
+        raise InvalidReview("request.object.spec is not an object")
+    return AdmissionRequest(uid, is_create=True, object=new_object)
 
 
-def answer(question: Question, refusal: str = "", warnings: Sequence[str] = ()) -> Object:
+def build_review(request: AdmissionRequest, refusal: str = "", warnings: Sequence[str] = ()) -> Object:
     """Build the AdmissionReview response.
 
     A nonempty `refusal` denies the request with that message; otherwise the request is allowed with `warnings`.
     """
-    response: Object = {"uid": question.uid, "allowed": not refusal}
+    response: Object = {"uid": request.uid, "allowed": not refusal}
     if refusal:
         response["status"] = {"code": HTTPStatus.FORBIDDEN, "reason": "Forbidden", "message": refusal}
     elif warnings:
         response["warnings"] = list(warnings)
-    return {"apiVersion": VERSION, "kind": "AdmissionReview", "response": response}
+    return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}

@@ -10,85 +10,110 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 
-from kube.budgets import Blocked, Budget, allows_none, budget_key, never_admits, plan
-from kube.maintenance.drain_flags import going, options_of, sorted_for
+from kube.budgets import (
+    BlockedPod,
+    Budget,
+    format_budget_key,
+    never_allows_disruption,
+    plan_evictions,
+    requires_all_pods,
+)
+from kube.maintenance.drain_flags import classify_for_drain, parse_drain_options, select_evictable
 from kube.maintenance.objects import Maintenance
-from kube.pods import Pod, controller, is_terminating, key, tolerates_everything, uid
-from kube.text_limits import counted
+from kube.pods import Pod, format_key, get_controller, get_uid, is_terminating, tolerates_everything
+from kube.text_limits import format_count
 
-NAMED = 3
+MAX_NAMED_PODS = 3
 """Maximum number of pods that one warning names.
 
 The API server cuts warnings after 256 characters if their total is large.
 """
 
 
-def warnings(maintenance: Maintenance, pods: Iterable[Pod], budgets: Iterable[Budget], now: datetime) -> list[str]:
+def build_warnings(
+    maintenance: Maintenance, pods: Iterable[Pod], budgets: Iterable[Budget], now: datetime
+) -> list[str]:
     """Return what the drain would lose and what would block it, with remedies.
 
     Pods that stay on the node or are already terminating cause no warnings.
     """
-    options = options_of(maintenance)
-    found = sorted_for(pods, options, now)
-    leaving = [pod for pod in going(found, options) if not is_terminating(pod)]
-    known = list(budgets)
+    options = parse_drain_options(maintenance)
+    classification = classify_for_drain(pods, options, now)
+    leaving = [pod for pod in select_evictable(classification, options) if not is_terminating(pod)]
+    budget_list = list(budgets)
     result = [
-        *_about(_among(found.bare, leaving), "{} that no controller makes again will be gone for good: {}"),
-        *_about(_among(found.local, leaving), "emptyDir data of {} will be lost: {}"),
+        *_format_pod_warning(
+            _select_keys(classification.bare, leaving), "no controller will recreate {} after the eviction: {}"
+        ),
+        *_format_pod_warning(
+            _select_keys(classification.with_local_storage, leaving), "emptyDir data of {} will be lost: {}"
+        ),
     ]
-    planned = plan(leaving, known, options)
-    result += _behind_budgets(planned.blocked, known, admitting=planned.queues.keys())
-    returning = [pod for pod in leaving if controller(pod) and tolerates_everything(pod)]
-    words = "{} may come back here after eviction, tolerating every taint; narrow the tolerations: {}"
-    return [*result, *_about([key(pod) for pod in returning], words)]
+    planned = plan_evictions(leaving, budget_list, options)
+    result += _build_budget_warnings(planned.blocked, budget_list, admitting_budgets=planned.queues_by_budget.keys())
+    returning = [pod for pod in leaving if get_controller(pod) and tolerates_everything(pod)]
+    template = (
+        "a controller may recreate {} on this node, due to a toleration of every taint; narrow the tolerations: {}"
+    )
+    return [*result, *_format_pod_warning([format_key(pod) for pod in returning], template)]
 
 
-def sole_control_plane(node: str) -> str:
+def build_sole_control_plane_warning(node_name: str) -> str:
     """Return the warning that no other node runs the API server and etcd."""
     return (
-        f"node {node} is the only control-plane node: while it is down there is no API server, "
-        "and what runs elsewhere runs on unattended"
+        f"node {node_name} is the only control-plane node: while it is down, the API server is unavailable, "
+        "and no controller manages the workloads on other nodes"
     )
 
 
-def _behind_budgets(blocked: Iterable[Blocked], budgets: Iterable[Budget], *, admitting: Collection[str]) -> list[str]:
-    """Return a warning per budget that admits no pod of the node, and one for pods under two budgets.
+def _build_budget_warnings(
+    blocked: Iterable[BlockedPod], budgets: Iterable[Budget], *, admitting_budgets: Collection[str]
+) -> list[str]:
+    """Return a warning per budget that admits no pod of the node, and one for pods under several budgets.
 
     The text differs for budgets that never admit an eviction.
     """
-    by_key = {budget_key(budget): budget for budget in budgets}
+    by_key = {format_budget_key(budget): budget for budget in budgets}
     waiting: dict[str, list[str]] = defaultdict(list)
-    between: list[str] = []
+    under_several: list[str] = []
     for item in blocked:
         if item.reason == "MultipleBudgets":
-            between.append(item.key)
+            under_several.append(item.key)
         else:
             waiting[f"{item.pod['namespace']}/{item.budget}"].append(item.key)
-    closed = {name: pods for name, pods in waiting.items() if name not in admitting}
-    lines = [line for name, pods in sorted(closed.items()) for line in _about(pods, _words(by_key[name]))]
-    words = "{} under two disruption budgets cannot be evicted, delete or narrow one of them: {}"
-    return [*lines, *_about(between, words)]
+    blocking = {name: pods for name, pods in waiting.items() if name not in admitting_budgets}
+    lines = [
+        line
+        for name, pods in sorted(blocking.items())
+        for line in _format_pod_warning(pods, _build_budget_template(by_key[name]))
+    ]
+    template = "{} cannot be evicted under several disruption budgets; delete or narrow one of the budgets: {}"
+    return [*lines, *_format_pod_warning(under_several, template)]
 
 
-def _words(budget: Budget) -> str:
-    name, status = budget_key(budget), budget.get("status") or {}
-    if never_admits(budget):
-        remedy = "change it, no replica helps" if allows_none(budget) else "add replicas or change it"
-        words = f"asks for all of its pods and never lets one go, {remedy}"
-        return f"budget {name} {words}; it keeps {{}} here: {{}}"
+def _build_budget_template(budget: Budget) -> str:
+    name, status = format_budget_key(budget), budget.get("status") or {}
+    if requires_all_pods(budget):
+        remedy = (
+            "change the budget, because more replicas do not help"
+            if never_allows_disruption(budget)
+            else "add replicas or change the budget"
+        )
+        demand = "requires all of its pods to be healthy, so it allows no eviction"
+        return f"budget {name} {demand}: {remedy}; it blocks {{}}: {{}}"
     healthy, needed = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
-    words = f"needs {needed} healthy pods and has {healthy}, so it lets none go now"
-    return f"budget {name} {words}; it keeps {{}} waiting: {{}}"
+    demand = f"needs {needed} healthy pods and has {healthy}, so it allows no eviction now"
+    return f"budget {name} {demand}; it blocks {{}}: {{}}"
 
 
-def _about(pods: Collection[str], words: str) -> Iterator[str]:
+def _format_pod_warning(pod_keys: Collection[str], template: str) -> Iterator[str]:
     """Yield the warning about these pods, with their number and the first names; nothing without pods."""
-    if pods:
-        names = sorted(pods)
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        yield words.format(counted(len(names), "pod"), ", ".join(names[:NAMED]) + more)
+    if pod_keys:
+        names = sorted(pod_keys)
+        more = f" and {len(names) - MAX_NAMED_PODS} more" if len(names) > MAX_NAMED_PODS else ""
+        yield template.format(format_count(len(names), "pod"), ", ".join(names[:MAX_NAMED_PODS]) + more)
 
 
-def _among(pods: Iterable[Pod], leaving: Iterable[Pod]) -> list[str]:
-    uids = {uid(pod) for pod in leaving}
-    return [key(pod) for pod in pods if uid(pod) in uids]
+def _select_keys(pods: Iterable[Pod], leaving: Iterable[Pod]) -> list[str]:
+    uids = {get_uid(pod) for pod in leaving}
+    return [format_key(pod) for pod in pods if get_uid(pod) in uids]

@@ -7,123 +7,125 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kube.paths import Object, segment
+from kube.paths import Object, encode_path_segment
 
-INJECT = "cert-manager.io/inject-ca-from"
+INJECT_ANNOTATION = "cert-manager.io/inject-ca-from"
 """Annotation: `namespace/name` of a server's Secret; for cert-manager, of a Certificate.
 
 If Secret and Certificate have the same name, the annotation is valid for both.
 """
-RULES = "nodemaintenance.dev/rules"
+RULES_ANNOTATION = "nodemaintenance.dev/rules"
 """Annotation of a webhook configuration: the rules, in JSON, for webhooks that have none.
 
 The rules are set in the same write as the bundle, so that the API server never calls a server that it cannot verify
 yet. If an upgrade changes the annotation, rules that were set this way follow it. Rules that another client wrote stay.
 """
-MANAGER = "nodemaintenance"
+FIELD_MANAGER = "nodemaintenance"
 """Our field manager name in `managedFields`."""
-DEFAULTED = {"scope": "*"}
+RULE_DEFAULTS = {"scope": "*"}
 """Default that the API server adds to a rule."""
-CARRIERS = {
+TARGET_PATHS = {
     "ValidatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
     "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
     "APIService": "/apis/apiregistration.k8s.io/v1/apiservices",
     "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 }
 """Kind → API path of its list."""
-LARGE = ("CustomResourceDefinition",)
+METADATA_ONLY_KINDS = ("CustomResourceDefinition",)
 """Kinds of which only the metadata is listed, because each pass would read megabytes."""
 
 
-def asked_from(carrier: Object) -> tuple[str, str]:
+def parse_source_secret(target: Object) -> tuple[str, str]:
     """Return the namespace and name of the Secret whose CA bundle the object requests, both "" for none."""
-    value = str((carrier["metadata"].get("annotations") or {}).get(INJECT) or "")
+    value = str((target["metadata"].get("annotations") or {}).get(INJECT_ANNOTATION) or "")
     namespace, _, name = value.partition("/")
     return (namespace, name) if name else ("", "")
 
 
-def carrier_path(carrier: Object) -> str:
+def build_target_path(target: Object) -> str:
     """Return the API path of the object."""
-    return f"{CARRIERS[carrier['kind']]}/{segment(carrier['metadata']['name'])}"
+    return f"{TARGET_PATHS[target['kind']]}/{encode_path_segment(target['metadata']['name'])}"
 
 
-def carries(carrier: Object, bundle: str) -> bool:
+def has_bundle(target: Object, bundle: str) -> bool:
     """Return whether each `caBundle` of the object has this bundle, and its webhooks have the annotated rules."""
-    wanted = _encoded(bundle)
-    rules = _rules(carrier)
-    is_asked = not rules or all(_rules_for(carrier, hook, rules) == hook.get("rules") for hook in carrier["webhooks"])
-    return is_asked and all(place.get("caBundle") == wanted for place in _places(carrier))
+    encoded_bundle = _encode_bundle(bundle)
+    rules = _parse_annotated_rules(target)
+    has_rules = not rules or all(_select_rules(target, hook, rules) == hook.get("rules") for hook in target["webhooks"])
+    return has_rules and all(
+        client_config.get("caBundle") == encoded_bundle for client_config in _iterate_client_configs(target)
+    )
 
 
-def trusted(carrier: Object) -> str:
+def get_trusted_bundle(target: Object) -> str:
     """Return all certificates that the API server trusts because of this object."""
-    return "".join(_decoded(place.get("caBundle")) for place in _places(carrier))
+    return "".join(_decode_bundle(client_config.get("caBundle")) for client_config in _iterate_client_configs(target))
 
 
-def injected(carrier: Object, bundle: str) -> Object:
+def build_injection_patch(target: Object, bundle: str) -> Object:
     """Build the merge patch that sets every `caBundle` of the object, and the annotated rules.
 
     It fails if another client has changed the object since it was read.
     """
-    version = {"metadata": {"resourceVersion": carrier["metadata"]["resourceVersion"]}}
-    place = {"caBundle": _encoded(bundle)}
-    if carrier["kind"] == "CustomResourceDefinition":
-        return {**version, "spec": {"conversion": {"webhook": {"clientConfig": place}}}}
-    if carrier["kind"] == "APIService":
-        return {**version, "spec": place}
-    rules = _rules(carrier)
-    changed = [{**hook, "clientConfig": {**hook["clientConfig"], **place}} for hook in carrier["webhooks"]]
+    version = {"metadata": {"resourceVersion": target["metadata"]["resourceVersion"]}}
+    ca_field = {"caBundle": _encode_bundle(bundle)}
+    if target["kind"] == "CustomResourceDefinition":
+        return {**version, "spec": {"conversion": {"webhook": {"clientConfig": ca_field}}}}
+    if target["kind"] == "APIService":
+        return {**version, "spec": ca_field}
+    rules = _parse_annotated_rules(target)
+    changed = [{**hook, "clientConfig": {**hook["clientConfig"], **ca_field}} for hook in target["webhooks"]]
     if rules:
-        changed = [{**hook, "rules": _rules_for(carrier, hook, rules)} for hook in changed]
+        changed = [{**hook, "rules": _select_rules(target, hook, rules)} for hook in changed]
     return {**version, "webhooks": changed}
 
 
-def _places(carrier: Object) -> Iterator[dict[str, Any]]:
+def _iterate_client_configs(target: Object) -> Iterator[dict[str, Any]]:
     """Yield the parts of the object that may have a `caBundle`."""
-    if carrier["kind"] == "APIService":
-        if (carrier.get("spec") or {}).get("service"):  # without it, the API server itself serves the API
-            yield carrier["spec"]
+    if target["kind"] == "APIService":
+        if (target.get("spec") or {}).get("service"):  # without it, the API server itself serves the API
+            yield target["spec"]
         return
-    if carrier["kind"] == "CustomResourceDefinition":
-        webhook = ((carrier.get("spec") or {}).get("conversion") or {}).get("webhook") or {}
+    if target["kind"] == "CustomResourceDefinition":
+        webhook = ((target.get("spec") or {}).get("conversion") or {}).get("webhook") or {}
         if webhook.get("clientConfig"):
             yield webhook["clientConfig"]
         return
-    for webhook in carrier.get("webhooks") or []:
+    for webhook in target.get("webhooks") or []:
         yield webhook["clientConfig"]
 
 
-def _rules(carrier: Object) -> list[Object]:
+def _parse_annotated_rules(target: Object) -> list[Object]:
     """Return the annotated rules; [] if they are missing or malformed, or if the object has no webhooks."""
     try:
-        found = json.loads((carrier["metadata"].get("annotations") or {}).get(RULES) or "[]")
+        rules = json.loads((target["metadata"].get("annotations") or {}).get(RULES_ANNOTATION) or "[]")
     except ValueError:
         return []
-    return [{**DEFAULTED, **rule} for rule in found] if _are_rules(found) and carrier.get("webhooks") else []
+    return [{**RULE_DEFAULTS, **rule} for rule in rules] if _is_rule_list(rules) and target.get("webhooks") else []
 
 
-def _are_rules(found: object) -> bool:
-    return isinstance(found, list) and all(isinstance(rule, dict) for rule in found)
+def _is_rule_list(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(rule, dict) for rule in value)
 
 
-def _rules_for(carrier: Object, hook: Mapping[str, Any], rules: list[Object]) -> list[Object]:
+def _select_rules(target: Object, webhook: Mapping[str, Any], rules: list[Object]) -> list[Object]:
     """Return the rules that a webhook should have: its own if another client wrote them, else the annotated ones."""
-    return hook["rules"] if hook.get("rules") and not _is_ours(carrier, hook) else rules
+    return webhook["rules"] if webhook.get("rules") and not _owns_rules(target, webhook) else rules
 
 
-def _is_ours(carrier: Object, hook: Mapping[str, Any]) -> bool:
+def _owns_rules(target: Object, webhook: Mapping[str, Any]) -> bool:
     """Return whether we are the only field manager of this webhook's rules."""
-    key = f'k:{{"name":{json.dumps(hook.get("name"))}}}'
-    entries = carrier["metadata"].get("managedFields") or []
+    key = f'k:{{"name":{json.dumps(webhook.get("name"))}}}'
+    entries = target["metadata"].get("managedFields") or []
     fields = ((each.get("manager"), (each.get("fieldsV1") or {}).get("f:webhooks") or {}) for each in entries)
-    return {manager for manager, webhooks in fields if "f:rules" in (webhooks.get(key) or {})} == {MANAGER}
+    return {manager for manager, webhooks in fields if "f:rules" in (webhooks.get(key) or {})} == {FIELD_MANAGER}
 
 
-def _encoded(bundle: str) -> str:
+def _encode_bundle(bundle: str) -> str:
     return base64.b64encode(bundle.encode()).decode()
 
 
-def _decoded(value: object) -> str:
+def _decode_bundle(value: object) -> str:
     try:
         return base64.b64decode(str(value or ""), validate=True).decode()
     except ValueError:

@@ -16,45 +16,59 @@ from functools import lru_cache
 from typing import Any
 
 from kube.certificates import key_pairs
-from kube.certificates.components import BACKDATED, LABEL, Component, moment_or_none, renewal
-from kube.certificates.key_pairs import Pair
-from kube.certificates.server_names import usable
-from kube.paths import Object, segment
-from kube.times import timestamp
+from kube.certificates.components import (
+    CLOCK_SKEW,
+    COMPONENT_LABEL,
+    Component,
+    compute_renewal_time,
+    parse_strict_time_or_none,
+)
+from kube.certificates.key_pairs import KeyPair
+from kube.certificates.server_names import select_usable
+from kube.paths import Object, encode_path_segment
+from kube.times import format_time
 
-NAMES = "nodemaintenance.dev/dns-names"
+DNS_NAMES_ANNOTATION = "nodemaintenance.dev/dns-names"
 """Annotation of a server's Secret: the names of the server, separated by commas.
 
 Without it, the names in the existing certificate are used.
 """
-RENEW = "nodemaintenance.dev/renew"
+RENEW_ANNOTATION = "nodemaintenance.dev/renew"
 """Annotation that requests the renewal of a Secret, with the time of the request; the renewal removes it."""
-PUBLISHED = "nodemaintenance.dev/published"
+PUBLISHED_ANNOTATION = "nodemaintenance.dev/published"
 """Annotation of the ConfigMap: since when each of its certificates is published, by fingerprint."""
-TOLD = "nodemaintenance.dev/told"
+CA_KNOWN_SINCE_ANNOTATION = "nodemaintenance.dev/told"
 """Annotation of a server's Secret: since when its `ca.crt` contains the signing CA.
 
 It is removed when this CA issues the server's first certificate.
 """
-CERT_MANAGER = "cert-manager.io/certificate-name"
+CERT_MANAGER_ANNOTATION = "cert-manager.io/certificate-name"
 """Annotation of a Secret that cert-manager writes; two controllers would replace each other's certificates forever."""
-CERTIFICATE, KEY, TRUSTED = "tls.crt", "tls.key", "ca.crt"
+CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY, CA_ENTRY = "tls.crt", "tls.key", "ca.crt"
 """Entries of a Secret: the pair in use, and the CA certificates that clients trust."""
-NEXT_CERTIFICATE, NEXT_KEY = "next.crt", "next.key"
+NEXT_CERTIFICATE_ENTRY, NEXT_PRIVATE_KEY_ENTRY = "next.crt", "next.key"
 """Entries of a CA's Secret: the pair that signs once clients have had the time to read its certificate."""
-OPAQUE, TLS, RESERVED = "Opaque", "kubernetes.io/tls", re.compile(r"(bootstrap\.)?kubernetes\.io/")
-"""Types of Secrets: `OPAQUE` and `TLS` are supported.
+OPAQUE_TYPE, TLS_TYPE, RESERVED_TYPE_PATTERN = (
+    "Opaque",
+    "kubernetes.io/tls",
+    re.compile(r"(bootstrap\.)?kubernetes\.io/"),
+)
+"""Types of Secrets: `OPAQUE_TYPE` and `TLS_TYPE` are supported.
 
-`RESERVED` matches the types of Kubernetes, of which all but `TLS` require entries that our Secrets do not have.
+`RESERVED_TYPE_PATTERN` matches the types of Kubernetes. All of these except `TLS_TYPE` require entries that our Secrets
+do not have.
 """
-OBJECT_NAME, LONGEST_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"), 253
+OBJECT_NAME_PATTERN, MAX_NAME_CHARACTERS = (
+    re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"),
+    253,
+)
 """Valid names for a Secret (RFC 1123 subdomain)."""
-BUNDLE, STATUS = "ca-bundle.crt", "status.json"
+BUNDLE_ENTRY, STATUS_ENTRY = "ca-bundle.crt", "status.json"
 """Entries of the ConfigMap: the certificates that clients trust, and the public data of each Secret."""
 
 
 @dataclass(frozen=True)
-class Held:
+class CertificateSummary:
     """Public data of a certificate, without any key material."""
 
     secret: str
@@ -70,42 +84,44 @@ class Held:
         return {**vars(self), "names": list(self.names)}
 
 
-def secrets_path(namespace: str, name: str = "") -> str:
+def build_secrets_path(namespace: str, name: str = "") -> str:
     """Return the API path of the Secrets of a namespace, or of one Secret."""
-    return _path("secrets", namespace, name)
+    return _build_path("secrets", namespace, name)
 
 
-def publications_path(namespace: str, name: str = "") -> str:
+def build_configmaps_path(namespace: str, name: str = "") -> str:
     """Return the API path of the ConfigMaps of a namespace, or of one ConfigMap."""
-    return _path("configmaps", namespace, name)
+    return _build_path("configmaps", namespace, name)
 
 
-def _path(resource: str, namespace: str, name: str) -> str:
-    return f"/api/v1/namespaces/{segment(namespace)}/{resource}" + (f"/{segment(name)}" if name else "")
+def _build_path(resource: str, namespace: str, name: str) -> str:
+    return f"/api/v1/namespaces/{encode_path_segment(namespace)}/{resource}" + (
+        f"/{encode_path_segment(name)}" if name else ""
+    )
 
 
-def component_of(item: Object) -> str | None:
+def get_component_name(item: Object) -> str | None:
     """Return the value of the object's component label, or None."""
-    value = (item["metadata"].get("labels") or {}).get(LABEL)
+    value = (item["metadata"].get("labels") or {}).get(COMPONENT_LABEL)
     return None if value is None else str(value)
 
 
-def name_of(item: Object) -> str:
+def get_name(item: Object) -> str:
     """Return the object's name."""
     return str(item["metadata"]["name"])
 
 
-def annotation(item: Object, key: str) -> str:
+def get_annotation(item: Object, key: str) -> str:
     """Return the value of an annotation, "" if it is absent."""
     return str((item["metadata"].get("annotations") or {}).get(key) or "")
 
 
-def is_asked_for(secret: Object) -> bool:
+def is_renewal_requested(secret: Object) -> bool:
     """Return whether a user requested the Secret's renewal."""
-    return bool(annotation(secret, RENEW))
+    return bool(get_annotation(secret, RENEW_ANNOTATION))
 
 
-def text(secret: Object, entry: str) -> str:
+def decode_entry(secret: Object, entry: str) -> str:
     """Return an entry of a Secret as text, "" if it is missing or not text."""
     try:
         return base64.b64decode((secret.get("data") or {}).get(entry) or "", validate=True).decode()
@@ -113,97 +129,115 @@ def text(secret: Object, entry: str) -> str:
         return ""
 
 
-def encoded(entries: Mapping[str, str]) -> dict[str, str]:
+def encode_entries(entries: Mapping[str, str]) -> dict[str, str]:
     """Encode texts for a Secret's `data`."""
     return {entry: base64.b64encode(value.encode()).decode() for entry, value in entries.items()}
 
 
-def current(secret: Object) -> Pair | None:
+def get_current_pair(secret: Object) -> KeyPair | None:
     """Return the pair in use, or None if it is missing or corrupt."""
-    return key_pairs.pair(text(secret, CERTIFICATE), text(secret, KEY))
+    return key_pairs.parse_key_pair(decode_entry(secret, CERTIFICATE_ENTRY), decode_entry(secret, PRIVATE_KEY_ENTRY))
 
 
-def upcoming(authority: Object) -> Pair | None:
+def get_next_pair(ca_secret: Object) -> KeyPair | None:
     """Return the pair that will sign next, or None."""
-    return key_pairs.pair(text(authority, NEXT_CERTIFICATE), text(authority, NEXT_KEY))
+    return key_pairs.parse_key_pair(
+        decode_entry(ca_secret, NEXT_CERTIFICATE_ENTRY), decode_entry(ca_secret, NEXT_PRIVATE_KEY_ENTRY)
+    )
 
 
-def names_of(secret: Object, remembered: Mapping[str, Held]) -> tuple[str, ...]:
+def find_server_names(secret: Object, summaries: Mapping[str, CertificateSummary]) -> tuple[str, ...]:
     """Return the names of the server: from the annotation, its certificate or the ConfigMap, in this order, or ()."""
-    known = remembered.get(name_of(secret))
-    shown = key_pairs.names(text(secret, CERTIFICATE))
-    return usable(annotated_names(secret)) or usable(shown) or (known.names if known else ())
+    summary = summaries.get(get_name(secret))
+    served_names = key_pairs.get_subject_alt_names(decode_entry(secret, CERTIFICATE_ENTRY))
+    return (
+        select_usable(get_annotated_names(secret)) or select_usable(served_names) or (summary.names if summary else ())
+    )
 
 
-def annotated_names(secret: Object) -> list[str]:
+def get_annotated_names(secret: Object) -> list[str]:
     """Return the names in the Secret's annotation, not normalized."""
-    return annotation(secret, NAMES).split(",")
+    return get_annotation(secret, DNS_NAMES_ANNOTATION).split(",")
 
 
-def bundle_of(publication: Object | None) -> list[str]:
+def parse_published_bundle(configmap: Object | None) -> list[str]:
     """Return the published certificates."""
-    return key_pairs.certificates(str(((publication or {}).get("data") or {}).get(BUNDLE) or ""))
+    return key_pairs.parse_certificates(str(((configmap or {}).get("data") or {}).get(BUNDLE_ENTRY) or ""))
 
 
-def published(publication: Object | None, now: datetime) -> dict[str, datetime]:
+def parse_published_times(configmap: Object | None, now: datetime) -> dict[str, datetime]:
     """Return since when each certificate is published, by fingerprint.
 
     A time in the future comes from a wrong clock or a manual edit, and is ignored.
     """
-    found = _object(annotation(publication, PUBLISHED)) if publication else {}
-    moments = {str(key): moment_or_none(value) for key, value in found.items()}
-    return {key: moment for key, moment in moments.items() if moment and moment <= now + BACKDATED}
+    found = _parse_json_object(get_annotation(configmap, PUBLISHED_ANNOTATION)) if configmap else {}
+    times = {str(key): parse_strict_time_or_none(value) for key, value in found.items()}
+    return {key: moment for key, moment in times.items() if moment and moment <= now + CLOCK_SKEW}
 
 
-def told(server: Object, now: datetime) -> datetime | None:
+def parse_ca_known_since(server_secret: Object, now: datetime) -> datetime | None:
     """Return since when the server's `ca.crt` contains the signing CA; None if no valid time is recorded."""
-    since = moment_or_none(annotation(server, TOLD))
-    return since if since and since <= now + BACKDATED else None
+    since = parse_strict_time_or_none(get_annotation(server_secret, CA_KNOWN_SINCE_ANNOTATION))
+    return since if since and since <= now + CLOCK_SKEW else None
 
 
-def remembered(publication: Object | None) -> Mapping[str, Held]:
+def parse_summaries(configmap: Object | None) -> Mapping[str, CertificateSummary]:
     """Return the ConfigMap's data about each Secret, by name; it suffices to recreate a deleted Secret."""
-    return _remembered(str(((publication or {}).get("data") or {}).get(STATUS) or ""))
+    return _parse_summaries_text(str(((configmap or {}).get("data") or {}).get(STATUS_ENTRY) or ""))
 
 
 @lru_cache(maxsize=8)  # each write needs the result, and the text may be up to 1 MiB long
-def _remembered(text: str) -> Mapping[str, Held]:
-    found = _object(text)
-    return {name: _held(name, item) for name, item in found.items() if isinstance(item, dict) and _is_name(name)}
+def _parse_summaries_text(text: str) -> Mapping[str, CertificateSummary]:
+    found = _parse_json_object(text)
+    return {
+        name: _parse_summary(name, item)
+        for name, item in found.items()
+        if isinstance(item, dict) and _is_object_name(name)
+    }
 
 
-def held(secret: Object, known: Mapping[str, Held], component: Component) -> Held:
+def build_summary(
+    secret: Object, summaries: Mapping[str, CertificateSummary], component: Component
+) -> CertificateSummary:
     """Return the current public data of a Secret."""
-    pair = current(secret)
-    kind = str(secret.get("type") or OPAQUE)
+    pair = get_current_pair(secret)
+    kind = str(secret.get("type") or OPAQUE_TYPE)
     if pair is None:
-        return Held(name_of(secret), names_of(secret, known), kind)
-    read = pair.parsed
-    begins, ends = read.not_valid_before_utc, read.not_valid_after_utc
-    due = renewal(begins, ends, component)
-    dates = (timestamp(moment) for moment in (begins, ends, due))
-    return Held(name_of(secret), names_of(secret, known), kind, key_pairs.serial(read), *dates)
+        return CertificateSummary(get_name(secret), find_server_names(secret, summaries), kind)
+    parsed_certificate = pair.parsed
+    begins, ends = parsed_certificate.not_valid_before_utc, parsed_certificate.not_valid_after_utc
+    due = compute_renewal_time(begins, ends, component)
+    dates = (format_time(moment) for moment in (begins, ends, due))
+    return CertificateSummary(
+        get_name(secret),
+        find_server_names(secret, summaries),
+        kind,
+        key_pairs.format_serial(parsed_certificate),
+        *dates,
+    )
 
 
-def publication_data(bundle: Iterable[str], known: Iterable[Held]) -> dict[str, str]:
+def build_configmap_data(bundle: Iterable[str], summaries: Iterable[CertificateSummary]) -> dict[str, str]:
     """Build `data` of the ConfigMap."""
-    status = {item.secret: item.as_data() for item in known}
-    return {BUNDLE: "".join(bundle), STATUS: json.dumps(status, indent=1, sort_keys=True) + "\n"}
+    status = {item.secret: item.as_data() for item in summaries}
+    return {BUNDLE_ENTRY: "".join(bundle), STATUS_ENTRY: json.dumps(status, indent=1, sort_keys=True) + "\n"}
 
 
-def _is_name(name: str) -> bool:
-    return len(name) <= LONGEST_NAME and bool(OBJECT_NAME.fullmatch(name))
+def _is_object_name(name: str) -> bool:
+    return len(name) <= MAX_NAME_CHARACTERS and bool(OBJECT_NAME_PATTERN.fullmatch(name))
 
 
-def _held(name: str, item: Mapping[str, Any]) -> Held:
+def _parse_summary(name: str, item: Mapping[str, Any]) -> CertificateSummary:
     listed = item.get("names")
-    names = usable(each for each in listed if isinstance(each, str)) if isinstance(listed, list) else ()
+    names = select_usable(each for each in listed if isinstance(each, str)) if isinstance(listed, list) else ()
     rest = (str(item.get(field) or "") for field in ("serial", "begins", "ends", "renewal"))
-    kind = str(item.get("kind") or OPAQUE)
-    return Held(name, names, OPAQUE if RESERVED.match(kind) and kind != TLS else kind, *rest)
+    kind = str(item.get("kind") or OPAQUE_TYPE)
+    return CertificateSummary(
+        name, names, OPAQUE_TYPE if RESERVED_TYPE_PATTERN.match(kind) and kind != TLS_TYPE else kind, *rest
+    )
 
 
-def _object(text: str) -> dict[str, Any]:
+def _parse_json_object(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text) if text else {}
     except ValueError:

@@ -8,24 +8,26 @@ from typing import NamedTuple
 from kube import kubernetes_events
 from kube.paths import Object
 
-UNKNOWN, NAMELESS, FOREIGN, FAILED = (
+UNKNOWN_COMPONENT_REASON, NO_NAMES_REASON, CERT_MANAGER_REASON, NOT_RENEWED_REASON = (
     *("UnknownCertificateComponent", "CertificateWithoutNames", "CertificateOfCertManager", "CertificateNotRenewed"),
 )
-RENEWED = "RenewedCertificate"
+RENEWED_REASON = "RenewedCertificate"
 
 
-class Notice(NamedTuple):
+class EventNotice(NamedTuple):
     """An Event to record: kind and name of its object, reason, and message."""
 
-    of: tuple[str, str]
+    target: tuple[str, str]
     reason: str
     message: str
 
 
-def event(namespace: str, notice: Notice, now: datetime) -> Object:
+def build_event(namespace: str, notice: EventNotice, now: datetime) -> Object:
     """Build the Event; its name is derived from its content, so an identical notice has the same Event."""
-    kind, name = notice.of
+    kind, name = notice.target
     involved = {"apiVersion": "v1", "kind": kind, "name": name, "namespace": namespace}
-    of = kubernetes_events.event_name(name, kind, notice.reason, notice.message)
-    severity = kubernetes_events.NORMAL if notice.reason == RENEWED else kubernetes_events.WARNING
-    return kubernetes_events.event(of, namespace, involved, severity, notice.reason, notice.message, now)
+    event_name = kubernetes_events.build_event_name(name, kind, notice.reason, notice.message)
+    event_type = kubernetes_events.NORMAL_TYPE if notice.reason == RENEWED_REASON else kubernetes_events.WARNING_TYPE
+    return kubernetes_events.build_event(
+        event_name, namespace, involved, event_type, notice.reason, notice.message, now
+    )

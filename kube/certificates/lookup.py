@@ -7,18 +7,23 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from kube.certificates import certificate_objects
-from kube.certificates.kubernetes_events import FAILED, FOREIGN, UNKNOWN, Notice
-from kube.certificates.components import COMPONENTS, LABEL, Component
-from kube.certificates.certificate_objects import CERT_MANAGER, Held, name_of
-from kube.certificates.ca_injection import CARRIERS, LARGE, asked_from, carrier_path
-from kube.certificates.state import State
-from kube.client.api import JSON, METADATA, Api, absent_ok
+from kube.certificates.ca_injection import METADATA_ONLY_KINDS, TARGET_PATHS, build_target_path, parse_source_secret
+from kube.certificates.certificate_objects import CERT_MANAGER_ANNOTATION, CertificateSummary, get_name
+from kube.certificates.components import COMPONENT_LABEL, COMPONENTS, Component
+from kube.certificates.kubernetes_events import (
+    CERT_MANAGER_REASON,
+    NOT_RENEWED_REASON,
+    UNKNOWN_COMPONENT_REASON,
+    EventNotice,
+)
+from kube.certificates.state import ComponentState
+from kube.client.api import JSON, METADATA_ONLY, Api, get_or_none
 from kube.client.api_errors import Unavailable
-from kube.client.concurrent_requests import together
-from kube.client.paging import listed, pages
+from kube.client.concurrent_requests import gather_all
+from kube.client.paging import list_all, list_or_empty
 from kube.paths import Object
 
-PATIENCE_SECONDS, CARRIERS_SECONDS = 0.6, 1.2
+LIST_TIMEOUT_SECONDS, TICK_LIST_TIMEOUT_SECONDS = 0.6, 1.2
 """Timeouts for listing all CA injection targets, in seconds; a pass has 1.6 s in total.
 
 After the first timeout, a pass goes on without the lists, because repairs do not need them. A tick waits until the
@@ -26,7 +31,7 @@ second timeout and then makes another pass with the lists. If the previous tick 
 waits for the lists before its first pass.
 """
 
-MOST_SECRETS = 50
+MAX_SERVER_SECRETS = 50
 """Maximum number of a component's server Secrets up to which missing ones are created again.
 
 Without this limit, a client that may write the ConfigMap could cause the creation of any number of Secrets.
@@ -34,102 +39,139 @@ Without this limit, a client that may write the ConfigMap could cause the creati
 
 
 @dataclass(frozen=True)
-class Found:
+class NamespaceSnapshot:
     """The content of a namespace: the state of each component, and a notice for each Secret that is skipped."""
 
-    states: tuple[State, ...]
-    skipped: tuple[Notice, ...]
+    states: tuple[ComponentState, ...]
+    skipped_notices: tuple[EventNotice, ...]
 
 
-async def carriers(api: Api, namespaces: Collection[str]) -> list[Object]:
+async def list_injection_targets(api: Api, namespaces: Collection[str]) -> list[Object]:
     """List the objects of all kinds that request the bundle of a Secret in one of these namespaces.
 
     A server without API aggregation has no APIServices. Raises `Unavailable` if the lists take longer than
-    `CARRIERS_SECONDS`.
+    `TICK_LIST_TIMEOUT_SECONDS`.
     """
-    calls = together(*(_carriers(api, kind, path, namespaces) for kind, path in CARRIERS.items()))
+    calls = gather_all(*(_list_targets_of_kind(api, kind, path, namespaces) for kind, path in TARGET_PATHS.items()))
     try:
-        lists = await asyncio.wait_for(calls, CARRIERS_SECONDS)
+        lists = await asyncio.wait_for(calls, TICK_LIST_TIMEOUT_SECONDS)
     except asyncio.TimeoutError:
-        raise Unavailable(0, f"not all lists came within {CARRIERS_SECONDS} s") from None
+        raise Unavailable(
+            0, f"the API server did not return all CA injection targets within {TICK_LIST_TIMEOUT_SECONDS} s"
+        ) from None
     return [item for items in lists for item in items]
 
 
-async def _carriers(api: Api, kind: str, path: str, namespaces: Collection[str]) -> list[Object]:
-    items = await listed(api, path, accept=METADATA if kind in LARGE else JSON)
-    asking = [{**item, "kind": kind} for item in items if asked_from(item)[0] in namespaces]
-    if kind not in LARGE:
-        return asking
-    whole = await together(*(absent_ok(api.get(carrier_path(item))) for item in asking))
-    return [{**item, "kind": kind} for item in whole if item]
+async def _list_targets_of_kind(api: Api, kind: str, path: str, namespaces: Collection[str]) -> list[Object]:
+    items = await list_or_empty(api, path, accept=METADATA_ONLY if kind in METADATA_ONLY_KINDS else JSON)
+    targets = [{**item, "kind": kind} for item in items if parse_source_secret(item)[0] in namespaces]
+    if kind not in METADATA_ONLY_KINDS:
+        return targets
+    complete_targets = await gather_all(*(get_or_none(api.get(build_target_path(item))) for item in targets))
+    return [{**item, "kind": kind} for item in complete_targets if item]
 
 
-async def reread(api: Api, carriers: Iterable[Object]) -> list[Object]:
+async def reread_targets(api: Api, targets: Iterable[Object]) -> list[Object]:
     """Read these objects again, without those that no longer exist.
 
     The function lists each object by its name, which needs no `get` permission.
     """
-    named = (
-        pages(api, CARRIERS[item["kind"]], fields=f"metadata.name={item['metadata']['name']}") for item in carriers
+    reads = (
+        list_all(api, TARGET_PATHS[item["kind"]], field_selector=f"metadata.name={item['metadata']['name']}")
+        for item in targets
     )
-    return [item for found in await together(*named) for item in found.items]
+    return [item for result in await gather_all(*reads) for item in result.items]
 
 
-async def found(api: Api, namespace: str, asking: Iterable[Object] | None) -> Found:
-    """Read the certificates of a namespace; `asking` are the CA injection targets of the cluster, None if unknown."""
-    lists = (certificate_objects.secrets_path(namespace), certificate_objects.publications_path(namespace))
-    secrets, maps = await together(*(pages(api, path, labels=LABEL) for path in lists))
-    skipped = [notice for secret in secrets.items if (notice := _why_skipped(secret))]
-    ours = [secret for secret in secrets.items if not _why_skipped(secret)]
-    wanted = {certificate_objects.component_of(item) for item in [*ours, *maps.items]}
+async def read_snapshot(api: Api, namespace: str, targets: Iterable[Object] | None) -> NamespaceSnapshot:
+    """Read the certificates of a namespace; `targets` are the CA injection targets of the cluster, None if unknown."""
+    lists = (certificate_objects.build_secrets_path(namespace), certificate_objects.build_configmaps_path(namespace))
+    secrets, configmaps = await gather_all(*(list_all(api, path, label_selector=COMPONENT_LABEL) for path in lists))
+    skipped = [notice for secret in secrets.items if (notice := _find_skip_notice(secret))]
+    own_secrets = [secret for secret in secrets.items if not _find_skip_notice(secret)]
+    component_names = {certificate_objects.get_component_name(item) for item in [*own_secrets, *configmaps.items]}
     states = [
         replace(
-            await _state(api, COMPONENTS[name], namespace, ours, maps.items, list(asking or ())),
-            is_blind=asking is None,
+            await _read_state(api, COMPONENTS[name], namespace, own_secrets, configmaps.items, list(targets or ())),
+            are_targets_unknown=targets is None,
         )
         for name in COMPONENTS
-        if name in wanted
+        if name in component_names
     ]
-    return Found(tuple(states), tuple(skipped))
+    return NamespaceSnapshot(tuple(states), tuple(skipped))
 
 
-async def _state(
-    api: Api, component: Component, namespace: str, secrets: list[Object], maps: list[Object], asking: list[Object]
-) -> State:
-    of = [secret for secret in secrets if certificate_objects.component_of(secret) == component.name]
-    of_name = {name_of(item): item for item in maps if certificate_objects.component_of(item) == component.name}
-    publication = of_name.get(component.publication)
-    servers = tuple(secret for secret in of if name_of(secret) != component.authority)
-    known = certificate_objects.remembered(publication)
-    there = {*map(name_of, secrets), component.authority}
-    missing = [held for name, held in known.items() if held.names and name not in there]
-    most = max(MOST_SECRETS - len(servers), 0)
-    gone = await _gone(api, namespace, missing[:most])
-    names = {(namespace, name) for name in (*map(name_of, servers), *(held.secret for held in gone))}
-    carrying = tuple(carrier for carrier in asking if asked_from(carrier) in names)
-    authority = next((secret for secret in of if name_of(secret) == component.authority), None)
-    is_cut = len(missing) > most
-    return State(component, namespace, authority, publication, servers, gone, carrying, is_cut=is_cut)
+async def _read_state(
+    api: Api,
+    component: Component,
+    namespace: str,
+    secrets: list[Object],
+    configmaps: list[Object],
+    targets: list[Object],
+) -> ComponentState:
+    component_secrets = [
+        secret for secret in secrets if certificate_objects.get_component_name(secret) == component.name
+    ]
+    configmaps_by_name = {
+        get_name(item): item for item in configmaps if certificate_objects.get_component_name(item) == component.name
+    }
+    bundle_configmap = configmaps_by_name.get(component.bundle_configmap_name)
+    servers = tuple(secret for secret in component_secrets if get_name(secret) != component.ca_secret_name)
+    summaries = certificate_objects.parse_summaries(bundle_configmap)
+    existing_names = {*map(get_name, secrets), component.ca_secret_name}
+    unlisted = [summary for name, summary in summaries.items() if summary.names and name not in existing_names]
+    max_missing = max(MAX_SERVER_SECRETS - len(servers), 0)
+    missing_servers = await _select_absent(api, namespace, unlisted[:max_missing])
+    names = {(namespace, name) for name in (*map(get_name, servers), *(summary.secret for summary in missing_servers))}
+    component_targets = tuple(target for target in targets if parse_source_secret(target) in names)
+    ca_secret = next((secret for secret in component_secrets if get_name(secret) == component.ca_secret_name), None)
+    return ComponentState(
+        component,
+        namespace,
+        ca_secret,
+        bundle_configmap,
+        servers,
+        missing_servers,
+        component_targets,
+        is_truncated=len(unlisted) > max_missing,
+    )
 
 
-async def _gone(api: Api, namespace: str, missing: list[Held]) -> tuple[Held, ...]:
+async def _select_absent(
+    api: Api, namespace: str, summaries: list[CertificateSummary]
+) -> tuple[CertificateSummary, ...]:
     """Return the entries whose Secret does not exist.
 
     A Secret that has only lost its label still exists: a user excluded it from renewal.
     """
-    secrets = [absent_ok(api.get(certificate_objects.secrets_path(namespace, held.secret))) for held in missing]
-    there = await together(*secrets)
-    return tuple(held for held, secret in zip(missing, there, strict=True) if secret is None)
+    paths = (certificate_objects.build_secrets_path(namespace, summary.secret) for summary in summaries)
+    secrets = await gather_all(*(get_or_none(api.get(path)) for path in paths))
+    return tuple(summary for summary, secret in zip(summaries, secrets, strict=True) if secret is None)
 
 
-def _why_skipped(secret: Object) -> Notice | None:
-    of, name = ("Secret", name_of(secret)), certificate_objects.component_of(secret)
-    if name not in COMPONENTS:
-        known = ", ".join(COMPONENTS)
-        return Notice(of, UNKNOWN, f"{LABEL} is {name!r}, which is no component ({known}): it is not renewed")
-    others = {component.authority: component.name for component in COMPONENTS.values() if component.name != name}
-    if of[1] in others:
-        return Notice(of, FAILED, f"its name is that of the authority of {others[of[1]]}: give it another one")
-    if certificate_objects.annotation(secret, CERT_MANAGER):
-        return Notice(of, FOREIGN, "cert-manager renews it: take either its Certificate away, or our label")
+def _find_skip_notice(secret: Object) -> EventNotice | None:
+    name, component_name = get_name(secret), certificate_objects.get_component_name(secret)
+    target = ("Secret", name)
+    if component_name not in COMPONENTS:
+        return EventNotice(
+            target,
+            UNKNOWN_COMPONENT_REASON,
+            f"the Secret is not renewed: label {COMPONENT_LABEL} has the unknown value {component_name!r}; "
+            f"set one of {', '.join(COMPONENTS)}",
+        )
+    other_cas = {each.ca_secret_name: each.name for each in COMPONENTS.values() if each.name != component_name}
+    if name in other_cas:
+        return EventNotice(
+            target,
+            NOT_RENEWED_REASON,
+            f"the Secret is not renewed: its name is reserved for the CA of component {other_cas[name]}; "
+            "use another name",
+        )
+    if certificate_objects.get_annotation(secret, CERT_MANAGER_ANNOTATION):
+        return EventNotice(
+            target,
+            CERT_MANAGER_REASON,
+            "the Secret is not renewed: cert-manager renews it already; "
+            f"delete its Certificate or remove the label {COMPONENT_LABEL}",
+        )
     return None

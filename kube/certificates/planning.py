@@ -18,218 +18,298 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from kube.certificates import certificate_objects, key_pairs
-from kube.certificates.components import Component, renewal, rounded_up
-from kube.certificates.certificate_objects import CERTIFICATE, KEY, NEXT_CERTIFICATE, NEXT_KEY, TRUSTED
-from kube.certificates.ca_injection import carrier_path, carries, injected
-from kube.certificates.key_pairs import Pair
-from kube.certificates.state import State, bundle, counted, is_crowded, is_held_back, kind_and_name
+from kube.certificates.ca_injection import build_injection_patch, build_target_path, has_bundle
+from kube.certificates.certificate_objects import (
+    CA_ENTRY,
+    CERTIFICATE_ENTRY,
+    NEXT_CERTIFICATE_ENTRY,
+    NEXT_PRIVATE_KEY_ENTRY,
+    PRIVATE_KEY_ENTRY,
+)
+from kube.certificates.components import Component, compute_renewal_time, round_up_to_second
+from kube.certificates.key_pairs import KeyPair
+from kube.certificates.state import (
+    ComponentState,
+    build_bundle,
+    get_kind_and_name,
+    is_bundle_full,
+    is_next_ca_blocked,
+    list_publishable_fingerprints,
+)
 from kube.certificates.writes import (
-    ISSUED,
-    MADE,
-    NOTED,
-    PUBLISHED,
-    SHARED,
-    TAKEN,
+    BUNDLE_INJECTED,
+    BUNDLE_PUBLISHED,
+    CA_ACTIVATED,
+    CA_CREATED,
+    CERTIFICATE_ISSUED,
+    STATUS_UPDATED,
     Write,
-    creation,
-    patch,
-    publication,
-    publication_data,
+    build_configmap_data,
+    build_configmap_write,
+    build_secret_creation,
+    build_secret_patch,
 )
 from kube.paths import Object
-from kube.times import timestamp
+from kube.times import format_time
 
 
-def next_write(state: State, now: datetime, pause: timedelta) -> Write | None:
+def plan_next_write(state: ComponentState, now: datetime, propagation_delay: timedelta) -> Write | None:
     """Return the write that advances the component, or None if there is nothing to do now.
 
-    `pause` is how long a CA must be published before a server uses a certificate from it.
+    `propagation_delay` is how long a CA must be published before a server uses a certificate from it.
     """
     return (
-        _made(state, now)
-        or next(_shared(state, now), None)
-        or _published(state, now)
-        or _taken(state, now, pause)
-        or next(_issued(state, now, pause), None)
-        or _noted(state, now)
+        _plan_ca_creation(state, now)
+        or next(_plan_injection(state, now), None)
+        or _plan_publication(state, now)
+        or _plan_ca_activation(state, now, propagation_delay)
+        or next(_plan_issuance(state, now, propagation_delay), None)
+        or _plan_status_update(state, now)
     )
 
 
-def after(state: State, write: Write, answer: Object) -> State:
+def apply_response(state: ComponentState, write: Write, response: Object) -> ComponentState:
     """Return the state with the object that the API server returned for a write."""
-    kind, name = write.of
+    kind, name = write.target
     if kind == "ConfigMap":
-        return replace(state, publication=answer)
+        return replace(state, bundle_configmap=response)
     if kind != "Secret":
-        others = (carrier for carrier in state.carriers if kind_and_name(carrier) != write.of)
-        return replace(state, carriers=(*others, {**answer, "kind": kind}))
-    if name == state.component.authority:
-        return replace(state, authority=answer)
-    servers = [server for server in state.servers if certificate_objects.name_of(server) != name]
-    gone = tuple(held for held in state.gone if held.secret != name)
-    return replace(state, servers=tuple(sorted((*servers, answer), key=certificate_objects.name_of)), gone=gone)
+        others = (target for target in state.injection_targets if get_kind_and_name(target) != write.target)
+        return replace(state, injection_targets=(*others, {**response, "kind": kind}))
+    if name == state.component.ca_secret_name:
+        return replace(state, ca_secret=response)
+    servers = [server for server in state.server_secrets if certificate_objects.get_name(server) != name]
+    return replace(
+        state,
+        server_secrets=tuple(sorted((*servers, response), key=certificate_objects.get_name)),
+        missing_servers=tuple(summary for summary in state.missing_servers if summary.secret != name),
+    )
 
 
-def _made(state: State, now: datetime) -> Write | None:
+def _plan_ca_creation(state: ComponentState, now: datetime) -> Write | None:
     """Return the write that stores a new CA as the next one, if a CA is missing, due, or requested by a user."""
-    newest, authority, name = state.upcoming or state.current, state.authority, state.component.authority
-    if not (state.servers or state.gone) or ("Secret", name) in state.refused:
+    newest, ca_secret, name = state.next_ca or state.current_ca, state.ca_secret, state.component.ca_secret_name
+    if not (state.server_secrets or state.missing_servers) or ("Secret", name) in state.unwritable:
         return None
-    is_asked = authority and certificate_objects.is_asked_for(authority) and not is_crowded(state, now)
-    if newest and not is_asked and not _is_due(newest, state.component, now):
+    is_requested = ca_secret and certificate_objects.is_renewal_requested(ca_secret) and not is_bundle_full(state, now)
+    if newest and not is_requested and not _is_renewal_due(newest, state.component, now):
         return None
-    made = key_pairs.new_authority(state.component, now)
-    trusted = made.certificate + "".join(bundle(state, now))
-    entries = certificate_objects.encoded({NEXT_CERTIFICATE: made.certificate, NEXT_KEY: made.key, TRUSTED: trusted})
-    if authority:
-        return patch(MADE, state, authority, {"data": entries, "metadata": {"annotations": {certificate_objects.RENEW: None}}})
-    return creation(MADE, state, name, {"type": "Opaque", "data": entries})
+    new_ca = key_pairs.create_ca(state.component, now)
+    trusted = new_ca.certificate + "".join(build_bundle(state, now))
+    entries = certificate_objects.encode_entries(
+        {NEXT_CERTIFICATE_ENTRY: new_ca.certificate, NEXT_PRIVATE_KEY_ENTRY: new_ca.key, CA_ENTRY: trusted}
+    )
+    if ca_secret:
+        return build_secret_patch(
+            CA_CREATED,
+            state,
+            ca_secret,
+            {"data": entries, "metadata": {"annotations": {certificate_objects.RENEW_ANNOTATION: None}}},
+        )
+    return build_secret_creation(CA_CREATED, state, name, {"type": "Opaque", "data": entries})
 
 
-def _shared(state: State, now: datetime) -> Iterator[Write]:
+def _plan_injection(state: ComponentState, now: datetime) -> Iterator[Write]:
     """Yield the writes of the bundle into Secrets and CA injection targets that contain another one.
 
     They precede the publication in the ConfigMap, because the waiting period of all clients starts with it.
     """
-    text = "".join(bundle(state, now))
-    readable = (server for server in state.servers if certificate_objects.current(server))
-    for secret in (*([state.authority] if state.authority else []), *readable):
-        if kind_and_name(secret) not in state.refused and certificate_objects.text(secret, TRUSTED) != text:
-            yield patch(
-                SHARED, state, secret, {"data": certificate_objects.encoded({TRUSTED: text}), **_moment(secret, state, now)}
+    bundle_pem = "".join(build_bundle(state, now))
+    readable = (server for server in state.server_secrets if certificate_objects.get_current_pair(server))
+    for secret in (*([state.ca_secret] if state.ca_secret else []), *readable):
+        if (
+            get_kind_and_name(secret) not in state.unwritable
+            and certificate_objects.decode_entry(secret, CA_ENTRY) != bundle_pem
+        ):
+            yield build_secret_patch(
+                BUNDLE_INJECTED,
+                state,
+                secret,
+                {
+                    "data": certificate_objects.encode_entries({CA_ENTRY: bundle_pem}),
+                    **_build_ca_known_since(secret, state, now),
+                },
             )
-    for carrier in state.carriers:
-        if kind_and_name(carrier) not in state.refused and not carries(carrier, text):
-            yield Write(SHARED, kind_and_name(carrier), carrier_path(carrier), injected(carrier, text))
+    for target in state.injection_targets:
+        if get_kind_and_name(target) not in state.unwritable and not has_bundle(target, bundle_pem):
+            yield Write(
+                BUNDLE_INJECTED,
+                get_kind_and_name(target),
+                build_target_path(target),
+                build_injection_patch(target, bundle_pem),
+            )
 
 
-def _moment(secret: Object, state: State, now: datetime) -> Object:
+def _build_ca_known_since(secret: Object, state: ComponentState, now: datetime) -> Object:
     """Return the annotation for when the Secret's readers got the signing CA, or {} if they already had it."""
-    known = key_pairs.certificates(certificate_objects.text(secret, TRUSTED))
-    if state.current is None or key_pairs.certificates(state.current.certificate)[0] in known:
+    known_cas = key_pairs.parse_certificates(certificate_objects.decode_entry(secret, CA_ENTRY))
+    if state.current_ca is None or key_pairs.parse_certificates(state.current_ca.certificate)[0] in known_cas:
         return {}
-    return {"metadata": {"annotations": {certificate_objects.TOLD: timestamp(rounded_up(now))}}}
+    return {
+        "metadata": {
+            "annotations": {certificate_objects.CA_KNOWN_SINCE_ANNOTATION: format_time(round_up_to_second(now))}
+        }
+    }
 
 
-def _published(state: State, now: datetime) -> Write | None:
+def _plan_publication(state: ComponentState, now: datetime) -> Write | None:
     """Return the write of the bundle into the ConfigMap, with the publication time of each new certificate."""
-    if ("ConfigMap", state.component.publication) in state.refused:
+    if ("ConfigMap", state.component.bundle_configmap_name) in state.unwritable:
         return None
-    since = certificate_objects.published(state.publication, now)
-    if certificate_objects.bundle_of(state.publication) == bundle(state, now) and set(counted(state, now)) == since.keys():
+    since = certificate_objects.parse_published_times(state.bundle_configmap, now)
+    if (
+        certificate_objects.parse_published_bundle(state.bundle_configmap) == build_bundle(state, now)
+        and set(list_publishable_fingerprints(state, now)) == since.keys()
+    ):
         return None
-    return publication(PUBLISHED, state, now)
+    return build_configmap_write(BUNDLE_PUBLISHED, state, now)
 
 
-def _taken(state: State, now: datetime, pause: timedelta) -> Write | None:
+def _plan_ca_activation(state: ComponentState, now: datetime, propagation_delay: timedelta) -> Write | None:
     """Return the write that makes the next CA the signing one.
 
     That is due after the waiting period, unless the next CA is held back. It is due at once if the current CA cannot
     sign and no server works with a certificate of another CA.
     """
-    upcoming, authority = state.upcoming, state.authority
-    if not upcoming or not authority or kind_and_name(authority) in state.refused:
+    next_ca, ca_secret = state.next_ca, state.ca_secret
+    if not next_ca or not ca_secret or get_kind_and_name(ca_secret) in state.unwritable:
         return None
-    is_early = now - (_since(state, upcoming, now) or now) < pause or is_held_back(state, now)
-    if is_early and (state.signs(now) or _works_by_another(state, upcoming, now)):
+    is_early = now - (_get_published_since(state, next_ca, now) or now) < propagation_delay or is_next_ca_blocked(
+        state, now
+    )
+    if is_early and (state.has_valid_ca(now) or _uses_other_ca(state, next_ca, now)):
         return None
-    pair = certificate_objects.encoded({CERTIFICATE: upcoming.certificate, KEY: upcoming.key})
-    return patch(TAKEN, state, authority, {"data": {**pair, NEXT_CERTIFICATE: None, NEXT_KEY: None}})
+    pair = certificate_objects.encode_entries({CERTIFICATE_ENTRY: next_ca.certificate, PRIVATE_KEY_ENTRY: next_ca.key})
+    return build_secret_patch(
+        CA_ACTIVATED, state, ca_secret, {"data": {**pair, NEXT_CERTIFICATE_ENTRY: None, NEXT_PRIVATE_KEY_ENTRY: None}}
+    )
 
 
-def _since(state: State, authority: Pair, now: datetime) -> datetime | None:
+def _get_published_since(state: ComponentState, ca: KeyPair, now: datetime) -> datetime | None:
     """Return since when a CA counts as published, or None if it does not."""
-    return certificate_objects.published(state.publication, now).get(key_pairs.fingerprint(authority.certificate))
+    return certificate_objects.parse_published_times(state.bundle_configmap, now).get(
+        key_pairs.compute_fingerprint(ca.certificate)
+    )
 
 
-def _works_by_another(state: State, authority: Pair, now: datetime) -> bool:
+def _uses_other_ca(state: ComponentState, ca: KeyPair, now: datetime) -> bool:
     """Return whether a server uses a valid certificate that this CA has not signed."""
-    shown = (certificate_objects.current(server) for server in state.servers)
-    working = (pair.certificate for pair in shown if pair and key_pairs.is_valid(pair.certificate, now))
-    return any(not key_pairs.is_signed_by(certificate, authority.certificate) for certificate in working)
+    pairs = (certificate_objects.get_current_pair(server) for server in state.server_secrets)
+    working = (pair.certificate for pair in pairs if pair and key_pairs.is_valid(pair.certificate, now))
+    return any(not key_pairs.is_signed_by(certificate, ca.certificate) for certificate in working)
 
 
-def _issued(state: State, now: datetime, pause: timedelta) -> Iterator[Write]:
+def _plan_issuance(state: ComponentState, now: datetime, propagation_delay: timedelta) -> Iterator[Write]:
     """Yield the writes of a certificate for each server that needs one; missing Secrets are created again.
 
     If the current CA cannot sign, the next one does.
     """
-    signer = state.current if state.signs(now) else state.upcoming
-    if not signer or not key_pairs.is_valid(signer.certificate, now):
+    ca = state.current_ca if state.has_valid_ca(now) else state.next_ca
+    if not ca or not key_pairs.is_valid(ca.certificate, now):
         return
-    text = "".join(bundle(state, now))
-    for server in state.servers:
-        names = certificate_objects.names_of(server, state.known)
-        if names and kind_and_name(server) not in state.refused and _needs(server, names, state, now, pause):
-            entries = _entries(signer, names, state, now, text)
-            annotations = {certificate_objects.RENEW: None, certificate_objects.TOLD: None}
-            yield patch(ISSUED, state, server, {"data": entries, "metadata": {"annotations": annotations}})
-    for gone in state.gone:
-        if gone.names and ("Secret", gone.secret) not in state.refused:
-            entries = _entries(signer, gone.names, state, now, text)
-            metadata = {"annotations": {certificate_objects.NAMES: ",".join(gone.names)}}
-            yield creation(ISSUED, state, gone.secret, {"type": gone.kind, "data": entries, "metadata": metadata})
+    bundle_pem = "".join(build_bundle(state, now))
+    for server in state.server_secrets:
+        names = certificate_objects.find_server_names(server, state.summaries)
+        if (
+            names
+            and get_kind_and_name(server) not in state.unwritable
+            and _needs_certificate(server, names, state, now, propagation_delay)
+        ):
+            entries = _issue_entries(ca, names, state, now, bundle_pem)
+            annotations = {
+                certificate_objects.RENEW_ANNOTATION: None,
+                certificate_objects.CA_KNOWN_SINCE_ANNOTATION: None,
+            }
+            yield build_secret_patch(
+                CERTIFICATE_ISSUED, state, server, {"data": entries, "metadata": {"annotations": annotations}}
+            )
+    for missing in state.missing_servers:
+        if missing.names and ("Secret", missing.secret) not in state.unwritable:
+            entries = _issue_entries(ca, missing.names, state, now, bundle_pem)
+            metadata = {"annotations": {certificate_objects.DNS_NAMES_ANNOTATION: ",".join(missing.names)}}
+            yield build_secret_creation(
+                CERTIFICATE_ISSUED, state, missing.secret, {"type": missing.kind, "data": entries, "metadata": metadata}
+            )
 
 
-def _entries(signer: Pair, names: Iterable[str], state: State, now: datetime, trusted: str) -> dict[str, str]:
-    made = key_pairs.new_serving(signer, names, state.component, now)
-    return certificate_objects.encoded({CERTIFICATE: made.certificate, KEY: made.key, TRUSTED: trusted})
+def _issue_entries(
+    ca: KeyPair, names: Iterable[str], state: ComponentState, now: datetime, bundle_pem: str
+) -> dict[str, str]:
+    pair = key_pairs.issue_serving_certificate(ca, names, state.component, now)
+    return certificate_objects.encode_entries(
+        {CERTIFICATE_ENTRY: pair.certificate, PRIVATE_KEY_ENTRY: pair.key, CA_ENTRY: bundle_pem}
+    )
 
 
-def _needs(server: Object, names: Iterable[str], state: State, now: datetime, pause: timedelta) -> bool:
+def _needs_certificate(
+    server_secret: Object, names: Iterable[str], state: ComponentState, now: datetime, propagation_delay: timedelta
+) -> bool:
     """Return whether a server needs another certificate now.
 
     A missing or expired certificate is replaced at once. A certificate from another CA is replaced once clients have
     had the time to read the signing CA. A certificate that is due waits for the next CA, if there is one, unless that
     is held back.
     """
-    shown = certificate_objects.current(server)
-    if not shown or not key_pairs.is_valid(shown.certificate, now):
+    current_pair = certificate_objects.get_current_pair(server_secret)
+    if not current_pair or not key_pairs.is_valid(current_pair.certificate, now):
         return True
-    if state.current is None or not state.signs(now):
+    if state.current_ca is None or not state.has_valid_ca(now):
         return False
-    if not key_pairs.is_signed_by(shown.certificate, state.current.certificate):
-        return _is_known(state.current, server, state, now, pause)
-    if certificate_objects.is_asked_for(server) or set(names) != set(key_pairs.names(shown.certificate)):
+    if not key_pairs.is_signed_by(current_pair.certificate, state.current_ca.certificate):
+        return _is_ca_known(state.current_ca, server_secret, state, now, propagation_delay)
+    if certificate_objects.is_renewal_requested(server_secret) or set(names) != set(
+        key_pairs.get_subject_alt_names(current_pair.certificate)
+    ):
         return True
-    return _is_due(shown, state.component, now) and (
-        state.upcoming is None
-        or (_is_stuck(state, state.upcoming, now, pause) and _is_outlived(shown, state.current, state, now))
+    return _is_renewal_due(current_pair, state.component, now) and (
+        state.next_ca is None
+        or (
+            _is_next_ca_stuck(state, state.next_ca, now, propagation_delay)
+            and _would_extend_validity(current_pair, state.current_ca, state, now)
+        )
     )
 
 
-def _is_stuck(state: State, upcoming: Pair, now: datetime, pause: timedelta) -> bool:
+def _is_next_ca_stuck(state: ComponentState, next_ca: KeyPair, now: datetime, propagation_delay: timedelta) -> bool:
     """Return whether the next CA is held back, and its waiting period is not running."""
-    since = _since(state, upcoming, now)
-    return is_held_back(state, now) and (since is None or now - since >= pause)
+    since = _get_published_since(state, next_ca, now)
+    return is_next_ca_blocked(state, now) and (since is None or now - since >= propagation_delay)
 
 
-def _is_outlived(shown: Pair, signer: Pair, state: State, now: datetime) -> bool:
+def _would_extend_validity(current_pair: KeyPair, ca: KeyPair, state: ComponentState, now: datetime) -> bool:
     """Return whether a certificate issued now expires later than the existing one.
 
     A CA that expires soon cannot issue such a certificate. Without this check, it would issue certificates ever more
     often.
     """
-    return key_pairs.serving_ends(signer, state.component, now) > shown.parsed.not_valid_after_utc
+    return key_pairs.compute_serving_not_after(ca, state.component, now) > current_pair.parsed.not_valid_after_utc
 
 
-def _is_known(authority: Pair, server: Object, state: State, now: datetime, pause: timedelta) -> bool:
+def _is_ca_known(
+    ca: KeyPair, server_secret: Object, state: ComponentState, now: datetime, propagation_delay: timedelta
+) -> bool:
     """Return whether clients have had the time to read a CA, both in the ConfigMap and in the server's Secret."""
-    published = _since(state, authority, now) or now
-    return all(now - since >= pause for since in (published, certificate_objects.told(server, now)) if since)
-
-
-def _noted(state: State, now: datetime) -> Write | None:
-    """Return the write of the data about the Secrets, if the ConfigMap contains other data."""
-    there = (state.publication or {}).get("data") or {}
-    is_refused = ("ConfigMap", state.component.publication) in state.refused
-    return (
-        None if is_refused or publication_data(state, now).items() <= there.items() else publication(NOTED, state, now)
+    published = _get_published_since(state, ca, now) or now
+    return all(
+        now - since >= propagation_delay
+        for since in (published, certificate_objects.parse_ca_known_since(server_secret, now))
+        if since
     )
 
 
-def _is_due(pair: Pair, component: Component, now: datetime) -> bool:
+def _plan_status_update(state: ComponentState, now: datetime) -> Write | None:
+    """Return the write of the data about the Secrets, if the ConfigMap contains other data."""
+    existing = (state.bundle_configmap or {}).get("data") or {}
+    is_unwritable = ("ConfigMap", state.component.bundle_configmap_name) in state.unwritable
+    return (
+        None
+        if is_unwritable or build_configmap_data(state, now).items() <= existing.items()
+        else build_configmap_write(STATUS_UPDATED, state, now)
+    )
+
+
+def _is_renewal_due(pair: KeyPair, component: Component, now: datetime) -> bool:
     """Return whether a pair must be replaced: its renewal time has passed, or it is not valid now."""
-    read = pair.parsed
-    due = renewal(read.not_valid_before_utc, read.not_valid_after_utc, component)
+    certificate = pair.parsed
+    due = compute_renewal_time(certificate.not_valid_before_utc, certificate.not_valid_after_utc, component)
     return now >= due or not key_pairs.is_valid(pair.certificate, now)

@@ -7,155 +7,188 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from kube.certificates import certificate_objects, key_pairs
+from kube.certificates.ca_injection import get_trusted_bundle
+from kube.certificates.certificate_objects import CA_ENTRY, CertificateSummary
 from kube.certificates.components import Component
-from kube.certificates.certificate_objects import TRUSTED, Held
-from kube.certificates.ca_injection import trusted
-from kube.certificates.key_pairs import Pair
-from kube.certificates.server_names import unusable
+from kube.certificates.key_pairs import KeyPair
+from kube.certificates.server_names import select_unusable
 from kube.paths import Object
 
-MOST = 10
+MAX_BUNDLE_CAS = 10
 """Number of CAs in a bundle at which requests for a new CA must wait, because all clients read all CAs."""
 
 
 @dataclass(frozen=True)
-class State:
+class ComponentState:
     """The state of a component in a namespace, as it was read.
 
     Attributes:
-        authority: Secret of the CA, None if there is none.
-        publication: ConfigMap with the certificates that clients trust, None if there is none.
-        servers: The component's other Secrets.
-        gone: Server Secrets that the ConfigMap lists and that do not exist.
-        carriers: CA injection targets that request the bundle.
-        is_blind: Whether the CA injection targets are unknown.
-        is_cut: Whether the ConfigMap lists more missing Secrets than are created again.
-        refused: Kind and name of the objects that cannot be written.
-        known: Data about the Secrets in the ConfigMap, by name.
+        ca_secret: Secret of the CA, None if there is none.
+        bundle_configmap: ConfigMap with the certificates that clients trust, None if there is none.
+        server_secrets: The component's other Secrets.
+        missing_servers: Server Secrets that the ConfigMap lists and that do not exist.
+        injection_targets: CA injection targets that request the bundle.
+        are_targets_unknown: Whether the CA injection targets are unknown.
+        is_truncated: Whether the ConfigMap lists more missing Secrets than are created again.
+        unwritable: Kind and name of the objects that cannot be written.
+        summaries: Data about the Secrets in the ConfigMap, by name.
     """
 
     component: Component
     namespace: str
-    authority: Object | None = field(repr=False)  # contains keys
-    publication: Object | None
-    servers: tuple[Object, ...] = field(repr=False)
-    gone: tuple[Held, ...] = ()
-    carriers: tuple[Object, ...] = ()
-    is_blind: bool = False
-    is_cut: bool = False
-    refused: frozenset[tuple[str, str]] = frozenset()
-    known: Mapping[str, Held] = field(init=False)
+    ca_secret: Object | None = field(repr=False)  # contains keys
+    bundle_configmap: Object | None
+    server_secrets: tuple[Object, ...] = field(repr=False)
+    missing_servers: tuple[CertificateSummary, ...] = ()
+    injection_targets: tuple[Object, ...] = ()
+    are_targets_unknown: bool = False
+    is_truncated: bool = False
+    unwritable: frozenset[tuple[str, str]] = frozenset()
+    summaries: Mapping[str, CertificateSummary] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "known", certificate_objects.remembered(self.publication))
+        object.__setattr__(self, "summaries", certificate_objects.parse_summaries(self.bundle_configmap))
 
     @property
-    def current(self) -> Pair | None:
+    def current_ca(self) -> KeyPair | None:
         """Return the CA that signs; None if it is missing, corrupt, or not a CA."""
-        return _authority(certificate_objects.current(self.authority)) if self.authority else None
+        return _accept_signing_ca(certificate_objects.get_current_pair(self.ca_secret)) if self.ca_secret else None
 
     @property
-    def upcoming(self) -> Pair | None:
+    def next_ca(self) -> KeyPair | None:
         """Return the CA that will sign next, or None."""
-        return _authority(certificate_objects.upcoming(self.authority)) if self.authority else None
+        return _accept_signing_ca(certificate_objects.get_next_pair(self.ca_secret)) if self.ca_secret else None
 
-    def signs(self, now: datetime) -> bool:
+    def has_valid_ca(self, now: datetime) -> bool:
         """Return whether there is a CA that signs, and its certificate is valid now."""
-        return self.current is not None and key_pairs.is_valid(self.current.certificate, now)
+        return self.current_ca is not None and key_pairs.is_valid(self.current_ca.certificate, now)
 
     @property
     def secrets(self) -> tuple[Object, ...]:
         """Return all existing Secrets of the component."""
-        return (*([self.authority] if self.authority else []), *self.servers)
+        return (*([self.ca_secret] if self.ca_secret else []), *self.server_secrets)
 
 
-def kind_and_name(item: Object) -> tuple[str, str]:
+def get_kind_and_name(item: Object) -> tuple[str, str]:
     """Return what identifies an object within a state; an object without a kind is a Secret."""
-    return str(item.get("kind") or "Secret"), certificate_objects.name_of(item)
+    return str(item.get("kind") or "Secret"), certificate_objects.get_name(item)
 
 
-def bundle(state: State, now: datetime) -> list[str]:
+def build_bundle(state: ComponentState, now: datetime) -> list[str]:
     """Return the certificates that clients must trust: the next CA, the one that signs, and others in use.
 
     The others are previous CAs until they expire, and the signers of certificates from another issuer, as far as a
     server's Secret contains them. Previous CAs are read from the CA's Secret. If that is lost, they are read from the
     ConfigMap, which more clients may write.
     """
-    ours = [cert for pair in (state.upcoming, state.current) if pair for cert in key_pairs.certificates(pair.certificate)]
-    before = key_pairs.certificates(certificate_objects.text(state.authority, TRUSTED)) if state.authority else []
-    theirs = [signer for server in state.servers for signer in _signers(server)]
-    found = dict.fromkeys([*ours, *(before or certificate_objects.bundle_of(state.publication)), *theirs])
-    return [each for each in found if key_pairs.ends(each) > now]
+    own_cas = [
+        cert
+        for pair in (state.next_ca, state.current_ca)
+        if pair
+        for cert in key_pairs.parse_certificates(pair.certificate)
+    ]
+    previous_cas = (
+        key_pairs.parse_certificates(certificate_objects.decode_entry(state.ca_secret, CA_ENTRY))
+        if state.ca_secret
+        else []
+    )
+    foreign_cas = [signer for server in state.server_secrets for signer in _find_signers(server)]
+    certificates = dict.fromkeys(
+        [*own_cas, *(previous_cas or certificate_objects.parse_published_bundle(state.bundle_configmap)), *foreign_cas]
+    )
+    return [each for each in certificates if key_pairs.get_not_after(each) > now]
 
 
-def counted(state: State, now: datetime) -> list[str]:
+def list_publishable_fingerprints(state: ComponentState, now: datetime) -> list[str]:
     """Return the fingerprints of the certificates that count as published once they are in the ConfigMap.
 
     These are all, except for the next CA while its waiting period must not run.
     """
-    waiting = state.upcoming.certificate if state.upcoming and not _may_count(state, state.upcoming, now) else ""
-    return [key_pairs.fingerprint(each) for each in bundle(state, now) if each != waiting]
+    waiting = (
+        state.next_ca.certificate if state.next_ca and not _may_start_propagation(state, state.next_ca, now) else ""
+    )
+    return [key_pairs.compute_fingerprint(each) for each in build_bundle(state, now) if each != waiting]
 
 
-def is_held_back(state: State, now: datetime) -> bool:
+def is_next_ca_blocked(state: ComponentState, now: datetime) -> bool:
     """Return whether there is a next CA that must not sign now.
 
     That is so if a client that trusts our certificates cannot receive the next CA, or if such clients are unknown.
     """
-    return state.upcoming is not None and (state.is_blind or _is_behind(state, state.upcoming, now))
+    return state.next_ca is not None and (state.are_targets_unknown or _has_stale_client(state, state.next_ca, now))
 
 
-def is_crowded(state: State, now: datetime) -> bool:
+def is_bundle_full(state: ComponentState, now: datetime) -> bool:
     """Return whether the bundle has the maximum number of CAs."""
-    return len(bundle(state, now)) >= MOST
+    return len(build_bundle(state, now)) >= MAX_BUNDLE_CAS
 
 
-def nameless(state: State) -> set[str]:
+def find_secrets_without_dns_names(state: ComponentState) -> set[str]:
     """Return the names of Secrets whose servers have no known name, so that no certificate can be issued."""
-    return {certificate_objects.name_of(server) for server in state.servers if not certificate_objects.names_of(server, state.known)}
+    return {
+        certificate_objects.get_name(server)
+        for server in state.server_secrets
+        if not certificate_objects.find_server_names(server, state.summaries)
+    }
 
 
-def misnamed(state: State) -> dict[str, tuple[str, ...]]:
+def find_invalid_names(state: ComponentState) -> dict[str, tuple[str, ...]]:
     """Return the invalid server names in the annotations of Secrets, by the Secret's name."""
-    wrong = {certificate_objects.name_of(server): unusable(certificate_objects.annotated_names(server)) for server in state.servers}
-    return {name: names for name, names in wrong.items() if names}
+    names_by_secret = {
+        certificate_objects.get_name(server): select_unusable(certificate_objects.get_annotated_names(server))
+        for server in state.server_secrets
+    }
+    return {name: names for name, names in names_by_secret.items() if names}
 
 
-def _may_count(state: State, upcoming: Pair, now: datetime) -> bool:
+def _may_start_propagation(state: ComponentState, next_ca: KeyPair, now: datetime) -> bool:
     """Return whether the waiting period of the next CA may start or continue: every client can receive that CA.
 
     If that is unknown, a period that has started continues. Otherwise, an occasional slow list would restart it
     forever.
     """
-    if _is_behind(state, upcoming, now):
+    if _has_stale_client(state, next_ca, now):
         return False
-    return not state.is_blind or key_pairs.fingerprint(upcoming.certificate) in certificate_objects.published(state.publication, now)
+    return not state.are_targets_unknown or key_pairs.compute_fingerprint(
+        next_ca.certificate
+    ) in certificate_objects.parse_published_times(state.bundle_configmap, now)
 
 
-def _is_behind(state: State, upcoming: Pair, now: datetime) -> bool:
+def _has_stale_client(state: ComponentState, next_ca: KeyPair, now: datetime) -> bool:
     """Return whether a client is known that trusts a working server and cannot receive the next CA."""
-    read = [
-        key_pairs.certificates(trusted(carrier)) for carrier in state.carriers if kind_and_name(carrier) in state.refused
+    client_bundles = [
+        key_pairs.parse_certificates(get_trusted_bundle(target))
+        for target in state.injection_targets
+        if get_kind_and_name(target) in state.unwritable
     ]
-    frozen = [server for server in state.servers if kind_and_name(server) in state.refused]
-    read += [key_pairs.certificates(certificate_objects.text(server, TRUSTED)) for server in frozen]
-    shown = [certificate_objects.current(server) for server in state.servers if server not in frozen]
-    working = [pair.certificate for pair in shown if pair and key_pairs.is_valid(pair.certificate, now)]
+    unwritable_servers = [server for server in state.server_secrets if get_kind_and_name(server) in state.unwritable]
+    client_bundles += [
+        key_pairs.parse_certificates(certificate_objects.decode_entry(server, CA_ENTRY))
+        for server in unwritable_servers
+    ]
+    served_pairs = [
+        certificate_objects.get_current_pair(server)
+        for server in state.server_secrets
+        if server not in unwritable_servers
+    ]
+    working = [pair.certificate for pair in served_pairs if pair and key_pairs.is_valid(pair.certificate, now)]
     return any(
-        upcoming.certificate not in known
-        and any(key_pairs.is_signed_by(certificate, each) for certificate in working for each in known)
-        for known in read
+        next_ca.certificate not in bundle
+        and any(key_pairs.is_signed_by(certificate, each) for certificate in working for each in bundle)
+        for bundle in client_bundles
     )
 
 
-def _authority(pair: Pair | None) -> Pair | None:
-    return pair if pair and key_pairs.may_sign(pair) else None
+def _accept_signing_ca(pair: KeyPair | None) -> KeyPair | None:
+    return pair if pair and key_pairs.is_signing_ca(pair) else None
 
 
-def _signers(server: Object) -> Iterator[str]:
+def _find_signers(server_secret: Object) -> Iterator[str]:
     """Yield the certificates in a server's Secret that signed the server's certificate, which may be itself."""
-    shown = certificate_objects.current(server)
-    if shown:
-        for each in key_pairs.certificates(shown.certificate + certificate_objects.text(server, TRUSTED)):
-            if key_pairs.is_signed_by(key_pairs.certificates(shown.certificate)[0], each):
+    current_pair = certificate_objects.get_current_pair(server_secret)
+    if current_pair:
+        for each in key_pairs.parse_certificates(
+            current_pair.certificate + certificate_objects.decode_entry(server_secret, CA_ENTRY)
+        ):
+            if key_pairs.is_signed_by(key_pairs.parse_certificates(current_pair.certificate)[0], each):
                 yield each

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from kube.certificates import certificate_objects
-from kube.certificates.components import LABEL, rounded_up
-from kube.certificates.state import State, bundle, counted
+from kube.certificates.components import COMPONENT_LABEL, round_up_to_second
+from kube.certificates.state import ComponentState, build_bundle, list_publishable_fingerprints
 from kube.paths import Object
-from kube.times import timestamp
+from kube.times import format_time
 
 
 @dataclass(frozen=True)
@@ -19,68 +19,87 @@ class Write:
 
     Attributes:
         reason: What the write does, in one word for metrics and Events.
-        of: Kind and name of the object.
+        target: Kind and name of the object.
     """
 
     reason: str
-    of: tuple[str, str]
+    target: tuple[str, str]
     path: str
     body: Object
-    creates: bool = False
+    is_create: bool = False
 
     def __repr__(self) -> str:
         """Return a representation without the body: a Secret's body contains keys."""
-        return f"Write({self.reason} {self.of[0]} {self.of[1]})"
+        return f"Write({self.reason} {self.target[0]} {self.target[1]})"
 
 
-MADE, SHARED, PUBLISHED, TAKEN, ISSUED, NOTED = "Made", "Shared", "Published", "Taken", "Issued", "Noted"
+CA_CREATED, BUNDLE_INJECTED, BUNDLE_PUBLISHED, CA_ACTIVATED, CERTIFICATE_ISSUED, STATUS_UPDATED = (
+    "Made",
+    "Shared",
+    "Published",
+    "Taken",
+    "Issued",
+    "Noted",
+)
 """Reasons of writes.
 
-- `MADE`: A new CA is stored as the next one.
-- `SHARED`: The bundle is written to Secrets and CA injection targets.
-- `PUBLISHED`: The bundle is written to the ConfigMap.
-- `TAKEN`: The next CA starts to sign.
-- `ISSUED`: A server's certificate is issued.
-- `NOTED`: The data about the Secrets is updated.
+- `CA_CREATED`: A new CA is stored as the next one.
+- `BUNDLE_INJECTED`: The bundle is written to Secrets and CA injection targets.
+- `BUNDLE_PUBLISHED`: The bundle is written to the ConfigMap.
+- `CA_ACTIVATED`: The next CA starts to sign.
+- `CERTIFICATE_ISSUED`: A server's certificate is issued.
+- `STATUS_UPDATED`: The data about the Secrets is updated.
 """
 
 
-def patch(reason: str, state: State, secret: Object, change: Object) -> Write:
+def build_secret_patch(reason: str, state: ComponentState, secret: Object, change: Object) -> Write:
     """Build the write that changes an existing Secret."""
-    name = certificate_objects.name_of(secret)
-    metadata = {**change.get("metadata", {}), **version(secret)}
-    path = certificate_objects.secrets_path(state.namespace, name)
+    name = certificate_objects.get_name(secret)
+    metadata = {**change.get("metadata", {}), **build_version_precondition(secret)}
+    path = certificate_objects.build_secrets_path(state.namespace, name)
     return Write(reason, ("Secret", name), path, {**change, "metadata": metadata})
 
 
-def creation(reason: str, state: State, name: str, content: Object) -> Write:
+def build_secret_creation(reason: str, state: ComponentState, name: str, content: Object) -> Write:
     """Build the write that creates a Secret."""
-    labels = {"labels": {LABEL: state.component.name}}
+    labels = {"labels": {COMPONENT_LABEL: state.component.name}}
     metadata = {**content.get("metadata", {}), "name": name, "namespace": state.namespace, **labels}
-    path = certificate_objects.secrets_path(state.namespace)
-    return Write(reason, ("Secret", name), path, {**content, "metadata": metadata}, creates=True)
+    path = certificate_objects.build_secrets_path(state.namespace)
+    return Write(reason, ("Secret", name), path, {**content, "metadata": metadata}, is_create=True)
 
 
-def publication(reason: str, state: State, now: datetime) -> Write:
+def build_configmap_write(reason: str, state: ComponentState, now: datetime) -> Write:
     """Build the write of the ConfigMap, with the time since when each certificate counts as published."""
-    since = certificate_objects.published(state.publication, now)
-    moments = {mark: timestamp(since.get(mark, rounded_up(now))) for mark in counted(state, now)}
-    annotations = {certificate_objects.PUBLISHED: json.dumps(moments, sort_keys=True)}
-    name, data = state.component.publication, publication_data(state, now)
-    metadata = {"name": name, "namespace": state.namespace, "labels": {LABEL: state.component.name}}
-    if state.publication is None:
+    since = certificate_objects.parse_published_times(state.bundle_configmap, now)
+    times = {
+        fingerprint: format_time(since.get(fingerprint, round_up_to_second(now)))
+        for fingerprint in list_publishable_fingerprints(state, now)
+    }
+    annotations = {certificate_objects.PUBLISHED_ANNOTATION: json.dumps(times, sort_keys=True)}
+    name, data = state.component.bundle_configmap_name, build_configmap_data(state, now)
+    metadata = {"name": name, "namespace": state.namespace, "labels": {COMPONENT_LABEL: state.component.name}}
+    if state.bundle_configmap is None:
         body = {"metadata": {**metadata, "annotations": annotations}, "data": data}
-        return Write(reason, ("ConfigMap", name), certificate_objects.publications_path(state.namespace), body, creates=True)
-    body = {"metadata": {"annotations": annotations, **version(state.publication)}, "data": data}
-    return Write(reason, ("ConfigMap", name), certificate_objects.publications_path(state.namespace, name), body)
+        return Write(
+            reason,
+            ("ConfigMap", name),
+            certificate_objects.build_configmaps_path(state.namespace),
+            body,
+            is_create=True,
+        )
+    body = {
+        "metadata": {"annotations": annotations, **build_version_precondition(state.bundle_configmap)},
+        "data": data,
+    }
+    return Write(reason, ("ConfigMap", name), certificate_objects.build_configmaps_path(state.namespace, name), body)
 
 
-def publication_data(state: State, now: datetime) -> dict[str, str]:
+def build_configmap_data(state: ComponentState, now: datetime) -> dict[str, str]:
     """Build the desired `data` of the ConfigMap."""
-    there = [certificate_objects.held(secret, state.known, state.component) for secret in state.secrets]
-    return certificate_objects.publication_data(bundle(state, now), [*there, *state.gone])
+    existing = [certificate_objects.build_summary(secret, state.summaries, state.component) for secret in state.secrets]
+    return certificate_objects.build_configmap_data(build_bundle(state, now), [*existing, *state.missing_servers])
 
 
-def version(item: Object) -> Object:
+def build_version_precondition(item: Object) -> Object:
     """Return the precondition that makes a patch fail if another client has changed the object."""
     return {"resourceVersion": item["metadata"]["resourceVersion"]}

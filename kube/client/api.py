@@ -1,6 +1,6 @@
 """Asynchronous API client: HTTP verbs on paths, plain dicts as input and output, five error classes.
 
-The event sources and the CLI use it directly; the functions use it through `sync_client.Cluster`.
+The event sources and the CLI use it directly; the functions use it through `sync_client.SyncClient`.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from urllib.parse import urlencode
 import msgspec
 from multidict import CIMultiDict
 
-from kube.client.api_errors import NotFound, Unavailable, error_of
+from kube.client.api_errors import NotFound, Unavailable, build_api_error
 from kube.client.config import (
     ConfigException,
     Configuration,
-    Connections,
-    NoContext,
+    ContextNotFound,
+    RestClient,
+    find_proxy,
     load_incluster_config,
     load_kube_config,
-    proxy_of,
 )
-from kube.client.deadline import REQUEST_SECONDS, seconds_left
-from kube.client.decoding import ANY, decoded, dropped, hear, lines
+from kube.client.deadline import REQUEST_TIMEOUT_SECONDS, get_seconds_left
+from kube.client.decoding import ANY_DECODER, abort_on_exit, decode_response, iterate_lines, record_warnings
 from kube.client.lazy_aiohttp import aiohttp
 from kube.paths import Object
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 JSON = "application/json"
-METADATA = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+METADATA_ONLY = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """Accept header for a list without spec and status of its items (API concepts, "metadata-only fetches")."""
 APPLY_PATCH = "application/apply-patch+yaml"
-WATCH_SECONDS = 300
+WATCH_TIMEOUT_SECONDS = 300
 """The API server ends a watch after this time; `list_watch` then starts another one where it ended."""
-SILENCE_SECONDS = 150.0
+SOCKET_READ_TIMEOUT_SECONDS = 150.0
 """Read timeout: a watch gets a bookmark about every minute, so a longer silence means a dead connection."""
 IMPERSONATE_USER, IMPERSONATE_GROUP = "Impersonate-User", "Impersonate-Group"
-CONNECTIONS = 100
+MAX_CONNECTIONS = 100
 """Maximum connections: each eviction waits about 0.1 s in the API server, so many must run concurrently."""
 SERVER_SETTINGS = (
     *("host", "verify_ssl", "ssl_ca_cert", "ca_cert_data", "disable_strict_ssl_verification"),
@@ -55,19 +55,19 @@ SERVER_SETTINGS = (
 class Api:
     """Client of one API server on one event loop, with a connection pool; close it with `await api.close()`.
 
-    At most `connections` are open at the same time, 0 for no limit. Above the limit, requests wait for a free
+    At most `max_connections` are open at the same time, 0 for no limit. Above the limit, requests wait for a free
     connection within their timeout, and watches wait without a timeout.
     """
 
-    def __init__(self, configuration: Configuration, connections: int = CONNECTIONS) -> None:
-        configuration.connection_pool_maxsize = connections
+    def __init__(self, configuration: Configuration, max_connections: int = MAX_CONNECTIONS) -> None:
+        configuration.connection_pool_maxsize = max_connections
         configuration.client_session_kwargs = {"timeout": aiohttp.ClientTimeout(total=None), "trust_env": False}
-        configuration.proxy = configuration.proxy or proxy_of(configuration.host)
+        configuration.proxy = configuration.proxy or find_proxy(configuration.host)
         self._configuration = configuration
         self._dry_run = False
-        self._rest = Connections(configuration)
-        self._token = ""
-        self._identity: MutableMapping[str, str] = {}
+        self._rest_client = RestClient(configuration)
+        self._authorization = ""
+        self._impersonation_headers: MutableMapping[str, str] = {}
 
     @classmethod
     async def connect(
@@ -77,7 +77,7 @@ class Api:
         as_user: str = "",
         as_groups: Sequence[str] = (),
         *,
-        connections: int = CONNECTIONS,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> Api:
         """Return a client for a kubeconfig, or for the pod's ServiceAccount inside a cluster.
 
@@ -87,71 +87,74 @@ class Api:
         `Unavailable` with the remedy if no configuration is usable.
         """
         configuration = Configuration()
-        wanted = kubeconfig or os.environ.get("KUBECONFIG")
-        where = wanted or str(Path("~/.kube/config").expanduser())
-        is_there = any(Path(file).is_file() for file in where.split(os.pathsep))
+        chosen_path = kubeconfig or os.environ.get("KUBECONFIG")
+        path = chosen_path or str(Path("~/.kube/config").expanduser())
+        file_exists = any(Path(file).is_file() for file in path.split(os.pathsep))
         try:
-            if not (wanted or context or is_there) and os.environ.get("KUBERNETES_SERVICE_HOST"):
+            if not (chosen_path or context or file_exists) and os.environ.get("KUBERNETES_SERVICE_HOST"):
                 load_incluster_config(client_configuration=configuration)
-            elif not is_there:
-                raise Unavailable(0, f"there is no kubeconfig at {where}: set KUBECONFIG")
+            elif not file_exists:
+                raise Unavailable(0, f"kubeconfig {path} not found: set KUBECONFIG")
             else:
-                await load_kube_config(configuration, where, context)
-            api = cls(configuration, connections)
-        except NoContext as error:
+                await load_kube_config(configuration, path, context)
+            api = cls(configuration, max_connections)
+        except ContextNotFound as error:
             raise Unavailable(0, str(error)) from None
         except (ConfigException, ssl.SSLError) as error:
             reason = " ".join(str(error).split())
-            raise Unavailable(0, f"no usable kubeconfig at {where}: {reason}; set KUBECONFIG") from None
-        return api.impersonating(as_user, as_groups) if as_user else api
+            raise Unavailable(0, f"no usable kubeconfig at {path}: {reason}; set KUBECONFIG") from None
+        return api.with_impersonation(as_user, as_groups) if as_user else api
 
-    async def nameless(self) -> Api:
+    async def create_anonymous(self) -> Api:
         """Return a client of the same server with separate connections and without certificate, token or cookies.
 
-        `bearing` needs such a client: the API server would prefer a client certificate to the token.
+        `with_token` needs such a client: the API server would prefer a client certificate to the token.
         """
-        bare = Configuration()
+        configuration = Configuration()
         for name in SERVER_SETTINGS:
-            setattr(bare, name, getattr(self._configuration, name))
-        other = Api(bare)
-        bare.client_session_kwargs = {**(bare.client_session_kwargs or {}), "cookie_jar": aiohttp.DummyCookieJar()}
-        return other
+            setattr(configuration, name, getattr(self._configuration, name))
+        anonymous = Api(configuration)
+        configuration.client_session_kwargs = {
+            **(configuration.client_session_kwargs or {}),
+            "cookie_jar": aiohttp.DummyCookieJar(),
+        }
+        return anonymous
 
-    def bearing(self, token: str) -> Api:
+    def with_token(self, token: str) -> Api:
         """Return a client on the same connections that authenticates with `token`; only the original closes them."""
         other = copy.copy(self)
-        other._token = f"Bearer {token}"
+        other._authorization = f"Bearer {token}"
         return other
 
-    async def unverified(self) -> Api:
+    async def without_verification(self) -> Api:
         """Return a client with the same credentials that does not verify the server's certificate.
 
         Closing the original client also closes the connections of this one.
         """
         other = copy.copy(self)
-        other._rest = self._rest.unverified()
+        other._rest_client = self._rest_client.get_unverified()
         return other
 
-    def impersonating(self, user: str, groups: Sequence[str] = ()) -> Api:
+    def with_impersonation(self, user: str, groups: Sequence[str] = ()) -> Api:
         """Return a client on the same connections that impersonates a user and groups in every request.
 
         The API server denies such requests unless the owner of the credentials may impersonate them.
         """
         other = copy.copy(self)
-        named = ((IMPERSONATE_USER, user), *((IMPERSONATE_GROUP, group) for group in groups))
-        other._identity = CIMultiDict(named)  # one header per group
+        headers = ((IMPERSONATE_USER, user), *((IMPERSONATE_GROUP, group) for group in groups))
+        other._impersonation_headers = CIMultiDict(headers)  # one header per group
         return other
 
     async def close(self) -> None:
         """Close all connections, including those that are currently opening or closing."""
-        await self._rest.close()
+        await self._rest_client.close()
 
     @property
     def is_dry_run(self) -> bool:
         """Return whether the API server discards all writes of this client."""
         return self._dry_run
 
-    def dry_run(self) -> Api:
+    def with_dry_run(self) -> Api:
         """Return a client on the same connections whose writes the API server only validates."""
         view = copy.copy(self)
         view._dry_run = True
@@ -166,21 +169,21 @@ class Api:
         body: Any = None,
         content_type: str = JSON,
         accept: str = JSON,
-        decoder: msgspec.json.Decoder[Any] = ANY,
+        decoder: msgspec.json.Decoder[Any] = ANY_DECODER,
     ) -> Object:
         """Send one request, and return the decoded response. Raises `ApiError`.
 
         `path` starts with /api or /apis.
         """
         if self._dry_run and method != "GET":
-            query, body = _rehearsed(method, query, body)
-        return decoded(await self._read(method, path, query, body, content_type, accept), decoder)
+            query, body = _add_dry_run(method, query, body)
+        return decode_response(await self._request_raw(method, path, query, body, content_type, accept), decoder)
 
-    async def text(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
+    async def get_raw(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
         """Return the response body at `path` undecoded, for example a log. Raises the same errors as `request`."""
-        return await self._read("GET", path, query, None, JSON)
+        return await self._request_raw("GET", path, query, None, JSON)
 
-    async def _read(
+    async def _request_raw(
         self,
         method: str,
         path: str,
@@ -190,13 +193,13 @@ class Api:
         accept: str = JSON,
     ) -> bytes:
         try:
-            response = await self._open(method, path, query, body, content_type, seconds_left(), accept)
+            response = await self._send(method, path, query, body, content_type, get_seconds_left(), accept)
             raw: bytes = await response.read()
-            hear(response.response.headers.getall("Warning", ()))
+            record_warnings(response.response.headers.getall("Warning", ()))
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-            raise Unavailable(0, f"no answer from the API server: {str(error) or type(error).__name__}") from error
+            raise Unavailable(0, f"no response from the API server: {str(error) or type(error).__name__}") from error
         if response.status >= 400:
-            raise error_of(response.status, decoded(raw), patch=content_type == JSON_PATCH)
+            raise build_api_error(response.status, decode_response(raw), is_json_patch=content_type == JSON_PATCH)
         return raw
 
     async def get(self, path: str) -> Object:
@@ -207,31 +210,36 @@ class Api:
         self,
         path: str,
         *,
-        fields: str = "",
-        labels: str = "",
-        version: str | None = None,
+        field_selector: str = "",
+        label_selector: str = "",
+        resource_version: str | None = None,
         limit: int = 0,
-        token: str = "",
+        continue_token: str = "",
         accept: str = JSON,
-        decoder: msgspec.json.Decoder[Any] = ANY,
+        decoder: msgspec.json.Decoder[Any] = ANY_DECODER,
     ) -> Object:
         """Return the list at `path`, narrowed by field and label selectors.
 
-        `accept=METADATA` returns only the items' metadata, and a typed `decoder` only the fields of its type.
+        `accept=METADATA_ONLY` returns only the items' metadata, and a typed `decoder` only the fields of its type.
 
-        `version` None asks for the newest state, for which an idle API server waits up to 0.1 s. Version "0" accepts
-        any state of the server's cache. Another version accepts the cache if it is at least that new (API concepts,
-        "resourceVersion in list requests").
+        `resource_version` None asks for the newest state, for which an idle API server waits up to 0.1 s. Version "0"
+        accepts any state of the server's cache. Another version accepts the cache if it is at least that new (API
+        concepts, "resourceVersion in list requests").
 
-        With `limit`, the result is a page of at most that many items. The `token` of the next page is the
+        With `limit`, the result is a page of at most that many items. The `continue_token` of the next page is the
         `metadata.continue` of this one, and all pages show the state of the first. `paging` reads all pages.
         """
-        query = {"fieldSelector": fields, "labelSelector": labels, "limit": str(limit or ""), "continue": token}
-        query["resourceVersion"] = "" if token else version or ""
+        query = {
+            "fieldSelector": field_selector,
+            "labelSelector": label_selector,
+            "limit": str(limit or ""),
+            "continue": continue_token,
+        }
+        query["resourceVersion"] = "" if continue_token else resource_version or ""
         if query["resourceVersion"] not in ("", "0"):
             query["resourceVersionMatch"] = "NotOlderThan"
-        wanted = {key: value for key, value in query.items() if value}
-        return await self.request("GET", path, query=wanted, accept=accept, decoder=decoder)
+        parameters = {key: value for key, value in query.items() if value}
+        return await self.request("GET", path, query=parameters, accept=accept, decoder=decoder)
 
     async def create(self, path: str, body: Object) -> Object:
         """Send `body` as a POST to the collection or subresource at `path`."""
@@ -242,68 +250,73 @@ class Api:
         return await self.request("PATCH", path, body=body, content_type=content_type)
 
     async def delete(
-        self, path: str, *, uid: str, version: str = "", options: Mapping[str, object] | None = None
+        self, path: str, *, uid: str, resource_version: str = "", options: Mapping[str, object] | None = None
     ) -> Object:
         """Delete the object at `path` if it has this `uid`; otherwise raise `Conflict`.
 
-        With `version`, also raise `Conflict` if the object has changed since. `options` are additional fields of
-        `DeleteOptions`.
+        With `resource_version`, also raise `Conflict` if the object has changed since. `options` are additional fields
+        of `DeleteOptions`.
         """
-        preconditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
+        preconditions = {"uid": uid, **({"resourceVersion": resource_version} if resource_version else {})}
         return await self.request("DELETE", path, body={"preconditions": preconditions, **(options or {})})
 
     async def watch(
-        self, path: str, *, version: str, fields: str = "", labels: str = ""
+        self, path: str, *, resource_version: str, field_selector: str = "", label_selector: str = ""
     ) -> AsyncIterator[tuple[str, Object]]:
-        """Yield changes after `version` as (ADDED | MODIFIED | DELETED | BOOKMARK, object) until the watch ends.
+        """Yield changes after `resource_version` until the watch ends.
 
-        With version "", first yield the existing objects in their newest state, followed by a bookmark that marks their
-        end. Raises `NotFound` (410) if `version` is too old, and `Unavailable` if the connection breaks.
+        A change is a pair of its type (ADDED, MODIFIED, DELETED or BOOKMARK) and the object. With version "", first
+        yield the existing objects in their newest state, followed by a bookmark that marks their end. Raises `NotFound`
+        (410) if `resource_version` is too old, and `Unavailable` if the connection breaks.
         """
         query = {
             "watch": "1",
             "allowWatchBookmarks": "true",
-            "resourceVersion": version,
-            **({} if version else {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}),
-            "timeoutSeconds": str(WATCH_SECONDS),
-            "fieldSelector": fields,
-            "labelSelector": labels,
+            "resourceVersion": resource_version,
+            **({} if resource_version else {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}),
+            "timeoutSeconds": str(WATCH_TIMEOUT_SECONDS),
+            "fieldSelector": field_selector,
+            "labelSelector": label_selector,
         }
-        wanted = {key: value for key, value in query.items() if value}
+        parameters = {key: value for key, value in query.items() if value}
         try:
-            response = await self._open("GET", path, wanted, None, JSON, None)
-            with dropped(response.response):  # free the connection when the caller stops watching
+            response = await self._send("GET", path, parameters, None, JSON, None)
+            with abort_on_exit(response.response):  # free the connection when the caller stops watching
                 if response.status >= 400:
-                    raise error_of(response.status, decoded(await response.read()))
-                async for line in lines(response.response):
-                    change = ANY.decode(line)
+                    raise build_api_error(response.status, decode_response(await response.read()))
+                async for line in iterate_lines(response.response):
+                    change = ANY_DECODER.decode(line)
                     if change["type"] == "ERROR":
-                        raise error_of(int(change["object"].get("code") or 500), change["object"])
+                        raise build_api_error(int(change["object"].get("code") or 500), change["object"])
                     yield change["type"], change["object"]
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-            raise Unavailable(0, f"the watch on {path} broke: {str(error) or type(error).__name__}") from error
+            raise Unavailable(0, f"the watch on {path} failed: {str(error) or type(error).__name__}") from error
 
-    async def _open(
+    async def _send(
         self,
         method: str,
         path: str,
         query: Mapping[str, str] | None,
         body: Any,
         content_type: str,
-        seconds: float | None,
+        timeout_seconds: float | None,
         accept: str = JSON,
     ) -> Any:
-        headers = copy.copy(self._identity)
+        headers = copy.copy(self._impersonation_headers)
         headers.update({"Accept": accept, "Content-Type": content_type, "User-Agent": "nodemaintenance"})
-        token = self._token or await self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        token = self._authorization or await self._configuration.get_api_key_with_prefix(
+            "BearerToken", alias="authorization"
+        )
         if token:
             headers["Authorization"] = token
         url = f"{self._configuration.host}{path}" + (f"?{urlencode(query)}" if query else "")
-        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=REQUEST_SECONDS, sock_read=SILENCE_SECONDS)
-        return await self._rest.request(method, url, headers=headers, body=body, _request_timeout=timeout)
+        timeout = aiohttp.ClientTimeout(
+            total=timeout_seconds, sock_connect=REQUEST_TIMEOUT_SECONDS, sock_read=SOCKET_READ_TIMEOUT_SECONDS
+        )
+        return await self._rest_client.request(method, url, headers=headers, body=body, _request_timeout=timeout)
 
 
-def _rehearsed(method: str, query: Mapping[str, str] | None, body: Any) -> tuple[Mapping[str, str], Any]:
+def _add_dry_run(method: str, query: Mapping[str, str] | None, body: Any) -> tuple[Mapping[str, str], Any]:
     """Return the query and body of a dry-run write.
 
     For a DELETE with a body, the API server reads its options only from the body.
@@ -312,10 +325,10 @@ def _rehearsed(method: str, query: Mapping[str, str] | None, body: Any) -> tuple
     return {**(query or {}), "dryRun": "All"}, options
 
 
-async def absent_ok(call: Any) -> Object | None:
+async def get_or_none(request: Any) -> Object | None:
     """Return the result of an awaitable request, or None if it raises `NotFound`."""
     try:
-        result: Object = await call
+        result: Object = await request
     except NotFound:
         return None
     return result

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kube.evictions import is_by_admission
+from kube.evictions import is_webhook_refusal
 
 
 class ApiError(Exception):
@@ -54,18 +54,18 @@ class Unavailable(ApiError):
     """A 429 or 5xx response, or no response."""
 
 
-def error_of(status: int, body: Mapping[str, Any], *, patch: bool = False) -> ApiError:
+def build_api_error(status: int, body: Mapping[str, Any], *, is_json_patch: bool = False) -> ApiError:
     """Return the error for an HTTP status and the decoded body, usually a `Status` object.
 
     A JSON patch whose `test` fails returns 422 without causes, whereas an invalid value returns 422 with causes. The
     former counts as a conflict (NMO-4).
     """
-    message = str(body.get("message") or f"the API server answered {status}")
-    if status in (404, 409, 410, 422) and is_by_admission(message):
+    message = str(body.get("message") or f"the API server responded with status {status}")
+    if status in (404, 409, 410, 422) and is_webhook_refusal(message):
         return Rejected(status, message, body)
     if status in (404, 410):
         return NotFound(status, message, body)
-    if status == 409 or (patch and status == 422 and not (body.get("details") or {}).get("causes")):
+    if status == 409 or (is_json_patch and status == 422 and not (body.get("details") or {}).get("causes")):
         return Conflict(status, message, body)
     if status in (401, 403):
         return Denied(status, message, body)

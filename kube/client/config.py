@@ -20,12 +20,12 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 from weakref import WeakSet
 
-from kube.client.lazy_imports import postpone
 from kube.client.lazy_aiohttp import aiohttp  # must precede the library's own import
-from kube.loopback import is_loopback
+from kube.client.lazy_imports import defer_import
+from kube.loopback import is_loopback_url
 
 for package in ("kubernetes", "kubernetes.aio", "kubernetes.aio.config", "kubernetes.aio.utils"):
-    postpone(package)
+    defer_import(package)
 
 import kubernetes.aio.client as library  # noqa: E402
 from kubernetes.aio.client.configuration import Configuration as LibraryConfiguration  # noqa: E402
@@ -36,17 +36,17 @@ from kubernetes.aio.config.incluster_config import load_incluster_config  # noqa
 __all__ = [
     "ConfigException",
     "Configuration",
-    "Connections",
-    "NoContext",
+    "ContextNotFound",
+    "RestClient",
+    "find_proxy",
     "load_incluster_config",
     "load_kube_config",
-    "proxy_of",
 ]
 
-FAREWELL_SECONDS = 1.0
+CLOSE_TIMEOUT_SECONDS = 1.0
 """Maximum wait for the close of TLS connections, which takes a round trip if the server responds."""
-LOOK_SECONDS = 0.001
-IDLE_SECONDS = 60.0
+CLOSE_POLL_SECONDS = 0.001
+KEEPALIVE_SECONDS = 60.0
 """Time that an idle connection is kept; aiohttp's default is 15.
 
 It must be shorter than the API server's 90 s, so that no request meets a connection that the server is closing. A TLS
@@ -59,7 +59,7 @@ The default is eight times as large, which is 25 MiB for a hundred connections.
 """
 
 
-class NoContext(ConfigException):
+class ContextNotFound(ConfigException):
     """The kubeconfig has no context with the requested name; the message contains the remedy."""
 
 
@@ -74,7 +74,7 @@ class Configuration(LibraryConfiguration):
     client_pem = b""
 
 
-class Connections(RESTClientObject):
+class RestClient(RESTClientObject):
     """The library's HTTP client, extended to track each of its sockets until it is closed.
 
     A request that is cancelled between its TLS handshake and its first byte leaves a connection that no pool tracks and
@@ -89,95 +89,100 @@ class Connections(RESTClientObject):
                 file.flush()
                 self.ssl_context.load_cert_chain(file.name)
         self._sockets: WeakSet[socket.socket] = WeakSet()
-        self._unverified: Connections | None = None
+        self._unverified_client: RestClient | None = None
 
-    def unverified(self) -> Connections:
+    def get_unverified(self) -> RestClient:
         """Return connections to the same server that do not verify its certificate; `close` closes both."""
-        if self._unverified is None:
+        if self._unverified_client is None:
             settings = copy.copy(self.configuration)
             settings.verify_ssl = False
-            self._unverified = Connections(settings)
-        return self._unverified
+            self._unverified_client = RestClient(settings)
+        return self._unverified_client
 
     def _create_connector(self) -> aiohttp.TCPConnector:
         return aiohttp.TCPConnector(
-            limit=self.maxsize, ssl=self.ssl_context, socket_factory=self._socket, keepalive_timeout=IDLE_SECONDS
+            limit=self.maxsize,
+            ssl=self.ssl_context,
+            socket_factory=self._create_socket,
+            keepalive_timeout=KEEPALIVE_SECONDS,
         )
 
-    def _socket(self, address: tuple[Any, ...]) -> socket.socket:
-        made = socket.socket(*address[:3])
-        self._sockets.add(made)
-        return made
+    def _create_socket(self, address: tuple[Any, ...]) -> socket.socket:
+        new_socket = socket.socket(*address[:3])
+        self._sockets.add(new_socket)
+        return new_socket
 
     async def close(self) -> None:
         """Close all connections, and wait until their sockets are closed."""
-        if self._unverified is not None:
-            await self._unverified.close()
+        if self._unverified_client is not None:
+            await self._unverified_client.close()
         if self.pool_manager and self.pool_manager.connector:
             await self.pool_manager.connector.close(abort_ssl=True)
         await super().close()
-        deadline = asyncio.get_running_loop().time() + FAREWELL_SECONDS
-        while self.is_open and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(LOOK_SECONDS)
+        deadline = asyncio.get_running_loop().time() + CLOSE_TIMEOUT_SECONDS
+        while self.has_open_sockets and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(CLOSE_POLL_SECONDS)
 
     @property
-    def is_open(self) -> bool:
+    def has_open_sockets(self) -> bool:
         """Return whether any socket is open."""
-        return any(made.fileno() >= 0 for made in self._sockets)
+        return any(each.fileno() >= 0 for each in self._sockets)
 
 
 async def load_kube_config(configuration: Configuration, file: str, context: str | None) -> None:
     """Fill `configuration` with the settings of `context` in `file` (None: the current context).
 
     This function keeps the file's certificates and keys in memory. The library would write each to a temporary file,
-    which remains if a signal ends the process. Raises `NoContext`, or `ConfigException` if the file is not a kubeconfig
-    or refers to missing files.
+    which remains if a signal ends the process. Raises `ContextNotFound`, or `ConfigException` if the file is not a
+    kubeconfig or refers to missing files.
     """
     from yaml import YAMLError
 
     # The library raises these for other files, because it does not validate the content first.
-    no_kubeconfig = (YAMLError, ValueError, TypeError, AttributeError, KeyError, OSError)
+    parse_errors = (YAMLError, ValueError, TypeError, AttributeError, KeyError, OSError)
     try:
-        merger, loader = _library()
+        merger, loader = _import_kubeconfig_readers()
         merged = merger(file).config
         if context and not merged["contexts"].get_with_name(context, safe=True):
-            raise NoContext(
-                f"there is no context {context} in {file}: `kubectl config get-contexts` lists those there are"
+            raise ContextNotFound(
+                f'context "{context}" not found in kubeconfig {file}: `kubectl config get-contexts` lists the contexts'
             )
         reader = loader(merged, context, config_base_path=None)
-        named = reader.current_context["context"]
-        cluster = merged["clusters"].get_with_name(named["cluster"])["cluster"]
-        configuration.ca_cert_data = _taken(cluster, "certificate-authority").decode("ascii", "ignore") or None
-        if user := merged["users"].get_with_name(named.get("user"), safe=True):
-            certificate, key = (_taken(user["user"], name) for name in ("client-certificate", "client-key"))
+        context_settings = reader.current_context["context"]
+        cluster = merged["clusters"].get_with_name(context_settings["cluster"])["cluster"]
+        configuration.ca_cert_data = _pop_pem(cluster, "certificate-authority").decode("ascii", "ignore") or None
+        if user := merged["users"].get_with_name(context_settings.get("user"), safe=True):
+            certificate, key = (_pop_pem(user["user"], name) for name in ("client-certificate", "client-key"))
             configuration.client_pem = b"\n".join(filter(None, (certificate, key))) if certificate else b""
         await reader.load_and_set(configuration)
-    except no_kubeconfig as error:
+    except parse_errors as error:
         raise ConfigException(str(error)) from error
 
 
-def _taken(node: Any, name: str) -> bytes:
+def _pop_pem(entry: Any, name: str) -> bytes:
     """Remove a certificate or key from a kubeconfig's cluster or user, and return it; b"" if there is none.
 
     Raises `ValueError` if the data is not base64 or contains no PEM: without a CA, the system's CAs would be trusted.
     Raises `OSError` if a file cannot be read.
     """
-    data, file = node.value.pop(f"{name}-data", None), node.value.pop(name, None)
+    data, file = entry.value.pop(f"{name}-data", None), entry.value.pop(name, None)
     if not (data or file):
         return b""
-    read = base64.b64decode("".join(data.split()), validate=True) if data else _beside(node.path, file).read_bytes()
-    if b"-----BEGIN " not in read:
-        raise ValueError(f"{name}{'-data' if data else f' {file}'} holds no PEM")
-    return read
+    pem = (
+        base64.b64decode("".join(data.split()), validate=True) if data else _resolve_path(entry.path, file).read_bytes()
+    )
+    if b"-----BEGIN " not in pem:
+        raise ValueError(f"{name}{'-data' if data else f' {file}'} contains no PEM data")
+    return pem
 
 
-def _beside(kubeconfig: str, file: str) -> Path:
+def _resolve_path(kubeconfig: str, file: str) -> Path:
     return Path(kubeconfig).parent / file
 
 
-def _library() -> tuple[Any, Any]:
+def _import_kubeconfig_readers() -> tuple[Any, Any]:
     """Return the library's kubeconfig classes without importing its typed client, which they reference."""
-    vars(library)["ApiClient"] = _typed_client
+    vars(library)["ApiClient"] = _create_typed_client
     try:
         from kubernetes.aio.config.kube_config import KubeConfigLoader, KubeConfigMerger
     finally:
@@ -185,21 +190,21 @@ def _library() -> tuple[Any, Any]:
     return KubeConfigMerger, KubeConfigLoader
 
 
-def _typed_client(**settings: Any) -> Any:
+def _create_typed_client(**settings: Any) -> Any:
     """Create a typed client, and import its module only then."""
     from kubernetes.aio.client.api_client import ApiClient
 
     return ApiClient(**settings)
 
 
-def proxy_of(host: str) -> str | None:
+def find_proxy(url: str) -> str | None:
     """Return the proxy for this URL from the environment (`HTTPS_PROXY`, `NO_PROXY`), None for no proxy.
 
     Loopback URLs never use a proxy, whatever `NO_PROXY` contains, as in Go and thus kubectl. The lookup happens once
     per client. The HTTP client would repeat it for every request, in another thread, which takes a tenth of the
     request's cost.
     """
-    parts = urlsplit(host)
-    if is_loopback(host) or proxy_bypass(parts.netloc.rpartition("@")[2]):
+    parts = urlsplit(url)
+    if is_loopback_url(url) or proxy_bypass(parts.netloc.rpartition("@")[2]):
         return None
     return getproxies().get(parts.scheme)

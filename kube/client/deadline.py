@@ -10,14 +10,14 @@ from math import inf
 
 from kube.client.api_errors import Unavailable
 
-REQUEST_SECONDS = 10.0
+REQUEST_TIMEOUT_SECONDS = 10.0
 """Timeout of a single request: a function responds in about a second, and a hung server is a retryable error."""
 _deadline: ContextVar[float] = ContextVar("deadline", default=inf)
 """The `time.monotonic()` value at which all of the caller's requests must have completed."""
 
 
 @contextmanager
-def within(seconds: float) -> Iterator[None]:
+def set_deadline(seconds: float) -> Iterator[None]:
     """Limit the total time of the requests in this block, including its threads and tasks.
 
     A request without a response at that time raises `Unavailable`, although the API server may have executed a write.
@@ -29,12 +29,12 @@ def within(seconds: float) -> Iterator[None]:
         _deadline.reset(token)
 
 
-def seconds_left() -> float:
+def get_seconds_left() -> float:
     """Return the seconds that the next request may take. Raises `Unavailable` if no time is left."""
     left = _deadline.get() - time.monotonic()
     if left <= 0:
-        raise Unavailable(0, "no answer from the API server in time")
-    return min(left, REQUEST_SECONDS)
+        raise Unavailable(0, "no response from the API server in time")
+    return min(left, REQUEST_TIMEOUT_SECONDS)
 
 
 def has_time(seconds: float) -> bool:

@@ -15,35 +15,35 @@ import msgspec
 
 from kube.client.lazy_aiohttp import aiohttp
 
-WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
+WARNING_PATTERN = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
 """One warning in a `Warning` header (RFC 7234, 5.5): code, agent, quoted text."""
-ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
-_heard: ContextVar[list[str] | None] = ContextVar("warnings", default=None)
+ANY_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+_collected_warnings: ContextVar[list[str] | None] = ContextVar("warnings", default=None)
 
 
 @contextmanager
-def hearing() -> Iterator[list[str]]:
+def collect_warnings() -> Iterator[list[str]]:
     """Collect the API server's distinct warnings about the requests of this block."""
-    heard: list[str] = []
-    token = _heard.set(heard)
+    collected: list[str] = []
+    token = _collected_warnings.set(collected)
     try:
-        yield heard
+        yield collected
     finally:
-        _heard.reset(token)
+        _collected_warnings.reset(token)
 
 
-def hear(headers: Iterable[str]) -> None:
-    """Add the warnings in these headers to the list of the enclosing `hearing` block, if there is one."""
-    heard = _heard.get()
-    if heard is None:
+def record_warnings(headers: Iterable[str]) -> None:
+    """Add the warnings in these headers to the list of the enclosing `collect_warnings` block, if there is one."""
+    collected = _collected_warnings.get()
+    if collected is None:
         return
     for header in headers:
-        texts = (re.sub(r"\\(.)", r"\1", text) for text in WARNING.findall(header))
-        heard += [text for text in dict.fromkeys(texts) if text not in heard]
+        texts = (re.sub(r"\\(.)", r"\1", text) for text in WARNING_PATTERN.findall(header))
+        collected += [text for text in dict.fromkeys(texts) if text not in collected]
 
 
 @contextmanager
-def dropped(response: aiohttp.ClientResponse) -> Iterator[None]:
+def abort_on_exit(response: aiohttp.ClientResponse) -> Iterator[None]:
     """Close the response at the end of the block, and abort its connection if it is still in use.
 
     A TLS shutdown could outlive a short command.
@@ -56,28 +56,28 @@ def dropped(response: aiohttp.ClientResponse) -> Iterator[None]:
         response.close()
 
 
-async def lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def iterate_lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     """Yield lines of any length.
 
     The line reader of aiohttp rejects lines longer than its buffer, and a Node object can be longer.
     """
-    rest = b""
+    partial_line = b""
     async for chunk in response.content.iter_any():
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
+        *complete_lines, partial_line = (partial_line + chunk).split(b"\n")
+        for line in complete_lines:
             yield line
 
 
-def decoded(raw: bytes, decoder: msgspec.json.Decoder[Any] = ANY) -> dict[str, Any]:
+def decode_response(raw: bytes, decoder: msgspec.json.Decoder[Any] = ANY_DECODER) -> dict[str, Any]:
     """Decode a response to a dict; the text of any other response becomes its `message`, as in a `Status`.
 
     A typed decoder omits the fields that its type does not have. If the response does not match the type, all of its
     fields are decoded.
     """
     try:
-        answer = decoder.decode(raw or b"{}")
+        decoded = decoder.decode(raw or b"{}")
     except msgspec.ValidationError:
-        return decoded(raw)
+        return decode_response(raw)
     except msgspec.DecodeError:
         return {"message": raw.decode(errors="replace")[:500]}
-    return answer if isinstance(answer, dict) else {"message": str(answer)}
+    return decoded if isinstance(decoded, dict) else {"message": str(decoded)}

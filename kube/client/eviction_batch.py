@@ -20,37 +20,44 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from kube.budgets import Blocked, Plan, budget_paths, identity, plan, refused_by
-from kube.client.api import Api, absent_ok
+from kube.budgets import (
+    BlockedPod,
+    EvictionPlan,
+    build_blocked_by_budget,
+    build_budget_paths,
+    build_object_reference,
+    plan_evictions,
+)
+from kube.client.api import Api, get_or_none
 from kube.client.api_errors import ApiError, Unavailable
-from kube.client.concurrent_requests import together
-from kube.client.deadline import seconds_left, within
-from kube.client.eviction_tracker import Sending, Sent
-from kube.client.paging import Listed
-from kube.evictions import Batch, only, set_apart
-from kube.pods import Pod, controller, is_daemon, uid
-from kube.resource_versions import oldest
+from kube.client.concurrent_requests import gather_all
+from kube.client.deadline import get_seconds_left, set_deadline
+from kube.client.eviction_tracker import EvictionTracker, InFlightEviction
+from kube.client.paging import ListResult
+from kube.evictions import EvictionResult, filter_plan, split_off_pod
+from kube.pods import Pod, get_controller, get_uid, is_daemonset_pod
+from kube.resource_versions import find_oldest
 
 BATCH_SECONDS = 1.0
 """A batch starts no eviction after this time; the next batch takes the remaining pods."""
-MARGIN_SECONDS = 0.1
+REPLY_MARGIN_SECONDS = 0.1
 """Time reserved for the rest of the pass after its evictions."""
-OVERSLEPT_SECONDS = 0.6
+RESPONSE_WAIT_SECONDS = 0.6
 """Time that a batch waits for its last responses.
 
 It covers one sleep of the API server after a conflict (0.5 s), not two. A later response is not lost.
 """
-SLOW_SECONDS = 5.0
+SLOW_EVICTION_SECONDS = 5.0
 """An eviction without a response for this long is reported as blocked; before that, as in flight."""
-ENDING_SECONDS = 2.0
+SHUTDOWN_WAIT_SECONDS = 2.0
 """Maximum time that an exiting process waits for the responses to its evictions.
 
 They take milliseconds unless an admission webhook is slow.
 """
-NO_ANSWER = "no answer to its eviction yet: an admission webhook may be slow"
-BUDGET_REFUSES = "DisruptionBudget"
+NO_ANSWER_MESSAGE = "no response to the eviction request yet: an admission webhook may be slow"
+BUDGET_REASON = "DisruptionBudget"
 """Refusal reason of a budget, which would refuse the remaining pods of its queue too."""
-OPENED_SECONDS = 0.25
+MIN_BATCH_SECONDS = 0.25
 """Minimum duration of a batch after which the budgets are read again; a shorter batch is the last one.
 
 In less time no replacement pod can become ready, so a budget that allows one disruption would be read again for each
@@ -59,112 +66,139 @@ pod. PodSource does not report any earlier that a budget admits pods again.
 
 
 async def evict_batch(
-    api: Api, plan: Plan, seconds: float = BATCH_SECONDS, *, node: str = "", host: str = "", own_only: bool = False
-) -> Batch:
+    api: Api,
+    plan: EvictionPlan,
+    max_seconds: float = BATCH_SECONDS,
+    *,
+    node_name: str = "",
+    own_pod_name: str = "",
+    own_only: bool = False,
+) -> EvictionResult:
     """Evict the pods of the plan: concurrently without a budget, one after another within each budget.
 
     Args:
         api: The API client.
         plan: The evictions to send.
-        seconds: Time after which no eviction is sent.
-        node: The result includes this node's evictions that were granted after their batches ended.
-        host: Name of the pod that this process runs in. It is evicted alone, after all earlier evictions from any node
-            are answered and reported, because an exiting process cannot report their outcomes.
+        max_seconds: Time after which no eviction is sent.
+        node_name: The result includes this node's evictions that were granted after their batches ended.
+        own_pod_name: Name of the pod that this process runs in. It is evicted alone, after all earlier evictions from
+            any node are answered and reported, because an exiting process cannot report their outcomes.
         own_only: Ignore the evictions that other batches sent, as a replay must.
 
     Raises:
         Unavailable: The pass has no time left for evictions, because the API server is slow.
     """
-    left, started = seconds_left() - MARGIN_SECONDS, time.monotonic()
-    if left <= 0:
-        raise Unavailable(0, "no time was left for evictions: the API server is slow")
-    times = started + min(seconds, left), started + left
-    batch, sending = Batch(blocked=list(plan.blocked)), Sending.of(api)
+    time_left, started = get_seconds_left() - REPLY_MARGIN_SECONDS, time.monotonic()
+    if time_left <= 0:
+        raise Unavailable(0, "no time left for evictions: the API server is slow")
+    deadlines = started + min(max_seconds, time_left), started + time_left
+    result, tracker = EvictionResult(blocked=list(plan.blocked)), EvictionTracker.for_client(api)
     if own_only:
-        plan, node = _unsent(plan, sending, batch), ""
-    others, own = set_apart(plan, host)
-    await _evict_all(sending, others, batch, times)
-    batch.evicted.extend(sending.take_granted(node))
-    waits_here, waits = sending.awaits(node), sending.awaits()
-    if batch.evicted or batch.gone or (waits and not waits_here):
-        batch.unsent.extend([*own.free, *itertools.chain(*own.queues.values())])
-    elif not (waits_here or waits):
-        await _evict_all(sending, own, batch, times)
-    return batch
+        plan, node_name = _exclude_sent(plan, tracker, result), ""
+    others, own_plan = split_off_pod(plan, own_pod_name)
+    await _evict_all(tracker, others, result, deadlines)
+    result.evicted.extend(tracker.take_granted(node_name))
+    is_node_pending, is_any_pending = tracker.has_pending(node_name), tracker.has_pending()
+    if result.evicted or result.already_gone or (is_any_pending and not is_node_pending):
+        result.deferred.extend([*own_plan.unbudgeted, *itertools.chain(*own_plan.queues_by_budget.values())])
+    elif not (is_node_pending or is_any_pending):
+        await _evict_all(tracker, own_plan, result, deadlines)
+    return result
 
 
-def _unsent(plan: Plan, sending: Sending, batch: Batch) -> Plan:
+def _exclude_sent(plan: EvictionPlan, tracker: EvictionTracker, result: EvictionResult) -> EvictionPlan:
     """Return the plan without the pods in flight whose outcome another batch takes; record these as in flight."""
-    planned = [*plan.free, *itertools.chain(*plan.queues.values())]
-    batch.under_way.extend(identity(pod) for pod in planned if sending.has_sent(pod))
-    return only(plan, lambda pod: not sending.has_sent(pod))
+    planned = [*plan.unbudgeted, *itertools.chain(*plan.queues_by_budget.values())]
+    result.in_flight.extend(build_object_reference(pod) for pod in planned if tracker.has_sent(pod))
+    return filter_plan(plan, lambda pod: not tracker.has_sent(pod))
 
 
 async def evict_batches(
-    api: Api, first: Plan, pods: Sequence[Pod], *, node: str = "", host: str = "", own_only: bool = False
-) -> Batch:
+    api: Api,
+    first_plan: EvictionPlan,
+    pods: Sequence[Pod],
+    *,
+    node_name: str = "",
+    own_pod_name: str = "",
+    own_only: bool = False,
+) -> EvictionResult:
     """Evict the pods of the plan, and then those whose budgets admit them within the time of one batch.
 
     `pods` are the pods for which the plan was made; the other arguments are those of `evict_batch`. The pod that this
     process runs in is evicted with the first batch or not at all. Raises `Unavailable` as `evict_batch` does, but only
     for the first batch. If a later batch fails, its pods are left to the next event.
     """
-    read, until = time.monotonic(), time.monotonic() + BATCH_SECONDS
-    done = last = await evict_batch(api, first, node=node, host=host, own_only=own_only)
-    going = first
-    while held := _held(going, last, host):
+    read_at, deadline = time.monotonic(), time.monotonic() + BATCH_SECONDS
+    result = last_result = await evict_batch(
+        api, first_plan, node_name=node_name, own_pod_name=own_pod_name, own_only=own_only
+    )
+    current_plan = first_plan
+    while held_uids := _find_held_back(current_plan, last_result, own_pod_name):
         now = time.monotonic()
-        if now - read < OPENED_SECONDS or now >= until:
+        if now - read_at < MIN_BATCH_SECONDS or now >= deadline:
             break
-        waiting, read = [pod for pod in pods if uid(pod) in held], now
+        waiting, read_at = [pod for pod in pods if get_uid(pod) in held_uids], now
         try:
-            with within(min(until - now, seconds_left())):
-                going = plan(waiting, (await budgets_over(api, waiting)).items, first.options)
-            if not (going.queues or going.free):
+            with set_deadline(min(deadline - now, get_seconds_left())):
+                current_plan = plan_evictions(
+                    waiting, (await list_covering_budgets(api, waiting)).items, first_plan.options
+                )
+            if not (current_plan.queues_by_budget or current_plan.unbudgeted):
                 break
-            last = await evict_batch(api, going, until - time.monotonic(), node=node, own_only=own_only)
+            last_result = await evict_batch(
+                api, current_plan, deadline - time.monotonic(), node_name=node_name, own_only=own_only
+            )
         except ApiError:
             break
-        done = _joined(done, held, last)
-    return done
+        result = _merge_results(result, held_uids, last_result)
+    return result
 
 
-async def granted_late(api: Api, node: str) -> list[dict[str, str]]:
+async def take_late_evictions(api: Api, node_name: str) -> list[dict[str, str]]:
     """Take the pods of the node whose eviction was granted after its batch ended, when no further batch follows."""
-    return Sending.of(api).take_granted(node)
+    return EvictionTracker.for_client(api).take_granted(node_name)
 
 
-def on_granted_late(api: Api, late: Callable[[str, list[dict[str, str]]], None]) -> None:
+def set_late_callback(api: Api, callback: Callable[[str, list[dict[str, str]]], None]) -> None:
     """Register a callback for evictions that were granted after their batch ended and that no batch takes.
 
     It gets a node and its pods when the record of such an eviction expires.
     """
-    Sending.of(api).late = late
+    EvictionTracker.for_client(api).on_late = callback
 
 
-async def nodes_of_late(api: Api) -> set[str]:
-    """Return the nodes for which the `on_granted_late` callback may still be called."""
-    return Sending.of(api).nodes()
+async def list_pending_nodes(api: Api) -> set[str]:
+    """Return the nodes for which the `set_late_callback` callback may still be called."""
+    return EvictionTracker.for_client(api).list_nodes()
 
 
-async def granted_late_of_all(api: Api) -> dict[str, list[dict[str, str]]]:
+async def take_all_late_evictions(api: Api) -> dict[str, list[dict[str, str]]]:
     """Take, by node, the pods of all nodes whose eviction was granted after its batch ended.
 
-    For a process that exits: the function first waits up to `ENDING_SECONDS` for the evictions in flight.
+    For a process that exits: the function first waits up to `SHUTDOWN_WAIT_SECONDS` for the evictions in flight.
     """
-    sending = Sending.of(api)
-    await sending.answered(ENDING_SECONDS)
-    return {node: pods for node in sending.nodes() if (pods := sending.take_granted(node))}
+    tracker = EvictionTracker.for_client(api)
+    await tracker.wait_for_responses(SHUTDOWN_WAIT_SECONDS)
+    return {node: pods for node in tracker.list_nodes() if (pods := tracker.take_granted(node))}
 
 
-async def _evict_all(sending: Sending, plan: Plan, batch: Batch, times: tuple[float, float]) -> None:
-    free = (_evict_queue(sending, [pod], plan, batch, times) for pod in plan.free)
-    behind = (_evict_queue(sending, pods, plan, batch, times, budget) for budget, pods in plan.queues.items())
-    await together(*free, *behind)
+async def _evict_all(
+    tracker: EvictionTracker, plan: EvictionPlan, result: EvictionResult, deadlines: tuple[float, float]
+) -> None:
+    unbudgeted = (_evict_queue(tracker, [pod], plan, result, deadlines) for pod in plan.unbudgeted)
+    budgeted = (
+        _evict_queue(tracker, pods, plan, result, deadlines, budget) for budget, pods in plan.queues_by_budget.items()
+    )
+    await gather_all(*unbudgeted, *budgeted)
 
 
 async def _evict_queue(
-    sending: Sending, queue: list[Pod], plan: Plan, batch: Batch, times: tuple[float, float], budget: str = ""
+    tracker: EvictionTracker,
+    pods: list[Pod],
+    plan: EvictionPlan,
+    result: EvictionResult,
+    deadlines: tuple[float, float],
+    budget_key: str = "",
 ) -> None:
     """Send one eviction after another until time is up or the budget refuses one, then await the responses.
 
@@ -172,107 +206,120 @@ async def _evict_queue(
     with the first pod would otherwise conflict at every pod. If earlier evictions without a response prevent any new
     one, the remaining pods are left to the next event.
 
-    `times` contains the time after which no eviction is sent, and the time after which no response is awaited, both by
-    `time.monotonic()`.
+    `deadlines` contains the time after which no eviction is sent, and the time after which no response is awaited, both
+    by `time.monotonic()`.
     """
-    until, last = times
+    send_deadline, response_deadline = deadlines
     began = time.monotonic()
-    sent: list[tuple[Pod, Sent]] = []
-    batch.under_way.extend(identity(pod) for pod in queue if sending.was_granted(pod))
-    left = [pod for pod in queue if not sending.was_granted(pod)]
-    rest = sorted(random.sample(left, len(left)), key=sending.has_sent)
-    while rest and not any(one.is_refused(BUDGET_REFUSES) for _, one in sent):
-        one = await sending.send(rest[-1], until, budget, plan.options)
-        if one is None:
+    sent: list[tuple[Pod, InFlightEviction]] = []
+    result.in_flight.extend(build_object_reference(pod) for pod in pods if tracker.was_granted(pod))
+    not_granted = [pod for pod in pods if not tracker.was_granted(pod)]
+    remaining = sorted(random.sample(not_granted, len(not_granted)), key=tracker.has_sent)
+    while remaining and not any(eviction.is_refused(BUDGET_REASON) for _, eviction in sent):
+        eviction = await tracker.send(remaining[-1], send_deadline, budget_key, plan.options)
+        if eviction is None:
             break
-        sent.append((rest.pop(), one))
+        sent.append((remaining.pop(), eviction))
     if sent:
-        seconds = min(OVERSLEPT_SECONDS, last - time.monotonic())
-        await asyncio.wait({one.task for _, one in sent}, timeout=max(0.0, seconds))
-    refusals = [refusal for pod, one in sent if (refusal := _booked(pod, one, sending, batch))]
-    batch.blocked.extend(refusals)
-    closing = next((refusal for refusal in refusals if refusal.reason == BUDGET_REFUSES), None)
-    if closing:
-        batch.blocked.extend(_same_budget(closing, plan, rest))
-    elif not sending.is_held(budget) or any(one.at >= began for _, one in sent):
-        batch.unsent.extend(rest)
+        seconds = min(RESPONSE_WAIT_SECONDS, response_deadline - time.monotonic())
+        await asyncio.wait({eviction.task for _, eviction in sent}, timeout=max(0.0, seconds))
+    refusals = [refusal for pod, eviction in sent if (refusal := _record_outcome(pod, eviction, tracker, result))]
+    result.blocked.extend(refusals)
+    budget_refusal = next((refusal for refusal in refusals if refusal.reason == BUDGET_REASON), None)
+    if budget_refusal:
+        result.blocked.extend(_block_remaining(budget_refusal, plan, remaining))
+    elif not tracker.has_unanswered(budget_key) or any(eviction.sent_at >= began for _, eviction in sent):
+        result.deferred.extend(remaining)
 
 
-def _booked(pod: Pod, sent: Sent, sending: Sending, batch: Batch) -> Blocked | None:
-    """Add a successful or pending eviction to `batch`; return the reason if it failed or has no response for long."""
-    if not sent.task.done():
-        if time.monotonic() - sent.at >= SLOW_SECONDS:
-            return Blocked(identity(pod), "NoAnswer", NO_ANSWER)
-        batch.under_way.append(identity(pod))
+def _record_outcome(
+    pod: Pod, eviction: InFlightEviction, tracker: EvictionTracker, result: EvictionResult
+) -> BlockedPod | None:
+    """Add a successful or pending eviction to `result`; return the reason if it failed or has no response for long."""
+    if not eviction.task.done():
+        if time.monotonic() - eviction.sent_at >= SLOW_EVICTION_SECONDS:
+            return BlockedPod(build_object_reference(pod), "NoAnswer", NO_ANSWER_MESSAGE)
+        result.in_flight.append(build_object_reference(pod))
         return None
-    sending.forget(uid(pod))
-    outcome = sent.task.result()
-    if isinstance(outcome, Blocked):
+    tracker.mark_taken(get_uid(pod))
+    outcome = eviction.task.result()
+    if isinstance(outcome, BlockedPod):
         return outcome
-    (batch.evicted if outcome == "evicted" else batch.gone).append(identity(pod))
+    (result.evicted if outcome == "evicted" else result.already_gone).append(build_object_reference(pod))
     return None
 
 
-def _same_budget(refusal: Blocked, plan: Plan, rest: list[Pod]) -> Iterable[Blocked]:
+def _block_remaining(refusal: BlockedPod, plan: EvictionPlan, remaining: list[Pod]) -> Iterable[BlockedPod]:
     """Yield the reason for each pod queued after a refused one: it waits for the same budget."""
-    budget = plan.budgets.get(f"{refusal.pod['namespace']}/{refusal.budget}")
-    for pod in rest:
-        yield refused_by(budget, pod) if budget else Blocked(identity(pod), refusal.reason, refusal.message)
+    budget = plan.budgets_by_key.get(f"{refusal.pod['namespace']}/{refusal.budget}")
+    for pod in remaining:
+        yield (
+            build_blocked_by_budget(budget, pod)
+            if budget
+            else BlockedPod(build_object_reference(pod), refusal.reason, refusal.message)
+        )
 
 
-async def budgets_over(api: Api, pods: Iterable[Pod], version: str = "0") -> Listed:
-    """Return the budgets in the namespaces of these pods, in a state at least as new as `version`.
+async def list_covering_budgets(api: Api, pods: Iterable[Pod], resource_version: str = "0") -> ListResult:
+    """Return the budgets in the namespaces of these pods, in a state at least as new as `resource_version`.
 
     The result's version is that of the oldest list.
     """
-    lists = await together(*(api.list(path, version=version) for path in budget_paths(pods)))
-    items = [budget for listed in lists for budget in listed["items"]]
-    return Listed(items, oldest(str(listed["metadata"]["resourceVersion"]) for listed in lists))
+    lists = await gather_all(*(api.list(path, resource_version=resource_version) for path in build_budget_paths(pods)))
+    items = [budget for budget_list in lists for budget in budget_list["items"]]
+    return ListResult(items, find_oldest(str(each["metadata"]["resourceVersion"]) for each in lists))
 
 
-async def orphans(api: Api, pods: Iterable[Pod]) -> set[str]:
+async def find_orphan_uids(api: Api, pods: Iterable[Pod]) -> set[str]:
     """Return the uids of the DaemonSet pods whose DaemonSet does not exist, so that nothing manages them (NMO-7)."""
-    daemons = [pod for pod in pods if is_daemon(pod)]
-    owners = {(pod["metadata"]["namespace"], (controller(pod) or {})["name"]) for pod in daemons}
+    daemonset_pods = [pod for pod in pods if is_daemonset_pod(pod)]
+    owners = {(pod["metadata"]["namespace"], (get_controller(pod) or {})["name"]) for pod in daemonset_pods}
     missing = set()
-    for owner, exists in zip(owners, await together(*(_exists(api, *owner) for owner in owners)), strict=True):
+    for owner, exists in zip(
+        owners, await gather_all(*(_daemonset_exists(api, *owner) for owner in owners)), strict=True
+    ):
         if not exists:
             missing.add(owner)
-    return {uid(pod) for pod in daemons if (pod["metadata"]["namespace"], (controller(pod) or {})["name"]) in missing}
+    return {
+        get_uid(pod)
+        for pod in daemonset_pods
+        if (pod["metadata"]["namespace"], (get_controller(pod) or {})["name"]) in missing
+    }
 
 
-async def _exists(api: Api, namespace: str, name: str) -> bool:
-    found = await absent_ok(api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}"))
-    return found is not None
+async def _daemonset_exists(api: Api, namespace: str, name: str) -> bool:
+    return await get_or_none(api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}")) is not None
 
 
-def _held(going: Plan, last: Batch, host: str) -> set[str]:
+def _find_held_back(sent_plan: EvictionPlan, last_result: EvictionResult, own_pod_name: str) -> set[str]:
     """Return the uids of pods held back by a budget that admitted others; empty if the last batch left pods unsent.
 
     It is also empty if that batch evicted no pod. Pods of a budget that refused an eviction of the plan are excluded
     (rule 9), and so is the pod that this process runs in.
     """
-    if last.unsent or not last.evicted:
+    if last_result.deferred or not last_result.evicted:
         return set()
-    planned = {item.pod["uid"]: _budget(item) for item in going.blocked}
-    refused = {_budget(item) for item in last.blocked if item.pod["uid"] not in planned}
-    opened = going.queues.keys() - refused
+    planned = {item.pod["uid"]: _get_budget_key(item) for item in sent_plan.blocked}
+    refused = {_get_budget_key(item) for item in last_result.blocked if item.pod["uid"] not in planned}
+    admitting_budgets = sent_plan.queues_by_budget.keys() - refused
     return {
-        item.pod["uid"] for item in going.blocked if planned[item.pod["uid"]] in opened and item.pod["name"] != host
+        item.pod["uid"]
+        for item in sent_plan.blocked
+        if planned[item.pod["uid"]] in admitting_budgets and item.pod["name"] != own_pod_name
     }
 
 
-def _budget(item: Blocked) -> str:
+def _get_budget_key(blocked_pod: BlockedPod) -> str:
     """Return `namespace/name` of the budget that holds a pod back, "" if the reason is not a budget."""
-    return f"{item.pod['namespace']}/{item.budget}" if item.reason == BUDGET_REFUSES else ""
+    return f"{blocked_pod.pod['namespace']}/{blocked_pod.budget}" if blocked_pod.reason == BUDGET_REASON else ""
 
 
-def _joined(done: Batch, held: set[str], last: Batch) -> Batch:
+def _merge_results(earlier: EvictionResult, held_uids: set[str], latest: EvictionResult) -> EvictionResult:
     """Merge the last batch into the earlier ones; its outcomes replace those of the pods that were held back."""
-    return Batch(
-        done.evicted + last.evicted,
-        done.gone + last.gone,
-        [item for item in done.blocked if item.pod["uid"] not in held] + last.blocked,
-        done.under_way + last.under_way,
-        done.unsent + last.unsent,
+    return EvictionResult(
+        earlier.evicted + latest.evicted,
+        earlier.already_gone + latest.already_gone,
+        [item for item in earlier.blocked if item.pod["uid"] not in held_uids] + latest.blocked,
+        earlier.in_flight + latest.in_flight,
+        earlier.deferred + latest.deferred,
     )

@@ -11,40 +11,40 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-READERS = ("load_default_certs", "set_default_verify_paths")
+LOAD_METHODS = ("load_default_certs", "set_default_verify_paths")
 
 
-class LateContext(ssl.SSLContext):
+class LazySSLContext(ssl.SSLContext):
     """An SSL context that reads the system's certificates before its first use, and is an ordinary one afterwards."""
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
         """Start a TLS connection of asyncio."""
-        return LateContext._read(self).wrap_bio(*args, **options)
+        return LazySSLContext._load(self).wrap_bio(*args, **options)
 
     def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
         """Start a TLS connection on a socket."""
-        return LateContext._read(self).wrap_socket(*args, **options)
+        return LazySSLContext._load(self).wrap_socket(*args, **options)
 
     def get_ca_certs(self, *args: Any, **options: Any) -> Any:
         """Return the trusted CA certificates."""
-        return LateContext._read(self).get_ca_certs(*args, **options)
+        return LazySSLContext._load(self).get_ca_certs(*args, **options)
 
     def cert_store_stats(self) -> dict[str, int]:
         """Return the number of trusted certificates."""
-        return LateContext._read(self).cert_store_stats()
+        return LazySSLContext._load(self).cert_store_stats()
 
-    def _read(self) -> ssl.SSLContext:
+    def _load(self) -> ssl.SSLContext:
         ssl.SSLContext.load_default_certs(self)
         self.__class__ = ssl.SSLContext  # type: ignore[assignment]  # an ordinary context from now on
         return self
 
 
 @contextmanager
-def reading_late() -> Iterator[None]:
+def defer_certificate_loading() -> Iterator[None]:
     """Make SSL contexts created in this block read the system's certificates at their first use."""
-    readers = {name: vars(ssl.SSLContext).get(name) for name in READERS}
-    for name in READERS:
-        setattr(ssl.SSLContext, name, _put_off)
+    readers = {name: vars(ssl.SSLContext).get(name) for name in LOAD_METHODS}
+    for name in LOAD_METHODS:
+        setattr(ssl.SSLContext, name, _defer_loading)
     try:
         yield
     finally:
@@ -55,11 +55,11 @@ def reading_late() -> Iterator[None]:
                 delattr(ssl.SSLContext, name)  # restores the inherited method
 
 
-def _put_off(context: ssl.SSLContext, _purpose: ssl.Purpose = ssl.Purpose.SERVER_AUTH) -> None:
-    context.__class__ = LateContext
+def _defer_loading(context: ssl.SSLContext, _purpose: ssl.Purpose = ssl.Purpose.SERVER_AUTH) -> None:
+    context.__class__ = LazySSLContext
 
 
-with reading_late():
+with defer_certificate_loading():
     import aiohttp
 
 __all__ = ["aiohttp"]

@@ -8,11 +8,11 @@ from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any
 
-FILLING = threading.RLock()
+LOAD_LOCK = threading.RLock()
 """Only one package loads at a time; concurrent accesses wait and then find their name."""
 
 
-def postpone(package: str) -> None:
+def defer_import(package: str) -> None:
     """Register `package` as imported without running its code, so that its submodules can be imported alone.
 
     The code runs at the first access to a missing attribute (PEP 562), so that every name is available. A package that
@@ -24,29 +24,29 @@ def postpone(package: str) -> None:
     if spec is None or spec.loader is None:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     module = module_from_spec(spec)
-    vars(module)["__getattr__"] = _Filling(module)
-    above, _, name = package.rpartition(".")
-    if above:
-        setattr(sys.modules[above], name, module)
+    vars(module)["__getattr__"] = _LazyLoader(module)
+    parent, _, name = package.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], name, module)
     sys.modules[package] = module
 
 
-class _Filling:
+class _LazyLoader:
     """The `__getattr__` of a module whose code has not run yet."""
 
     def __init__(self, module: ModuleType) -> None:
-        self._module, self._begun = module, False
+        self._module, self._is_loaded = module, False
 
     def __call__(self, name: str) -> Any:
         """Run the module's code once, and return its attribute `name`. Raises `AttributeError` if it has none."""
         module, spec = self._module, self._module.__spec__
-        with FILLING:
-            if not self._begun and spec and spec.loader:
-                self._begun = True  # set first, because the code may access its own module
+        with LOAD_LOCK:
+            if not self._is_loaded and spec and spec.loader:
+                self._is_loaded = True  # set first, because the code may access its own module
                 try:
                     spec.loader.exec_module(module)
                 except BaseException:
-                    self._begun = False
+                    self._is_loaded = False
                     raise
         if name in vars(module):
             return vars(module)[name]

@@ -13,28 +13,28 @@ from typing import Literal, cast
 
 import msgspec
 
-from kube.backoff import GrowingPauses
+from kube.backoff import ExponentialBackoff
 from kube.client.api import Api
 from kube.client.api_errors import ApiError, NotFound, Rejected, Unavailable
-from kube.client.paging import Listed, pages
+from kube.client.paging import ListResult, list_all
 from kube.paths import Object
-from kube.trimming import whole
+from kube.trimming import keep_whole
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.05, 2.0
 """First and longest backoff in seconds between attempts to connect; it doubles each time."""
-LONGEST_REFUSED = 30.0
-"""Longest backoff in seconds with a witness, if the API server answers with an error.
+MAX_REFUSED_BACKOFF_SECONDS = 30.0
+"""Longest backoff in seconds with an observer, if the API server answers with an error.
 
 More frequent attempts would help neither side.
 """
-MESSAGES = 8
+MAX_REMEMBERED_MESSAGES = 8
 """Number of recent distinct error messages that are remembered, so that each is logged once."""
-INITIAL_END = "k8s.io/initial-events-end"
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 """Annotation of the bookmark after the initial objects of a watch (API concepts, "streaming lists")."""
 log = logging.getLogger(__name__)
 
-Kind = Literal["ADDED", "MODIFIED", "DELETED", "SYNCED"]
-Watch = AsyncGenerator[tuple[str, Object], None]
+ChangeType = Literal["ADDED", "MODIFIED", "DELETED", "SYNCED"]
+WatchStream = AsyncGenerator[tuple[str, Object], None]
 
 
 @dataclass(frozen=True)
@@ -45,23 +45,23 @@ class Change:
     objects; its object contains only `metadata.resourceVersion`, the version of the list.
     """
 
-    kind: Kind
+    change_type: ChangeType
     object: Object
 
 
-class Witness:
+class StreamObserver:
     """Receives notifications about the state of a stream. Subclasses override the methods that they need."""
 
-    def listed(self) -> None:
+    def on_listed(self) -> None:
         """Handle the end of a list, the first or a later one, after the consumer took all its changes."""
 
-    def opened(self) -> None:
+    def on_watch_opened(self) -> None:
         """Handle the start of a watch."""
 
-    def closed(self) -> None:
+    def on_watch_closed(self) -> None:
         """Handle the end of a watch."""
 
-    def failed(self, error: ApiError) -> None:
+    def on_failed(self, error: ApiError) -> None:
         """Handle a failed list or watch, which will be retried."""
 
 
@@ -69,49 +69,50 @@ async def follow(
     api: Api,
     path: str,
     *,
-    fields: str = "",
-    labels: str = "",
-    initial: bool = True,
-    streamed: bool = False,
-    keep: Callable[[Object], Object] = whole,
-    witness: Witness | None = None,
+    field_selector: str = "",
+    label_selector: str = "",
+    emit_initial: bool = True,
+    use_streaming_list: bool = False,
+    transform: Callable[[Object], Object] = keep_whole,
+    observer: StreamObserver | None = None,
 ) -> AsyncGenerator[Change, None]:
     """Yield the changes of the collection at `path`, narrowed by field and label selectors.
 
-    First come the existing objects as ADDED (unless `initial=False`), then SYNCED, then changes without end. A broken
-    watch resumes where it broke. If the API server no longer has that version (410), the collection is listed again and
-    compared.
+    First come the existing objects as ADDED (unless `emit_initial=False`), then SYNCED, then changes without end. A
+    broken watch resumes where it broke. If the API server no longer has that version (410), the collection is listed
+    again and compared.
 
-    With `streamed`, the watch also delivers the existing objects if the API server supports that (KEP-3157), which
-    saves a request. Only what `keep` returns of each object is stored and yielded; it must contain at least uid and
-    resourceVersion.
+    With `use_streaming_list`, the watch also delivers the existing objects if the API server supports that (KEP-3157),
+    which saves a request. Only what `transform` returns of each object is stored and yielded; it must contain at least
+    uid and resourceVersion.
 
-    Raises `NotFound` if the collection does not exist, or no longer exists. Without a `witness`, also raises the other
-    errors of a list except `Unavailable`. With a `witness`, reports these to it and retries.
+    Raises `NotFound` if the collection does not exist, or no longer exists. Without an `observer`, also raises the
+    other errors of a list except `Unavailable`. With an `observer`, reports these to it and retries.
 
     The caller must close the generator (`contextlib.aclosing`), otherwise its watch stays open.
     """
-    following = _Following(api, path, {"fields": fields, "labels": labels}, keep, witness)
-    if not streamed:
-        async with aclosing(following.listed()) as changes:
+    selectors = {"field_selector": field_selector, "label_selector": label_selector}
+    follower = _Follower(api, path, selectors, transform, observer)
+    if not use_streaming_list:
+        async with aclosing(follower.list_changes()) as changes:
             async for change in changes:
-                if initial or change.kind == "SYNCED":
+                if emit_initial or change.change_type == "SYNCED":
                     yield change
     while True:
-        async with aclosing(following.watched()) as changes:
+        async with aclosing(follower.watch_changes()) as changes:
             async for change in changes:
                 yield change
-        if following.is_lost:
-            async with aclosing(following.listed()) as changes:
+        if follower.needs_relist:
+            async with aclosing(follower.list_changes()) as changes:
                 async for change in changes:
                     yield change
-        await following.attempts.pause()
+        await follower.retry_state.wait_backoff()
 
 
-class _Following:
+class _Follower:
     """State of one stream: what it has yielded, and the resourceVersion of that ("" before SYNCED).
 
-    `is_lost` means that only a list can provide the missing changes.
+    `needs_relist` means that only a list can provide the missing changes.
     """
 
     def __init__(
@@ -119,185 +120,188 @@ class _Following:
         api: Api,
         path: str,
         selectors: Mapping[str, str],
-        keep: Callable[[Object], Object],
-        witness: Witness | None,
+        transform: Callable[[Object], Object],
+        observer: StreamObserver | None,
     ) -> None:
-        self.attempts, self.is_lost = _Attempts(path, witness), False
-        self._api, self._path, self._selectors, self._keep = api, path, selectors, keep
-        self._known, self._version = _Known(keep), ""
+        self.retry_state, self.needs_relist = _RetryState(path, observer), False
+        self._api, self._path, self._selectors, self._transform = api, path, selectors, transform
+        self._cache, self._resource_version = _ObjectCache(transform), ""
 
-    async def listed(self) -> AsyncGenerator[Change, None]:
+    async def list_changes(self) -> AsyncGenerator[Change, None]:
         """Yield what a new list changes compared with the objects yielded so far; SYNCED after the first list.
 
-        The list is retried for as long as the API server is unavailable, and with a witness also while it refuses the
-        list.
+        The list is retried for as long as the API server is unavailable, and with an observer also while it refuses
+        the list.
         """
-        listed = await self._list()
-        for change in self._known.compare(listed):
+        list_result = await self._list_with_retries()
+        for change in self._cache.diff_list(list_result):
             yield change
-        first, self._version = not self._version, listed.version
-        self.attempts.witness.listed()
-        if first:
-            yield _synced(self._version)
+        is_first, self._resource_version = not self._resource_version, list_result.resource_version
+        self.retry_state.observer.on_listed()
+        if is_first:
+            yield _build_synced(self._resource_version)
 
-    async def watched(self) -> AsyncGenerator[Change, None]:
+    async def watch_changes(self) -> AsyncGenerator[Change, None]:
         """Yield the changes of one watch until it ends, in a new stream also the existing objects."""
-        self.is_lost = False
+        self.needs_relist = False
         try:
-            watch = self._api.watch(self._path, version=self._version, **self._selectors)
-            async with self.attempts.watching(), aclosing(cast("Watch", watch)) as changes:
-                async for kind, changed in changes:
-                    self.attempts.succeed()
-                    first = not self._version and _ends_initial(kind, changed)
-                    if self._version or first:
-                        self._version = _version(changed)
-                    for change in self._known.take(kind, changed):
+            watch = self._api.watch(self._path, resource_version=self._resource_version, **self._selectors)
+            async with self.retry_state.observe_watch(), aclosing(cast("WatchStream", watch)) as changes:
+                async for event_type, changed_object in changes:
+                    self.retry_state.record_success()
+                    is_initial_end = not self._resource_version and _is_initial_events_end(event_type, changed_object)
+                    if self._resource_version or is_initial_end:
+                        self._resource_version = _get_resource_version(changed_object)
+                    for change in self._cache.apply_event(event_type, changed_object):
                         yield change
-                    if first:
-                        self.attempts.witness.listed()
-                        yield _synced(self._version)
+                    if is_initial_end:
+                        self.retry_state.observer.on_listed()
+                        yield _build_synced(self._resource_version)
         except (NotFound, Rejected) as error:  # the version is too old, or the server rejects the query
-            if self._version and not isinstance(error, NotFound):
-                self.attempts.fail(error)
-            self.is_lost = True
+            if self._resource_version and not isinstance(error, NotFound):
+                self.retry_state.record_failure(error)
+            self.needs_relist = True
         except ApiError as error:
-            self.attempts.fail(error)
-        self.is_lost = self.is_lost or not self._version
+            self.retry_state.record_failure(error)
+        self.needs_relist = self.needs_relist or not self._resource_version
 
-    async def _list(self) -> Listed:
+    async def _list_with_retries(self) -> ListResult:
         while True:
             try:
-                return await pages(self._api, self._path, keep=self._keep, **self._selectors)
+                return await list_all(self._api, self._path, transform=self._transform, **self._selectors)
             except NotFound:
                 raise
             except ApiError as error:
-                if not self.attempts.is_witnessed and not isinstance(error, Unavailable):
+                if not self.retry_state.is_observed and not isinstance(error, Unavailable):
                     raise
-                self.attempts.fail(error)
-            await self.attempts.pause()
+                self.retry_state.record_failure(error)
+            await self.retry_state.wait_backoff()
 
 
-def _synced(version: str) -> Change:
-    return Change("SYNCED", {"metadata": {"resourceVersion": version}})
+def _build_synced(resource_version: str) -> Change:
+    return Change("SYNCED", {"metadata": {"resourceVersion": resource_version}})
 
 
-def _ends_initial(kind: str, changed: Object) -> bool:
-    return kind == "BOOKMARK" and (changed["metadata"].get("annotations") or {}).get(INITIAL_END) == "true"
+def _is_initial_events_end(event_type: str, changed_object: Object) -> bool:
+    return (
+        event_type == "BOOKMARK"
+        and (changed_object["metadata"].get("annotations") or {}).get(INITIAL_EVENTS_END) == "true"
+    )
 
 
-async def merged(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple[int, Change], None]:
+async def merge_streams(*streams: AsyncGenerator[Change, None]) -> AsyncGenerator[tuple[int, Change], None]:
     """Yield the changes of all streams as they arrive, each with its stream's number; raise what a stream raises.
 
     When this generator ends, it closes the streams.
     """
-    coming = {asyncio.ensure_future(anext(stream)): number for number, stream in enumerate(streams)}
+    pending = {asyncio.ensure_future(anext(stream)): number for number, stream in enumerate(streams)}
     try:
-        while coming:
-            done, _ = await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
+        while pending:
+            done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                number = coming.pop(task)
+                number = pending.pop(task)
                 change = task.result()
-                coming[asyncio.ensure_future(anext(streams[number]))] = number
+                pending[asyncio.ensure_future(anext(streams[number]))] = number
                 yield number, change
     finally:
-        for task in coming:
+        for task in pending:
             task.cancel()
-        await asyncio.gather(*coming, return_exceptions=True)
+        await asyncio.gather(*pending, return_exceptions=True)
         for stream in streams:
             await stream.aclose()  # cancelling does not reach a stream whose next change is ready
 
 
-class _Attempts:
+class _RetryState:
     """Backoff and logging of one stream's failures; each message is logged once until the next success."""
 
-    def __init__(self, path: str, witness: Witness | None) -> None:
-        self.is_witnessed, self.witness = witness is not None, witness or Witness()
+    def __init__(self, path: str, observer: StreamObserver | None) -> None:
+        self.is_observed, self.observer = observer is not None, observer or StreamObserver()
         self._path = path
-        self._said: deque[str] = deque(maxlen=MESSAGES)
-        self.succeed()
+        self._logged_messages: deque[str] = deque(maxlen=MAX_REMEMBERED_MESSAGES)
+        self.record_success()
 
-    def succeed(self) -> None:
+    def record_success(self) -> None:
         """Reset the backoff and the logged messages after a success."""
-        self._pauses, self._longest = GrowingPauses(FIRST_PAUSE), LONGEST_PAUSE
-        self._said.clear()
+        self._backoff, self._max_seconds = ExponentialBackoff(MIN_BACKOFF_SECONDS), MAX_BACKOFF_SECONDS
+        self._logged_messages.clear()
 
-    def fail(self, error: ApiError) -> None:
-        """Report a failure to the witness and log it.
+    def record_failure(self, error: ApiError) -> None:
+        """Report a failure to the observer and log it.
 
         The kind of the failure sets the longest backoff; the delays keep growing across kinds.
         """
-        self.witness.failed(error)
-        self._longest = LONGEST_REFUSED if self.is_witnessed and error.status else LONGEST_PAUSE
-        if error.message not in self._said:
-            self._said.append(error.message)
-            log.warning("%s; asking again for %s", error.message, self._path)
+        self.observer.on_failed(error)
+        self._max_seconds = MAX_REFUSED_BACKOFF_SECONDS if self.is_observed and error.status else MAX_BACKOFF_SECONDS
+        if error.message not in self._logged_messages:
+            self._logged_messages.append(error.message)
+            log.warning("%s; retrying the list or watch of %s", error.message, self._path)
 
-    async def pause(self) -> None:
+    async def wait_backoff(self) -> None:
         """Wait before the next attempt."""
-        await asyncio.sleep(self._pauses.take(self._longest))
+        await asyncio.sleep(self._backoff.get_next_delay(self._max_seconds))
 
     @asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
-        """Notify the witness of the start and end of a watch."""
-        self.witness.opened()
+    async def observe_watch(self) -> AsyncIterator[None]:
+        """Notify the observer of the start and end of a watch."""
+        self.observer.on_watch_opened()
         try:
             yield
         finally:
-            self.witness.closed()
+            self.observer.on_watch_closed()
 
 
-class _Known:
+class _ObjectCache:
     """The objects that the follower has yielded: uid → resourceVersion and compressed object.
 
     The object is needed to yield a deletion that no watch reported.
     """
 
-    def __init__(self, keep: Callable[[Object], Object]) -> None:
-        self._keep = keep
+    def __init__(self, transform: Callable[[Object], Object]) -> None:
+        self._transform = transform
         self._objects: dict[str, tuple[str, bytes]] = {}
 
-    def take(self, kind: str, changed: Object) -> Iterator[Change]:
+    def apply_event(self, event_type: str, changed_object: Object) -> Iterator[Change]:
         """Yield the change for a watch event; nothing for a bookmark."""
-        if kind == "DELETED":
-            self._objects.pop(_uid(changed), None)
-            yield Change("DELETED", self._keep(changed))
-        elif kind in ("ADDED", "MODIFIED"):
-            yield self._put(self._keep(changed))
+        if event_type == "DELETED":
+            self._objects.pop(_get_uid(changed_object), None)
+            yield Change("DELETED", self._transform(changed_object))
+        elif event_type in ("ADDED", "MODIFIED"):
+            yield self._store(self._transform(changed_object))
 
-    def compare(self, listed: Listed) -> Iterator[Change]:
+    def diff_list(self, list_result: ListResult) -> Iterator[Change]:
         """Yield the changes from the objects yielded so far to a new list.
 
         Deletions come first, so that a name is free before it is added again.
         """
-        there = {_uid(item) for item in listed.items}
-        for uid in [uid for uid in self._objects if uid not in there]:
-            gone = _unpacked(self._objects.pop(uid)[1])
-            gone["metadata"]["resourceVersion"] = listed.version
-            yield Change("DELETED", gone)
-        for item in listed.items:
-            known = self._objects.get(_uid(item))
-            if known is None or known[0] != _version(item):
-                yield self._put(item)
+        listed_uids = {_get_uid(item) for item in list_result.items}
+        for uid in [uid for uid in self._objects if uid not in listed_uids]:
+            deleted = _unpack(self._objects.pop(uid)[1])
+            deleted["metadata"]["resourceVersion"] = list_result.resource_version
+            yield Change("DELETED", deleted)
+        for item in list_result.items:
+            cached = self._objects.get(_get_uid(item))
+            if cached is None or cached[0] != _get_resource_version(item):
+                yield self._store(item)
 
-    def _put(self, item: Object) -> Change:
-        kind: Kind = "MODIFIED" if _uid(item) in self._objects else "ADDED"
-        self._objects[_uid(item)] = (_version(item), _packed(item))
+    def _store(self, item: Object) -> Change:
+        kind: ChangeType = "MODIFIED" if _get_uid(item) in self._objects else "ADDED"
+        self._objects[_get_uid(item)] = (_get_resource_version(item), _pack(item))
         return Change(kind, item)
 
 
-def _uid(item: Object) -> str:
+def _get_uid(item: Object) -> str:
     return str(item["metadata"]["uid"])
 
 
-def _version(item: Object) -> str:
+def _get_resource_version(item: Object) -> str:
     return str(item["metadata"]["resourceVersion"])
 
 
-def _packed(item: Object) -> bytes:
+def _pack(item: Object) -> bytes:
     """Compress an object to a tenth of the dict's size, because thousands of pods may be followed."""
     return zlib.compress(msgspec.json.encode(item), level=1)
 
 
-def _unpacked(packed: bytes) -> Object:
+def _unpack(packed: bytes) -> Object:
     item: Object = msgspec.json.decode(zlib.decompress(packed))
     return item

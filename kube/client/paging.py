@@ -8,65 +8,79 @@ from typing import NamedTuple
 from kube.client.api import JSON, Api
 from kube.client.api_errors import NotFound
 from kube.paths import Object
-from kube.trimming import whole
+from kube.trimming import keep_whole
 
-PAGE = 500
+PAGE_SIZE = 500
 """Page size; kubectl and client-go use the same."""
-EXPIRED = 410
+EXPIRED_STATUS = 410
 """HTTP status of an expired page token: the API server keeps the state that the pages show for some minutes."""
 
 
-class Listed(NamedTuple):
-    """All items of a list in one state, reduced by `keep`, and the resourceVersion of that state."""
+class ListResult(NamedTuple):
+    """All items of a list in one state, reduced by `transform`, and the resourceVersion of that state."""
 
     items: list[Object]
-    version: str
+    resource_version: str
 
 
-async def pages(
+async def list_all(
     api: Api,
     path: str,
     *,
-    fields: str = "",
-    labels: str = "",
-    version: str | None = None,
-    keep: Callable[[Object], Object] = whole,
+    field_selector: str = "",
+    label_selector: str = "",
+    resource_version: str | None = None,
+    transform: Callable[[Object], Object] = keep_whole,
     accept: str = JSON,
-) -> Listed:
-    """Return all items of the list at `path`, each with its kind and reduced by `keep`.
+) -> ListResult:
+    """Return all items of the list at `path`, each with its kind and reduced by `transform`.
 
     The other arguments and the errors are those of `Api.list`. If the state expires between two pages, the function
     reads the whole list again in one request.
     """
     items: list[Object] = []
-    token = ""
+    continue_token = ""
     while True:
         try:
-            answer = await api.list(
-                path, fields=fields, labels=labels, version=version, limit=PAGE, token=token, accept=accept
+            page = await api.list(
+                path,
+                field_selector=field_selector,
+                label_selector=label_selector,
+                resource_version=resource_version,
+                limit=PAGE_SIZE,
+                continue_token=continue_token,
+                accept=accept,
             )
         except NotFound as error:
-            if not token or error.status != EXPIRED:
+            if not continue_token or error.status != EXPIRED_STATUS:
                 raise
             items = []
-            answer = await api.list(path, fields=fields, labels=labels, version=version, accept=accept)
-        items.extend(map(keep, _of_a_kind(answer)))
-        token = answer["metadata"].get("continue") or ""
-        if not token:
-            return Listed(items, str(answer["metadata"]["resourceVersion"]))
+            page = await api.list(
+                path,
+                field_selector=field_selector,
+                label_selector=label_selector,
+                resource_version=resource_version,
+                accept=accept,
+            )
+        items.extend(map(transform, _add_kinds(page)))
+        continue_token = page["metadata"].get("continue") or ""
+        if not continue_token:
+            return ListResult(items, str(page["metadata"]["resourceVersion"]))
 
 
-async def listed(
-    api: Api, path: str, *, labels: str = "", version: str | None = None, accept: str = JSON
+async def list_or_empty(
+    api: Api, path: str, *, label_selector: str = "", resource_version: str | None = None, accept: str = JSON
 ) -> list[Object]:
-    """Return all items of the list at `path` as `pages` does; empty if the kind is not served."""
+    """Return all items of the list at `path` as `list_all` does; empty if the kind is not served."""
     try:
-        return (await pages(api, path, labels=labels, version=version, accept=accept)).items
+        return (
+            await list_all(api, path, label_selector=label_selector, resource_version=resource_version, accept=accept)
+        ).items
     except NotFound:
         return []
 
 
-def _of_a_kind(answer: Object) -> Iterator[Object]:
+def _add_kinds(page: Object) -> Iterator[Object]:
     """Yield the items with their kind, which the items of built-in lists lack."""
-    kind = {"apiVersion": answer["apiVersion"], "kind": str(answer["kind"]).removesuffix("List")}
-    return ({**kind, **item} for item in answer.get("items") or [])
+    type_meta = {"apiVersion": page["apiVersion"], "kind": str(page["kind"]).removesuffix("List")}
+    return ({**type_meta, **item} for item in page.get("items") or [])

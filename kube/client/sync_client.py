@@ -9,16 +9,16 @@ from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from kube.client.api import MERGE_PATCH, Api
-from kube.client.concurrent_requests import together
+from kube.client.concurrent_requests import gather_all
 from kube.paths import Object
 
 T = TypeVar("T")
 
 
-class Cluster:
+class SyncClient:
     """Blocking requests to one API server; safe to share between threads.
 
-    `api` is the underlying asynchronous client. Pass several of its calls to `together` to run them concurrently.
+    `api` is the underlying asynchronous client. Pass several of its calls to `gather_all` to run them concurrently.
     """
 
     def __init__(
@@ -34,52 +34,58 @@ class Cluster:
         try:
             self.api = self.run(Api.connect(kubeconfig, context, as_user, as_groups))
         except BaseException:
-            self._stop()
+            self._stop_loop()
             raise
 
-    def dry_run(self) -> Cluster:
-        """Return a client whose writes are dry runs (see `Api.dry_run`); only the original client closes."""
+    def with_dry_run(self) -> SyncClient:
+        """Return a client whose writes are dry runs (see `Api.with_dry_run`); only the original client closes."""
         view = copy.copy(self)
-        view.api = self.api.dry_run()
+        view.api = self.api.with_dry_run()
         return view
 
-    def view(self) -> Cluster:
-        """Return a client on the same connections for one caller, the only one that `stop_verifying` affects."""
+    def create_view(self) -> SyncClient:
+        """Return a client on the same connections for one caller, the only one that `disable_verification` affects."""
         return copy.copy(self)
 
-    def stop_verifying(self) -> None:
+    def disable_verification(self) -> None:
         """Stop verifying the server's certificate in all later requests.
 
-        Call this only on a `view`, and only if the user requested it.
+        Call this only on a client from `create_view`, and only if the user requested it.
         """
-        self.api = self.run(self.api.unverified())
+        self.api = self.run(self.api.without_verification())
 
     def close(self) -> None:
         """Cancel all running requests, close the connections and stop the thread."""
-        self.run(_cancelled_others())
+        self.run(_cancel_other_tasks())
         self.run(self.api.close())
-        self._stop()
+        self._stop_loop()
 
-    def _stop(self) -> None:
+    def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
-    def run(self, call: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run one coroutine on the loop thread, and return its result or raise its error."""
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    def together(self, *calls: Awaitable[Any]) -> list[Any]:
-        """Run `concurrent_requests.together`, and return its result."""
-        return self.run(together(*calls))
+    def gather_all(self, *awaitables: Awaitable[Any]) -> list[Any]:
+        """Run `concurrent_requests.gather_all`, and return its result."""
+        return self.run(gather_all(*awaitables))
 
     def get(self, path: str) -> Object:
         """Run `Api.get`, and return its result."""
         return self.run(self.api.get(path))
 
-    def list(self, path: str, *, fields: str = "", labels: str = "", version: str | None = None) -> Object:
+    def list(
+        self, path: str, *, field_selector: str = "", label_selector: str = "", resource_version: str | None = None
+    ) -> Object:
         """Run `Api.list`, and return its result."""
-        return self.run(self.api.list(path, fields=fields, labels=labels, version=version))
+        return self.run(
+            self.api.list(
+                path, field_selector=field_selector, label_selector=label_selector, resource_version=resource_version
+            )
+        )
 
     def create(self, path: str, body: Object) -> Object:
         """Run `Api.create`, and return its result."""
@@ -89,12 +95,12 @@ class Cluster:
         """Run `Api.patch`, and return its result."""
         return self.run(self.api.patch(path, body, content_type))
 
-    def delete(self, path: str, *, uid: str, version: str = "") -> Object:
+    def delete(self, path: str, *, uid: str, resource_version: str = "") -> Object:
         """Run `Api.delete`, and return its result."""
-        return self.run(self.api.delete(path, uid=uid, version=version))
+        return self.run(self.api.delete(path, uid=uid, resource_version=resource_version))
 
 
-async def _cancelled_others() -> None:
+async def _cancel_other_tasks() -> None:
     """Cancel the other tasks of the loop and wait for them.
 
     They can include evictions that wait for a slow webhook after their pass has ended.

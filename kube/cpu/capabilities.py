@@ -11,23 +11,23 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from kube.cpu.models import features_of
+from kube.cpu.models import get_model_features
 from kube.cpu.problems import (
     ILLEGAL_NAME,
     MALFORMED_INPUT,
     UNKNOWN_MODEL,
     UNKNOWN_NODE,
+    InvalidField,
     Problem,
-    Wrong,
-    listed,
-    text,
-    texts,
+    format_names,
+    parse_string,
+    parse_string_list,
 )
 from kube.paths import Object
 
-LABEL = "nodemaintenance.dev/cpu-capabilities"
-FIELDS = ("nodes", "models", "features", "cpu")
-LEGAL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
+CAPABILITIES_LABEL = "nodemaintenance.dev/cpu-capabilities"
+ENTRY_FIELDS = ("nodes", "models", "features", "cpu")
+LABEL_NAME_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 """The part of a label key after its prefix, as the API server accepts it."""
 
 
@@ -38,135 +38,155 @@ class Capability(NamedTuple):
     features: frozenset[str]
 
 
-class Input(NamedTuple):
+class CapabilityInput(NamedTuple):
     """The merged content of all ConfigMaps.
 
     Attributes:
         nodes: Node → its capability, None if it cannot be determined.
-        is_whole: Whether every entry could be read, so that a node missing from `nodes` is in no entry.
-        places: Node → the ConfigMap that names it, and the field there.
+        is_complete: Whether every entry could be read, so that a node missing from `nodes` is in no entry.
+        sources: Node → the ConfigMap that names it, and the field there.
         problems: Problems that an administrator must fix.
     """
 
     nodes: Mapping[str, Capability | None]
-    is_whole: bool
+    is_complete: bool
     problems: list[Problem]
-    places: Mapping[str, tuple[Object, str]]
+    sources: Mapping[str, tuple[Object, str]]
 
 
 class _Entry(NamedTuple):
-    place: str
+    source: str
     nodes: list[str]
     capability: Capability | None
 
 
-def read(maps: Iterable[Object]) -> Input:
+def parse_capabilities(configmaps: Iterable[Object]) -> CapabilityInput:
     """Merge all entries.
 
     A node that two entries name has no capability until one of them no longer names it.
     """
-    entries, problems, is_whole = list[_Entry](), list[Problem](), True
+    entries, problems, is_complete = list[_Entry](), list[Problem](), True
     owners: dict[str, list[tuple[Object, _Entry]]] = {}
-    for item in sorted(maps, key=lambda item: str(item["metadata"]["name"])):
+    for item in sorted(configmaps, key=lambda item: str(item["metadata"]["name"])):
         for key, value in sorted((item.get("data") or {}).items()):
             try:
-                entry, said = _entry(item, key, value)
-            except Wrong as error:
-                problems.append(_problem(item, MALFORMED_INPUT, f"{error}; its nodes keep their labels until then"))
-                is_whole = False
+                entry, entry_problems = _parse_entry(item, key, value)
+            except InvalidField as error:
+                message = f"{error}; meanwhile, the labels of the entry's nodes stay unchanged"
+                problems.append(_build_problem(item, MALFORMED_INPUT, message))
+                is_complete = False
                 continue
             entries.append(entry)
-            problems += said
+            problems += entry_problems
             for node in entry.nodes:
                 owners.setdefault(node, []).append((item, entry))
-    problems += _doubles(owners)
-    return Input(
-        {node: found[0][1].capability if len(found) == 1 else None for node, found in owners.items()},
-        is_whole,
+    problems += _find_duplicates(owners)
+    return CapabilityInput(
+        {node: naming[0][1].capability if len(naming) == 1 else None for node, naming in owners.items()},
+        is_complete,
         problems,
-        {node: (found[0][0], found[0][1].place) for node, found in owners.items()},
+        {node: (naming[0][0], naming[0][1].source) for node, naming in owners.items()},
     )
 
 
-def strangers(told: Input, known: Container[str]) -> list[Problem]:
+def find_unknown_nodes(capability_input: CapabilityInput, node_names: Container[str]) -> list[Problem]:
     """Return one problem per place that names nonexistent nodes; these nodes may join the cluster later."""
     missing: dict[str, list[str]] = {}
-    for node, (_, place) in told.places.items():
-        if node not in known:
+    for node, (_, place) in capability_input.sources.items():
+        if node not in node_names:
             missing.setdefault(place, []).append(node)
-    return [_stranger(told.places[nodes[0]][0], place, nodes) for place, nodes in missing.items()]
+    return [
+        _build_unknown_node_problem(capability_input.sources[nodes[0]][0], place, nodes)
+        for place, nodes in missing.items()
+    ]
 
 
-def _entry(item: Object, key: str, value: str) -> tuple[_Entry, list[Problem]]:
-    """Parse one entry, and return it with the problems of its unused parts. Raises `Wrong` if it is malformed."""
+def _parse_entry(configmap: Object, key: str, value: str) -> tuple[_Entry, list[Problem]]:
+    """Parse one entry, and return it with the problems of its unused parts.
+
+    Raises `InvalidField` if the entry is malformed.
+    """
     field = f'data["{key}"]'
-    told = _decoded(value, field)
-    nodes = list(dict.fromkeys(texts(told.get("nodes"), f"{field}.nodes"))) or [key]
-    models, features = (texts(told.get(name), f"{field}.{name}") for name in ("models", "features"))
-    if told.get("cpu") is None and "features" not in told:
-        raise Wrong(field, "has neither features nor cpu", 'add "features": [...], or "cpu" with the name of a model')
-    entry = _Entry(f"{item['metadata']['name']} {field}", nodes, None)
-    if told.get("cpu") is not None:
-        cpu = text(told["cpu"], f"{field}.cpu")
-        base = features_of(cpu)
+    fields = _decode_entry(value, field)
+    nodes = list(dict.fromkeys(parse_string_list(fields.get("nodes"), f"{field}.nodes"))) or [key]
+    models, features = (parse_string_list(fields.get(name), f"{field}.{name}") for name in ("models", "features"))
+    if fields.get("cpu") is None and "features" not in fields:
+        raise InvalidField(
+            field, "has neither features nor cpu", 'add "features": [...], or "cpu" with the name of a model'
+        )
+    entry = _Entry(f"{configmap['metadata']['name']} {field}", nodes, None)
+    if fields.get("cpu") is not None:
+        cpu = parse_string(fields["cpu"], f"{field}.cpu")
+        base = get_model_features(cpu)
         if base is None:
-            return entry, [_unknown(item, field, cpu, nodes)]
+            return entry, [_build_unknown_model_problem(configmap, field, cpu, nodes)]
         features = [*features, *base]
     offered = [*models, *features]
-    legal = [{name for name in names if LEGAL.fullmatch(name)} for names in (models, features)]
+    legal = [{name for name in names if LABEL_NAME_PATTERN.fullmatch(name)} for names in (models, features)]
     illegal = set(offered) - legal[0] - legal[1]
-    said = [_illegal(item, field, illegal)] if illegal else []
-    return entry._replace(capability=Capability(frozenset(legal[0]), frozenset(legal[1]))), said
+    problems = [_build_illegal_name_problem(configmap, field, illegal)] if illegal else []
+    return entry._replace(capability=Capability(frozenset(legal[0]), frozenset(legal[1]))), problems
 
 
-def _decoded(value: str, field: str) -> dict[str, Any]:
+def _decode_entry(value: str, field: str) -> dict[str, Any]:
     remedy = 'write {"models": [...], "features": [...]}'
     try:
-        told = json.loads(value)
-        json.dumps(told, ensure_ascii=False).encode()  # the API server rejects lone surrogates
+        fields = json.loads(value)
+        json.dumps(fields, ensure_ascii=False).encode()  # the API server rejects lone surrogates
     except (ValueError, RecursionError) as error:
-        raise Wrong(field, f"is no JSON ({error})", remedy) from None
-    if not isinstance(told, dict):
-        raise Wrong(field, "is no object", remedy)
-    if unknown := told.keys() - set(FIELDS):
-        raise Wrong(field, f"has unknown fields ({listed(unknown)})", f"allowed are {listed(FIELDS)}")
-    if told.get("models") is None:
-        raise Wrong(f"{field}.models", "is missing", "write the models that the nodes offer, [] for none")
-    return told
+        raise InvalidField(field, f"is not valid JSON ({error})", remedy) from None
+    if not isinstance(fields, dict):
+        raise InvalidField(field, "is not an object", remedy)
+    if unknown := fields.keys() - set(ENTRY_FIELDS):
+        raise InvalidField(
+            field, f"has unknown fields ({format_names(unknown)})", f"use only {format_names(ENTRY_FIELDS)}"
+        )
+    if fields.get("models") is None:
+        raise InvalidField(
+            f"{field}.models", "is missing", "list the models that the nodes offer, or write [] for none"
+        )
+    return fields
 
 
-def _doubles(owners: Mapping[str, list[tuple[Object, _Entry]]]) -> Iterator[Problem]:
+def _find_duplicates(owners: Mapping[str, list[tuple[Object, _Entry]]]) -> Iterator[Problem]:
     """Yield one problem for each combination of entries that name the same nodes."""
     shared: dict[tuple[str, ...], list[str]] = {}
-    first: dict[tuple[str, ...], Object] = {}
-    for node, found in sorted(owners.items()):
-        if len(found) > 1:
-            places = tuple(entry.place for _, entry in found)
+    first_configmap: dict[tuple[str, ...], Object] = {}
+    for node, naming in sorted(owners.items()):
+        if len(naming) > 1:
+            places = tuple(entry.source for _, entry in naming)
             shared.setdefault(places, []).append(node)
-            first.setdefault(places, found[0][0])
+            first_configmap.setdefault(places, naming[0][0])
     for places, nodes in shared.items():
-        message = f"{' and '.join(places)} both name {listed(nodes)}: name a node once; its labels stay until then"
-        yield _problem(first[places], MALFORMED_INPUT, message)
+        message = (
+            f"{' and '.join(places)} name the same nodes ({format_names(nodes)}): name each node in one entry only; "
+            "meanwhile, their labels stay unchanged"
+        )
+        yield _build_problem(first_configmap[places], MALFORMED_INPUT, message)
 
 
-def _unknown(item: Object, field: str, cpu: str, nodes: list[str]) -> Problem:
-    remedy = "write a model of libvirt's CPU map, case matters, or name the features in its place"
-    message = f'{field}.cpu "{cpu}" is not known: {remedy}; the labels of {listed(nodes)} stay until then'
-    return _problem(item, UNKNOWN_MODEL, message)
+def _build_unknown_model_problem(configmap: Object, field: str, cpu: str, nodes: list[str]) -> Problem:
+    remedy = "use a model name of libvirt's CPU map (case-sensitive), or list the features instead"
+    message = f'{field}.cpu "{cpu}" is unknown: {remedy}; meanwhile, the labels of {format_names(nodes)} stay unchanged'
+    return _build_problem(configmap, UNKNOWN_MODEL, message)
 
 
-def _stranger(item: Object, place: str, nodes: list[str]) -> Problem:
-    words = f"{listed(nodes)}, and no such node is there: kubectl get nodes has the names"
-    return _problem(item, UNKNOWN_NODE, f"{place} names {words}; its labels come when it comes")
-
-
-def _illegal(item: Object, field: str, names: Iterable[str]) -> Problem:
-    quoted = listed(f'"{name}"' for name in names)
-    remedy = "letters, digits, - _ . between letters or digits, 63 at most; take them out"
-    return _problem(
-        item, ILLEGAL_NAME, f"{field} has {quoted}, which no label can be named: {remedy}; the others are used"
+def _build_unknown_node_problem(configmap: Object, source: str, nodes: list[str]) -> Problem:
+    message = (
+        f"{source} names nodes that do not exist ({format_names(nodes)}): use the names that kubectl get nodes lists; "
+        "a node that joins later gets its labels then"
     )
+    return _build_problem(configmap, UNKNOWN_NODE, message)
 
 
-def _problem(item: Mapping[str, Any], reason: str, message: str) -> Problem:
-    return Problem.at(item, "v1", "ConfigMap", reason, message)
+def _build_illegal_name_problem(configmap: Object, field: str, names: Iterable[str]) -> Problem:
+    quoted = format_names(f'"{name}"' for name in names)
+    message = (
+        f"{field} contains names that are invalid in a label ({quoted}): remove them, or use at most 63 alphanumeric "
+        "characters, '-', '_' or '.', starting and ending with an alphanumeric character; the other names are used"
+    )
+    return _build_problem(configmap, ILLEGAL_NAME, message)
+
+
+def _build_problem(configmap: Mapping[str, Any], reason: str, message: str) -> Problem:
+    return Problem.from_object(configmap, "v1", "ConfigMap", reason, message)

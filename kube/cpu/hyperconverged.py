@@ -8,88 +8,111 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kube.cpu.models import ALWAYS_OBSOLETE, features_of
-from kube.cpu.problems import MALFORMED_SETTINGS, SEVERAL, UNKNOWN_MODEL, Problem, Wrong, listed, text, texts
+from kube.cpu.models import ALWAYS_OBSOLETE_MODELS, get_model_features
+from kube.cpu.problems import (
+    HYPERCONVERGED_IGNORED,
+    MALFORMED_SETTINGS,
+    UNKNOWN_MODEL,
+    InvalidField,
+    Problem,
+    format_names,
+    parse_string,
+    parse_string_list,
+)
 from kube.paths import Object
 
 API_VERSION, KIND = "hco.kubevirt.io/v1beta1", "HyperConverged"
-PATH = f"/apis/{API_VERSION}/hyperconvergeds"
-NAME = "kubevirt-hyperconverged"
+HYPERCONVERGEDS_PATH = f"/apis/{API_VERSION}/hyperconvergeds"
+HYPERCONVERGED_NAME = "kubevirt-hyperconverged"
 """Name of the object. Its namespace does not matter, because the requirement documents use two."""
-LEAST = "Penryn"
-FIELD = "spec.obsoleteCPUs"
+DEFAULT_MIN_MODEL = "Penryn"
+OBSOLETE_CPUS_FIELD = "spec.obsoleteCPUs"
 
 
-class Settings(NamedTuple):
-    """The models that get no label, and the minimum model (`least`), whose features get no label."""
+class CpuModelSettings(NamedTuple):
+    """The models that get no label, and the minimum model (`min_model`), whose features get no label."""
 
-    obsolete: frozenset[str]
-    least: str
+    obsolete_models: frozenset[str]
+    min_model: str
 
     @property
-    def base(self) -> frozenset[str]:
+    def base_features(self) -> frozenset[str]:
         """Return the features of the minimum model, which every node is assumed to have."""
-        return features_of(self.least) or frozenset()
+        return get_model_features(self.min_model) or frozenset()
 
 
-DEFAULTS = Settings(ALWAYS_OBSOLETE, LEAST)
+DEFAULT_SETTINGS = CpuModelSettings(ALWAYS_OBSOLETE_MODELS, DEFAULT_MIN_MODEL)
 
 
-def chosen(found: Iterable[Object]) -> tuple[Object | None, list[Problem]]:
-    """Return the object that applies, which is the oldest one named `NAME`.
+def select_hyperconverged(items: Iterable[Object]) -> tuple[Object | None, list[Problem]]:
+    """Return the object that applies, which is the oldest one named `HYPERCONVERGED_NAME`.
 
     Each other object with that name gives a problem, which reports that it is ignored.
     """
-    named = [item for item in found if item["metadata"]["name"] == NAME]
+    named = [item for item in items if item["metadata"]["name"] == HYPERCONVERGED_NAME]
     ordered = sorted(named, key=lambda item: (item["metadata"]["creationTimestamp"], item["metadata"]["uid"]))
     if not ordered:
         return None, []
     first, *others = ordered
-    where = first["metadata"]["namespace"]
-    message = f"the one in namespace {where} is older, and counts: remove one of the two"
-    return first, [_problem(item, SEVERAL, message) for item in others]
+    namespace = first["metadata"]["namespace"]
+    message = f"the older HyperConverged in namespace {namespace} takes precedence: remove one of the two"
+    return first, [_build_problem(item, HYPERCONVERGED_IGNORED, message) for item in others]
 
 
-def settings(item: Mapping[str, Any] | None) -> Settings | Problem:
+def parse_settings(hyperconverged: Mapping[str, Any] | None) -> CpuModelSettings | Problem:
     """Return the settings of the object, with defaults for missing fields.
 
     Returns a problem if the settings are malformed, or if the minimum model is unknown.
     """
-    if item is None:
-        return DEFAULTS
+    if hyperconverged is None:
+        return DEFAULT_SETTINGS
     try:
-        return _read((item.get("spec") or {}).get("obsoleteCPUs"))
-    except Wrong as error:
-        return _problem(item, MALFORMED_SETTINGS, f"{error}; the labels stay as they are until then")
+        return _parse_obsolete_cpus((hyperconverged.get("spec") or {}).get("obsoleteCPUs"))
+    except InvalidField as error:
+        return _build_problem(hyperconverged, MALFORMED_SETTINGS, f"{error}; meanwhile, the node labels stay unchanged")
     except LookupError as error:
         model = error.args[0]
-        remedy = "write a model of libvirt's CPU map, case matters, or leave it out"
-        message = f'{FIELD}.minCPUModel "{model}" is not known: {remedy} for {LEAST}; the labels stay until then'
-        return _problem(item, UNKNOWN_MODEL, message)
+        remedy = "use a model name of libvirt's CPU map (case-sensitive), or omit the field"
+        message = (
+            f'{OBSOLETE_CPUS_FIELD}.minCPUModel "{model}" is unknown: {remedy} for {DEFAULT_MIN_MODEL}; '
+            "meanwhile, the node labels stay unchanged"
+        )
+        return _build_problem(hyperconverged, UNKNOWN_MODEL, message)
 
 
-def strangers(item: Mapping[str, Any] | None, found: Settings) -> list[Problem]:
+def find_unknown_models(hyperconverged: Mapping[str, Any] | None, model_settings: CpuModelSettings) -> list[Problem]:
     """Return a problem if the object lists obsolete models that are in no table, such as misspelled ones."""
-    unknown = sorted(name for name in found.obsolete - ALWAYS_OBSOLETE if features_of(name) is None)
-    if item is None or not unknown:
+    unknown = sorted(
+        name for name in model_settings.obsolete_models - ALWAYS_OBSOLETE_MODELS if get_model_features(name) is None
+    )
+    if hyperconverged is None or not unknown:
         return []
-    remedy = "write models of libvirt's CPU map, case matters; the others are heeded"
-    return [_problem(item, UNKNOWN_MODEL, f"{FIELD}.cpuModels has {listed(unknown)}, in no table: {remedy}")]
+    remedy = "use model names of libvirt's CPU map (case-sensitive); the other models apply"
+    return [
+        _build_problem(
+            hyperconverged,
+            UNKNOWN_MODEL,
+            f"{OBSOLETE_CPUS_FIELD}.cpuModels contains unknown models ({format_names(unknown)}): {remedy}",
+        )
+    ]
 
 
-def _read(told: object) -> Settings:
-    """Parse the settings. Raises `Wrong` if they are malformed, and `LookupError` for an unknown minimum model."""
-    if told is None:
-        return DEFAULTS
-    if not isinstance(told, dict):
-        raise Wrong(FIELD, "is no object", "write {cpuModels: [...], minCPUModel: ...}")
-    obsolete = texts(told.get("cpuModels"), f"{FIELD}.cpuModels")
-    field = "minCPUModel" if told.get("minCPUModel") else "minCPU"  # the requirement documents use both names
-    least = text(told[field], f"{FIELD}.{field}") if told.get(field) else LEAST
-    if features_of(least) is None:
-        raise LookupError(least)
-    return Settings(ALWAYS_OBSOLETE.union(obsolete), least)
+def _parse_obsolete_cpus(value: object) -> CpuModelSettings:
+    """Parse the settings.
+
+    Raises `InvalidField` if they are malformed, and `LookupError` for an unknown minimum model.
+    """
+    if value is None:
+        return DEFAULT_SETTINGS
+    if not isinstance(value, dict):
+        raise InvalidField(OBSOLETE_CPUS_FIELD, "is not an object", "write {cpuModels: [...], minCPUModel: ...}")
+    obsolete = parse_string_list(value.get("cpuModels"), f"{OBSOLETE_CPUS_FIELD}.cpuModels")
+    field = "minCPUModel" if value.get("minCPUModel") else "minCPU"  # the requirement documents use both names
+    min_model = parse_string(value[field], f"{OBSOLETE_CPUS_FIELD}.{field}") if value.get(field) else DEFAULT_MIN_MODEL
+    if get_model_features(min_model) is None:
+        raise LookupError(min_model)
+    return CpuModelSettings(ALWAYS_OBSOLETE_MODELS.union(obsolete), min_model)
 
 
-def _problem(item: Mapping[str, Any], reason: str, message: str) -> Problem:
-    return Problem.at(item, API_VERSION, KIND, reason, message)
+def _build_problem(hyperconverged: Mapping[str, Any], reason: str, message: str) -> Problem:
+    return Problem.from_object(hyperconverged, API_VERSION, KIND, reason, message)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kube.cpu import capabilities, hyperconverged
-from kube.cpu.node_patch import MARK
-from kube.client.api import METADATA, Api
+from kube.client.api import METADATA_ONLY, Api
 from kube.client.api_errors import NotFound, Rejected
-from kube.client.paging import listed, pages
-from kube.nodes import NODES
-from kube.paths import Object, segment
+from kube.client.paging import list_all, list_or_empty
+from kube.cpu import capabilities, hyperconverged
+from kube.cpu.node_patch import MANAGED_LABEL
+from kube.nodes import NODES_PATH
+from kube.paths import Object, encode_path_segment
 
-PAGE = 100
+PAGE_SIZE = 100
 """Number of nodes that one event processes; patching them takes at most a second."""
 
 
@@ -23,39 +23,53 @@ class Page(NamedTuple):
     """Some nodes (metadata only), and the token of the next page, "" after the last page."""
 
     nodes: list[Object]
-    after: str
+    continue_token: str
 
 
-async def capability_maps(api: Api, namespace: str) -> list[Object]:
+async def list_capability_configmaps(api: Api, namespace: str) -> list[Object]:
     """Return the ConfigMaps that describe the CPU capabilities of nodes."""
-    return (await pages(api, f"/api/v1/namespaces/{segment(namespace)}/configmaps", labels=capabilities.LABEL)).items
+    return (
+        await list_all(
+            api,
+            f"/api/v1/namespaces/{encode_path_segment(namespace)}/configmaps",
+            label_selector=capabilities.CAPABILITIES_LABEL,
+        )
+    ).items
 
 
-async def hyperconvergeds(api: Api) -> list[Object]:
+async def list_hyperconvergeds(api: Api) -> list[Object]:
     """Return all HyperConverged objects."""
-    return await listed(api, hyperconverged.PATH)
+    return await list_or_empty(api, hyperconverged.HYPERCONVERGEDS_PATH)
 
 
-async def node_names(api: Api) -> set[str]:
+async def list_node_names(api: Api) -> set[str]:
     """Return the names of all nodes."""
-    return {node["metadata"]["name"] for node in (await pages(api, NODES, accept=METADATA)).items}
+    return {node["metadata"]["name"] for node in (await list_all(api, NODES_PATH, accept=METADATA_ONLY)).items}
 
 
-async def nodes(api: Api, after: str, *, marked: bool = False) -> Page:
-    """Return a page of all nodes, or with `marked` of the nodes that carry this project's CPU labels.
+async def list_node_page(api: Api, continue_token: str, *, managed_only: bool = False) -> Page:
+    """Return a page of all nodes, or with `managed_only` of the nodes that carry this project's CPU labels.
 
-    `after` is the token from the previous page. If the token has expired, the API server may return one that continues
-    at the same place in the current state (API concepts, "retrieving large results sets in chunks"). If it returns
-    none, the result is the first page.
+    `continue_token` is the token from the previous page. If the token has expired, the API server may return one that
+    continues at the same place in the current state (API concepts, "retrieving large results sets in chunks"). If it
+    returns none, the result is the first page.
     """
     try:
-        return await _page(api, after, marked=marked)
+        return await _request_page(api, continue_token, managed_only=managed_only)
     except (NotFound, Rejected) as error:
-        if not after:
+        if not continue_token:
             raise
-        return await _page(api, (error.body.get("metadata") or {}).get("continue") or "", marked=marked)
+        return await _request_page(
+            api, (error.body.get("metadata") or {}).get("continue") or "", managed_only=managed_only
+        )
 
 
-async def _page(api: Api, after: str, *, marked: bool) -> Page:
-    found = await api.list(NODES, labels=MARK if marked else "", limit=PAGE, token=after, accept=METADATA)
-    return Page(found["items"] or [], found["metadata"].get("continue") or "")
+async def _request_page(api: Api, continue_token: str, *, managed_only: bool) -> Page:
+    node_list = await api.list(
+        NODES_PATH,
+        label_selector=MANAGED_LABEL if managed_only else "",
+        limit=PAGE_SIZE,
+        continue_token=continue_token,
+        accept=METADATA_ONLY,
+    )
+    return Page(node_list["items"] or [], node_list["metadata"].get("continue") or "")

@@ -9,8 +9,8 @@ import json
 from functools import cache
 from pathlib import Path
 
-FILE = Path(__file__).with_name("models.json")
-ALWAYS_OBSOLETE = frozenset(
+MODELS_FILE = Path(__file__).with_name("models.json")
+ALWAYS_OBSOLETE_MODELS = frozenset(
     (
         *("486", "Conroe", "athlon", "core2duo", "coreduo", "kvm32", "kvm64", "n270"),
         *("pentium", "pentium2", "pentium3", "pentiumpro", "phenom", "qemu32", "qemu64"),
@@ -19,14 +19,14 @@ ALWAYS_OBSOLETE = frozenset(
 """Models for which no node gets a label, whatever HyperConverged specifies."""
 
 
-def features_of(model: str) -> frozenset[str] | None:
+def get_model_features(model: str) -> frozenset[str] | None:
     """Return the features of a model, None if it is in no table. Names are case-sensitive."""
-    features = _tables().get(model)
+    features = _load_tables().get(model)
     return None if features is None else frozenset(features.split())
 
 
 @cache
-def _tables() -> dict[str, str]:
+def _load_tables() -> dict[str, str]:
     """Return a mapping from model to its features in one string; the file is read once, at the first call."""
-    tables: dict[str, str] = json.loads(FILE.read_text())["models"]
+    tables: dict[str, str] = json.loads(MODELS_FILE.read_text())["models"]
     return tables

@@ -9,22 +9,22 @@ from kube.paths import Object
 
 UNKNOWN_MODEL = "CPUModelUnknown"
 MALFORMED_SETTINGS = "ObsoleteCPUsMalformed"
-SEVERAL = "HyperConvergedIgnored"
+HYPERCONVERGED_IGNORED = "HyperConvergedIgnored"
 MALFORMED_INPUT = "CPUCapabilitiesMalformed"
 ILLEGAL_NAME = "CPULabelSkipped"
 UNKNOWN_NODE = "CPUNodeUnknown"
-SKIP_UNREAD = "SkipNodeIgnored"
+SKIP_NODE_IGNORED = "SkipNodeIgnored"
 
 
 class Problem(NamedTuple):
     """A message about an object for the administrator, and the reason of the Event that reports it."""
 
-    about: Object
+    involved_object: Object
     reason: str
     message: str
 
     @classmethod
-    def at(cls, item: Mapping[str, Any], api_version: str, kind: str, reason: str, message: str) -> Problem:
+    def from_object(cls, item: Mapping[str, Any], api_version: str, kind: str, reason: str, message: str) -> Problem:
         """Build a problem about `item`.
 
         The caller passes the API version and kind, because list items and metadata-only objects lack them.
@@ -34,42 +34,46 @@ class Problem(NamedTuple):
         return cls({"apiVersion": api_version, "kind": kind, **named}, reason, message)
 
 
-class Wrong(Exception):
+class InvalidField(Exception):
     """Error for an invalid field: its path, what is wrong with it, and what to write instead."""
 
-    def __init__(self, field: str, what: str, remedy: str) -> None:
-        super().__init__(f"{field} {what}: {remedy}")
+    def __init__(self, field: str, error: str, remedy: str) -> None:
+        super().__init__(f"{field} {error}: {remedy}")
 
 
-def texts(value: object, field: str) -> list[str]:
-    """Return a list of strings, empty for None. Raises `Wrong` for any other value."""
+def parse_string_list(value: object, field: str) -> list[str]:
+    """Return a list of strings, empty for None. Raises `InvalidField` for any other value."""
     if value is None:
         return []
     if not isinstance(value, list):
-        raise Wrong(field, f"is {_kind(value)}", 'write a list of names, such as ["Haswell"]')
+        raise InvalidField(field, f"is {_describe_type(value)}", 'use a list of names, such as ["Haswell"]')
     for number, each in enumerate(value):
-        text(each, f"{field}[{number}]")
+        parse_string(each, f"{field}[{number}]")
     return list(value)
 
 
-def text(value: object, field: str) -> str:
-    """Return a nonempty string. Raises `Wrong` for any other value."""
+def parse_string(value: object, field: str) -> str:
+    """Return a nonempty string. Raises `InvalidField` for any other value."""
     if not isinstance(value, str):
-        raise Wrong(field, f"is {_kind(value)}", f'write text, in quotes: "{value if _is_plain(value) else "Haswell"}"')
+        raise InvalidField(
+            field,
+            f"is {_describe_type(value)}",
+            f'use a quoted string, such as "{value if _is_integer(value) else "Haswell"}"',
+        )
     if not value:
-        raise Wrong(field, "is empty", "write a name, or leave it out")
+        raise InvalidField(field, "is empty", "use a name, or omit it")
     return value
 
 
-def listed(names: Iterable[str]) -> str:
+def format_names(names: Iterable[str]) -> str:
     """Return the sorted names, separated by commas."""
     return ", ".join(sorted(names))
 
 
-def _is_plain(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _kind(value: object) -> str:
-    kinds = {dict: "an object", list: "a list", bool: "true or false", type(None): "null", str: "text"}
-    return kinds.get(type(value), "a number")
+def _describe_type(value: object) -> str:
+    descriptions = {dict: "an object", list: "a list", bool: "a boolean", type(None): "null", str: "a string"}
+    return descriptions.get(type(value), "a number")

@@ -12,87 +12,100 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from kube.budgets import Blocked, identity
-from kube.maintenance.objects import Maintenance, blocked_pods, spec_of
+from kube.budgets import BlockedPod, build_object_reference
+from kube.maintenance.objects import Maintenance, get_blocked_pods, get_spec
 from kube.paths import Object
-from kube.pods import NODE_MAINTENANCE, DrainOptions, Pod, Sorted, is_daemon, is_terminating, key, sort, uid, warning
-from kube.selectors import matches, parsed
-from kube.times import moment
+from kube.pods import (
+    DEFAULT_DRAIN_OPTIONS,
+    DrainOptions,
+    Pod,
+    PodClassification,
+    build_warning_line,
+    classify_pods,
+    format_key,
+    get_uid,
+    is_daemonset_pod,
+    is_terminating,
+)
+from kube.selectors import matches, parse_selector
+from kube.times import parse_time
 
 FORCE, DELETE_EMPTYDIR_DATA, IGNORE_DAEMONSETS = "Force", "DeleteEmptyDirData", "IgnoreDaemonSets"
 POD_SELECTOR = "PodSelector"
 """Reasons of blocked pods: the flag that blocks them, or the invalid selector."""
-UNSELECTED, SKIPPED = "not selected", "ending for longer than is waited for"
+UNSELECTED_MESSAGE, SKIPPED_MESSAGE = "not selected", "terminating for longer than skipWaitForDeleteTimeoutSeconds"
 """Reasons why a drain does not cover a pod."""
 REMEDIES = {
-    IGNORE_DAEMONSETS: "its DaemonSet makes it again here at once: set spec.drain.ignoreDaemonSets, "
-    "or keep the DaemonSet off the node",
-    DELETE_EMPTYDIR_DATA: "its emptyDir data would be lost: set spec.drain.deleteEmptyDirData, or delete it",
-    FORCE: "no controller makes it again: set spec.drain.force, or delete it",
+    IGNORE_DAEMONSETS: "its DaemonSet would recreate it on this node at once: set spec.drain.ignoreDaemonSets, "
+    "or exclude the node from the DaemonSet",
+    DELETE_EMPTYDIR_DATA: "its emptyDir data would be lost: set spec.drain.deleteEmptyDirData, or delete the pod",
+    FORCE: "no controller would recreate it: set spec.drain.force, or delete the pod",
 }
 
 
-def options_of(maintenance: Maintenance) -> DrainOptions:
+def parse_drain_options(maintenance: Maintenance) -> DrainOptions:
     """Return the drain options from `spec.drain`; a field that is unset or of the wrong type keeps its default.
 
     Wrong types are possible only if the CRD's schema did not validate the object.
     """
-    drain = spec_of(maintenance).get("drain")
+    drain = get_spec(maintenance).get("drain")
     if not isinstance(drain, dict):
-        return NODE_MAINTENANCE
-    grace, skip = (_seconds(drain, name) for name in ("gracePeriodSeconds", "skipWaitForDeleteTimeoutSeconds"))
+        return DEFAULT_DRAIN_OPTIONS
+    grace, skip = (_parse_seconds(drain, name) for name in ("gracePeriodSeconds", "skipWaitForDeleteTimeoutSeconds"))
     return DrainOptions(
-        force=_flag(drain, "force", default=True),
-        ignore_daemonsets=_flag(drain, "ignoreDaemonSets", default=True),
-        delete_emptydir_data=_flag(drain, "deleteEmptyDirData", default=True),
+        force=_parse_flag(drain, "force", default=True),
+        ignore_daemonsets=_parse_flag(drain, "ignoreDaemonSets", default=True),
+        delete_emptydir_data=_parse_flag(drain, "deleteEmptyDirData", default=True),
         pod_selector=str(drain.get("podSelector") or ""),
         grace_period_seconds=grace if grace >= 0 else None,
-        disable_eviction=_flag(drain, "disableEviction", default=False),
+        disable_eviction=_parse_flag(drain, "disableEviction", default=False),
         skip_wait_seconds=max(0, skip),
     )
 
 
-def _flag(drain: Mapping[str, Any], name: str, *, default: bool) -> bool:
+def _parse_flag(drain: Mapping[str, Any], name: str, *, default: bool) -> bool:
     value = drain.get(name)
     return value if isinstance(value, bool) else default
 
 
-def _seconds(drain: Mapping[str, Any], name: str) -> int:
+def _parse_seconds(drain: Mapping[str, Any], name: str) -> int:
     value = drain.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else -1
 
 
-def sorted_for(pods: Iterable[Pod], options: DrainOptions, now: datetime, orphans: Collection[str] = ()) -> Sorted:
-    """Classify the node's pods by what the drain does with them, without the pods that `left_out` excludes.
+def classify_for_drain(
+    pods: Iterable[Pod], options: DrainOptions, now: datetime, orphan_uids: Collection[str] = ()
+) -> PodClassification:
+    """Classify the node's pods by what the drain does with them, without the pods that `get_exclusion_reason` excludes.
 
-    An invalid selector selects all pods; `refused` then blocks them.
+    An invalid selector selects all pods; `find_refused` then blocks them.
     """
-    return sort([pod for pod in pods if not left_out(pod, options, now)], options, orphans)
+    return classify_pods([pod for pod in pods if not get_exclusion_reason(pod, options, now)], options, orphan_uids)
 
 
-def left_out(pod: Pod, options: DrainOptions, now: datetime) -> str:
+def get_exclusion_reason(pod: Pod, options: DrainOptions, now: datetime) -> str:
     """Return the reason why the drain does not cover the pod, "" if it does."""
-    if not _selects(options, pod):
-        return UNSELECTED
-    return SKIPPED if _is_skipped(pod, options, now) else ""
+    if not _is_selected(options, pod):
+        return UNSELECTED_MESSAGE
+    return SKIPPED_MESSAGE if _is_skipped(pod, options, now) else ""
 
 
-def _selects(options: DrainOptions, pod: Pod) -> bool:
-    selector, _ = _read(options.pod_selector)
+def _is_selected(options: DrainOptions, pod: Pod) -> bool:
+    selector, _ = _parse_pod_selector(options.pod_selector)
     return matches(selector, pod["metadata"].get("labels") or {})
 
 
 @lru_cache(maxsize=256)
-def _read(query: str) -> tuple[Mapping[str, Any], str]:
+def _parse_pod_selector(query: str) -> tuple[Mapping[str, Any], str]:
     """Parse a pod selector; return the selector and an error message, which is "" if the selector is valid.
 
     For an invalid query, the selector matches all pods. The result is cached, because a user's selector may be long and
     is needed for each pod.
     """
     try:
-        return parsed(query), ""
+        return parse_selector(query), ""
     except ValueError as error:
-        return {}, f"spec.drain.podSelector cannot be read: {error}; correct it, or leave it out"
+        return {}, f"spec.drain.podSelector cannot be read: {error}; correct it, or omit it"
 
 
 def _is_skipped(pod: Pod, options: DrainOptions, now: datetime) -> bool:
@@ -102,61 +115,65 @@ def _is_skipped(pod: Pod, options: DrainOptions, now: datetime) -> bool:
     """
     if not options.skip_wait_seconds or not is_terminating(pod):
         return False
-    late = now - moment(pod["metadata"]["deletionTimestamp"])
-    return int(late.total_seconds()) > options.skip_wait_seconds
+    overdue = now - parse_time(pod["metadata"]["deletionTimestamp"])
+    return int(overdue.total_seconds()) > options.skip_wait_seconds
 
 
-def refused(found: Sorted, options: DrainOptions) -> list[Blocked]:
+def find_refused(classification: PodClassification, options: DrainOptions) -> list[BlockedPod]:
     """Return the `leaving` pods that a flag blocks, each with the first such flag in kubectl's order.
 
     A terminating pod is never blocked. An invalid selector blocks all other pods.
     """
-    _, broken = _read(options.pod_selector)
+    _, selector_error = _parse_pod_selector(options.pod_selector)
     flags = {
-        IGNORE_DAEMONSETS: () if options.ignore_daemonsets else found.daemons,
-        DELETE_EMPTYDIR_DATA: () if options.delete_emptydir_data else found.local,
-        FORCE: () if options.force else found.bare,
+        IGNORE_DAEMONSETS: () if options.ignore_daemonsets else classification.daemonset_pods,
+        DELETE_EMPTYDIR_DATA: () if options.delete_emptydir_data else classification.with_local_storage,
+        FORCE: () if options.force else classification.bare,
     }
-    why = {uid(pod): (flag, REMEDIES[flag]) for flag in reversed(flags) for pod in flags[flag]}
-    if broken:
-        why = {uid(pod): (POD_SELECTOR, broken) for pod in found.leaving}
+    refusal_by_uid = {get_uid(pod): (flag, REMEDIES[flag]) for flag in reversed(flags) for pod in flags[flag]}
+    if selector_error:
+        refusal_by_uid = {get_uid(pod): (POD_SELECTOR, selector_error) for pod in classification.leaving}
     return [
-        Blocked(identity(pod), *why[uid(pod)]) for pod in found.leaving if uid(pod) in why and not is_terminating(pod)
+        BlockedPod(build_object_reference(pod), *refusal_by_uid[get_uid(pod)])
+        for pod in classification.leaving
+        if get_uid(pod) in refusal_by_uid and not is_terminating(pod)
     ]
 
 
-def going(found: Sorted, options: DrainOptions) -> list[Pod]:
+def select_evictable(classification: PodClassification, options: DrainOptions) -> list[Pod]:
     """Return the `leaving` pods that no flag blocks."""
-    out = {item.pod["uid"] for item in refused(found, options)}
-    return [pod for pod in found.leaving if uid(pod) not in out]
+    refused_uids = {item.pod["uid"] for item in find_refused(classification, options)}
+    return [pod for pod in classification.leaving if get_uid(pod) not in refused_uids]
 
 
-def known_orphans(pods: Iterable[Pod], blocked: Iterable[Mapping[str, Any]]) -> set[str]:
+def find_reported_orphans(pods: Iterable[Pod], blocked: Iterable[Mapping[str, Any]]) -> set[str]:
     """Return the uids of the DaemonSet pods that `blocked` lists with the reason `Force`.
 
     `Force` can block a DaemonSet pod only if its DaemonSet no longer exists.
     """
     named = {f"{item['namespace']}/{item['name']}" for item in blocked if item["reason"] == FORCE}
-    return {uid(pod) for pod in pods if is_daemon(pod) and key(pod) in named}
+    return {get_uid(pod) for pod in pods if is_daemonset_pod(pod) and format_key(pod) in named}
 
 
-def are_told(refusals: Iterable[Blocked], maintenance: Maintenance) -> bool:
+def are_reported(refusals: Iterable[BlockedPod], maintenance: Maintenance) -> bool:
     """Return whether the status already lists all `refusals` with their reasons, so that no pass has to check them."""
-    told = {(item["namespace"], item["name"], item["reason"]) for item in blocked_pods(maintenance)}
-    return all((item.pod["namespace"], item.pod["name"], item.reason) in told for item in refusals)
+    reported = {(item["namespace"], item["name"], item["reason"]) for item in get_blocked_pods(maintenance)}
+    return all((item.pod["namespace"], item.pod["name"], item.reason) in reported for item in refusals)
 
 
-def warned(found: Sorted, options: DrainOptions) -> str:
+def build_drain_warning(classification: PodClassification, options: DrainOptions) -> str:
     """Return the warning to log before the first eviction (NMO-8a), "" for none.
 
     It names the DaemonSet pods that stay on the node, and the evicted pods that no controller recreates.
     """
-    leaving = {uid(pod) for pod in going(found, options)}
-    daemons = found.daemons if options.ignore_daemonsets else []
-    return warning(Sorted(daemons=daemons, bare=[pod for pod in found.bare if uid(pod) in leaving]))
+    leaving = {get_uid(pod) for pod in select_evictable(classification, options)}
+    daemons = classification.daemonset_pods if options.ignore_daemonsets else []
+    return build_warning_line(
+        PodClassification(daemonset_pods=daemons, bare=[pod for pod in classification.bare if get_uid(pod) in leaving])
+    )
 
 
-def drain_of(options: Mapping[str, object]) -> Object:
+def build_drain_spec(options: Mapping[str, object]) -> Object:
     """Build the spec field `drain` from the given flags, or {} if no flag is given; None marks an unset flag."""
     given = {name: value for name, value in options.items() if value is not None}
     return {"drain": given} if given else {}

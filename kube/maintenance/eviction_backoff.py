@@ -11,123 +11,131 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from kube.budgets import LAUNCHER_REASONS, Blocked, identity
+from kube.budgets import VIRT_LAUNCHER_REASONS, BlockedPod, build_object_reference
 from kube.maintenance.objects import (
     Maintenance,
-    blocked_pods,
-    condition,
-    group,
-    is_changed,
-    is_cordoned,
+    get_blocked_pods,
+    get_condition,
+    get_group,
+    is_reported_cordoned,
+    is_spec_changed,
 )
-from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE
-from kube.pods import Pod, controller, is_terminating, tolerates, tolerates_everything
-from kube.times import moment, moment_or_none, timestamp
+from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE_TAINT
+from kube.pods import Pod, get_controller, is_terminating, tolerates, tolerates_everything
+from kube.times import format_time, parse_time, parse_time_or_none
 
-SHORTEST, LONGEST = timedelta(seconds=10), timedelta(seconds=60)
+MIN_BACKOFF, MAX_BACKOFF = timedelta(seconds=10), timedelta(seconds=60)
 """Bounds of the backoff.
 
 A pod that a controller recreates at once is evicted at most four times in the first minute, then once a minute.
 """
-LANDING = timedelta(seconds=2)
+SCHEDULING_GRACE = timedelta(seconds=2)
 """Time after the cordon during which the scheduler may still bind pods that it was already scheduling."""
-BUDGET_REASONS = ("DisruptionBudget", "MultipleBudgets", *LAUNCHER_REASONS)
+BUDGET_REASONS = ("DisruptionBudget", "MultipleBudgets", *VIRT_LAUNCHER_REASONS)
 """Reasons without a backoff: an event reports when the budget allows evictions; none is sent before."""
-UNDECIDED = ("NoAnswer", "Changing", "Busy", "NoTime")
+UNDECIDED_REASONS = ("NoAnswer", "Changing", "Busy", "NoTime")
 """Reasons of evictions that failed without a refusal; they are retried at once if the pass made progress elsewhere."""
 
 
-def pause(elapsed: timedelta) -> timedelta:
+def compute_backoff(elapsed: timedelta) -> timedelta:
     """Return a backoff as long as the elapsed time, within bounds, so that each one is about twice the previous one."""
-    return min(max(elapsed, SHORTEST), LONGEST)
+    return min(max(elapsed, MIN_BACKOFF), MAX_BACKOFF)
 
 
-def is_resting(announced: Mapping[str, Any] | None, now: datetime) -> bool:
+def is_backing_off(kubernetes_event: Mapping[str, Any] | None, now: datetime) -> bool:
     """Return whether a repeated correction is in backoff, so that it is left to the next tick.
 
-    `announced` is the Event that counts the repetitions, None if there is none.
+    `kubernetes_event` is the Event that counts the repetitions, None if there is none.
     """
-    if announced is None:
+    if kubernetes_event is None:
         return False
-    first, last = (moment_or_none(announced.get(name)) for name in ("firstTimestamp", "lastTimestamp"))
-    return bool(first and last and abs(now - last) < pause(last - first))  # abs(): a clock may be set back
+    first, last = (parse_time_or_none(kubernetes_event.get(name)) for name in ("firstTimestamp", "lastTimestamp"))
+    return bool(first and last and abs(now - last) < compute_backoff(last - first))  # abs(): a clock may be set back
 
 
-def parted(pods: Iterable[Pod], maintenance: Maintenance, now: datetime) -> tuple[list[Pod], list[Blocked]]:
+def split_due_pods(pods: Iterable[Pod], maintenance: Maintenance, now: datetime) -> tuple[list[Pod], list[BlockedPod]]:
     """Split the pods into those to evict now and those in backoff; the latter come with their reason.
 
     A refusal that was recorded for an older spec causes no backoff (DRN-1a).
     """
     due: list[Pod] = []
-    resting: list[Blocked] = []
-    told = [] if is_changed(maintenance) else blocked_pods(maintenance)
-    known = {(item["namespace"], item["name"]): item for item in told}
+    backing_off: list[BlockedPod] = []
+    reported = [] if is_spec_changed(maintenance) else get_blocked_pods(maintenance)
+    reported_by_name = {(item["namespace"], item["name"]): item for item in reported}
     for pod in pods:
         metadata = pod["metadata"]
-        refused = known.get((metadata["namespace"], metadata["name"]))
-        reasons = [] if is_terminating(pod) else [_refused(pod, refused, now), _returned(pod, maintenance, now)]
-        blocked = [reason for reason in reasons if reason and now < moment(reason.retry_after)]
+        refusal = reported_by_name.get((metadata["namespace"], metadata["name"]))
+        reasons = (
+            []
+            if is_terminating(pod)
+            else [_build_reported_refusal(pod, refusal, now), _build_returned(pod, maintenance, now)]
+        )
+        blocked = [reason for reason in reasons if reason and now < parse_time(reason.retry_after)]
         if blocked:
-            resting.append(blocked[-1])
+            backing_off.append(blocked[-1])
         else:
             due.append(pod)
-    return due, resting
+    return due, backing_off
 
 
-def dated(blocked: Iterable[Blocked], maintenance: Maintenance, now: datetime) -> list[Blocked]:
+def add_retry_after(blocked: Iterable[BlockedPod], maintenance: Maintenance, now: datetime) -> list[BlockedPod]:
     """Return the blocked pods, with a `retry_after` time unless they wait for a budget or already have one."""
-    known = _since(maintenance)
-    return [_dated(item, known.get(_key(item)), now) for item in blocked]
+    since_by_key = _map_blocked_since(maintenance)
+    return [_add_retry_after(item, since_by_key.get(_get_key(item)), now) for item in blocked]
 
 
-def was_blocked(item: Blocked, maintenance: Maintenance) -> bool:
+def was_blocked(blocked_pod: BlockedPod, maintenance: Maintenance) -> bool:
     """Return whether the status already lists the pod as blocked for the same reason."""
-    return _key(item) in _since(maintenance)
+    return _get_key(blocked_pod) in _map_blocked_since(maintenance)
 
 
-def _key(item: Blocked) -> tuple[str, str, str]:
-    return item.pod["namespace"], item.pod["name"], item.reason
+def _get_key(blocked_pod: BlockedPod) -> tuple[str, str, str]:
+    return blocked_pod.pod["namespace"], blocked_pod.pod["name"], blocked_pod.reason
 
 
-def _since(maintenance: Maintenance) -> dict[tuple[str, str, str], object]:
+def _map_blocked_since(maintenance: Maintenance) -> dict[tuple[str, str, str], object]:
     """Return since when each pod is blocked, by namespace, name and reason, according to the status."""
-    return {(item["namespace"], item["name"], item["reason"]): item.get("since") for item in blocked_pods(maintenance)}
+    return {
+        (item["namespace"], item["name"], item["reason"]): item.get("since") for item in get_blocked_pods(maintenance)
+    }
 
 
-def _dated(item: Blocked, since: object, now: datetime) -> Blocked:
-    if item.reason in BUDGET_REASONS or item.retry_after:
-        return item
-    began = moment_or_none(since)
+def _add_retry_after(blocked_pod: BlockedPod, since: object, now: datetime) -> BlockedPod:
+    if blocked_pod.reason in BUDGET_REASONS or blocked_pod.retry_after:
+        return blocked_pod
+    began = parse_time_or_none(since)
     elapsed = now - began if began else timedelta()
-    return replace(item, retry_after=timestamp(now + pause(elapsed)))
+    return replace(blocked_pod, retry_after=format_time(now + compute_backoff(elapsed)))
 
 
-def _refused(pod: Pod, known: Mapping[str, Any] | None, now: datetime) -> Blocked | None:
+def _build_reported_refusal(pod: Pod, reported: Mapping[str, Any] | None, now: datetime) -> BlockedPod | None:
     """Return the pod's refusal from the status if it has a plausible retry time, else None.
 
-    A retry time more than twice `LONGEST` ahead comes from a wrong clock and is ignored.
+    A retry time more than twice `MAX_BACKOFF` ahead comes from a wrong clock and is ignored.
     """
-    after = moment_or_none(known.get("retryAfter")) if known else None
-    if known is None or after is None or after > now + 2 * LONGEST:
+    retry_after = parse_time_or_none(reported.get("retryAfter")) if reported else None
+    if reported is None or retry_after is None or retry_after > now + 2 * MAX_BACKOFF:
         return None
-    reason, message = str(known["reason"]), str(known.get("message") or "")
-    return Blocked(identity(pod), reason, message, retry_after=timestamp(after))
+    reason, message = str(reported["reason"]), str(reported.get("message") or "")
+    return BlockedPod(build_object_reference(pod), reason, message, retry_after=format_time(retry_after))
 
 
-def _closed_since(maintenance: Maintenance, now: datetime) -> datetime | None:
+def _get_cordoned_since(maintenance: Maintenance, now: datetime) -> datetime | None:
     """Return since when the node accepts only pods that tolerate its taints, or None if this is unknown.
 
     If the status does not report the cordon yet, the function returns the maintenance's creation time. It also does so
     if the reported time lies in the future, because a wrong clock wrote it.
     """
-    told = condition(maintenance, "Cordoned").get("lastTransitionTime") if is_cordoned(maintenance) else None
-    cordoned = moment_or_none(told)
+    transition_time = (
+        get_condition(maintenance, "Cordoned").get("lastTransitionTime") if is_reported_cordoned(maintenance) else None
+    )
+    cordoned = parse_time_or_none(transition_time)
     if cordoned is not None and cordoned <= now:
         return cordoned
-    return moment_or_none(maintenance["metadata"].get("creationTimestamp"))
+    return parse_time_or_none(maintenance["metadata"].get("creationTimestamp"))
 
 
-def _returned(pod: Pod, maintenance: Maintenance, now: datetime) -> Blocked | None:
+def _build_returned(pod: Pod, maintenance: Maintenance, now: datetime) -> BlockedPod | None:
     """Return a blocked entry if a controller created the pod on this node after the taints, else None.
 
     Such a pod tolerates the taints or bypassed the scheduler, so an eviction would only recreate it here. A pod that
@@ -135,20 +143,29 @@ def _returned(pod: Pod, maintenance: Maintenance, now: datetime) -> Blocked | No
     seconds. A pod from the same second as the cordon counts as created after it, because many evictions fit into one
     second.
     """
-    owner, began = controller(pod), _closed_since(maintenance, now)
-    if owner is None or began is None:
+    owner, cordoned_since = get_controller(pod), _get_cordoned_since(maintenance, now)
+    if owner is None or cordoned_since is None:
         return None
-    created = moment(pod["metadata"]["creationTimestamp"])
-    taints = (group(maintenance).drain_taint, UNSCHEDULABLE)
-    maker = f"{owner['kind']} {owner['name']}"
-    if created >= began and all(tolerates(pod, taint, NO_SCHEDULE) for taint in taints):
-        what = "every taint" if tolerates_everything(pod) else "the taints of the maintenance"
-        message = f"tolerates {what}; {maker} makes it again on this node: take that toleration off, or scale it down"
-    elif created - began >= LANDING and is_cordoned(maintenance):
+    created = parse_time(pod["metadata"]["creationTimestamp"])
+    taints = (get_group(maintenance).drain_taint, UNSCHEDULABLE_TAINT)
+    controller_name = f"{owner['kind']} {owner['name']}"
+    if created >= cordoned_since and all(tolerates(pod, taint, NO_SCHEDULE) for taint in taints):
+        tolerated = "every taint" if tolerates_everything(pod) else "the taints of the maintenance"
         message = (
-            f"came although the node is closed, or while it was open; if the template of {maker}, or of what owns it, "
-            "has spec.nodeName, it is made again on this node: take that out, or scale the owner down"
+            f"tolerates {tolerated}, so {controller_name} recreates it on this node: "
+            "remove the toleration, or scale the controller down"
+        )
+    elif created - cordoned_since >= SCHEDULING_GRACE and is_reported_cordoned(maintenance):
+        message = (
+            "was created on this node after the cordon, or while another client had uncordoned the node; "
+            f"if the pod template of {controller_name}, or of its owner, sets spec.nodeName, "
+            "remove that field, or scale the owner down"
         )
     else:
         return None
-    return Blocked(identity(pod), "Returns", message, retry_after=timestamp(created + pause(created - began)))
+    return BlockedPod(
+        build_object_reference(pod),
+        "Returns",
+        message,
+        retry_after=format_time(created + compute_backoff(created - cordoned_since)),
+    )

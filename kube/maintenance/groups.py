@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Group:
+class ApiGroup:
     """A served API version of NodeMaintenance.
 
     Attributes:
@@ -23,9 +23,9 @@ class Group:
         return f"/apis/{self.api_version}/nodemaintenances"
 
 
-MEDIK8S = Group("nodemaintenance.medik8s.io/v1beta1", "medik8s.io/drain")
-KUBEVIRT = Group("nodemaintenance.kubevirt.io/v1beta1", "kubevirt.io/drain")
-KUBEVIRT_ALPHA = Group("kubevirt.io/v1alpha1", "kubevirt.io/drain")
+MEDIK8S = ApiGroup("nodemaintenance.medik8s.io/v1beta1", "medik8s.io/drain")
+KUBEVIRT = ApiGroup("nodemaintenance.kubevirt.io/v1beta1", "kubevirt.io/drain")
+KUBEVIRT_ALPHA = ApiGroup("kubevirt.io/v1alpha1", "kubevirt.io/drain")
 """Opt-in: once its CRD is installed, the bare resource name `nodemaintenance` resolves to this group (C7)."""
 
 GROUPS = {group.api_version: group for group in (MEDIK8S, KUBEVIRT, KUBEVIRT_ALPHA)}

@@ -7,133 +7,155 @@ import logging
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
-from kube.client.api import Api, absent_ok
+from kube.client.api import Api, get_or_none
 from kube.client.api_errors import ApiError, NotFound, Rejected, Unavailable
-from kube.client.concurrent_requests import together
-from kube.client.paging import Listed, pages
-from kube.maintenance.groups import GROUPS, Group
-from kube.maintenance.objects import Maintenance, is_deleting, node_name
-from kube.maintenance.quorum import CONTROL_PLANE, ETCD, GUARDS, ControlPlane
-from kube.nodes import NODES, is_labelled_for
-from kube.paths import Object, on_node, pods_on
-from kube.trimming import PODS, drained_pod
+from kube.client.concurrent_requests import gather_all
+from kube.client.paging import ListResult, list_all
+from kube.maintenance.groups import GROUPS, ApiGroup
+from kube.maintenance.objects import Maintenance, get_node_name, is_deleting
+from kube.maintenance.quorum import CONTROL_PLANE_LABELS, ETCD_NAMESPACE, GUARD_BUDGET_NAMES, ControlPlaneSnapshot
+from kube.nodes import NODES_PATH, is_labelled_for
+from kube.paths import Object, build_node_name_selector, build_pods_on_node_query
+from kube.trimming import POD_LIST_DECODER, trim_pod_for_drain
 
 log = logging.getLogger("functions")
 
 
-async def maintenances(api: Api, node: str | None = None, version: str | None = None) -> list[Object]:
+async def list_maintenances(
+    api: Api, node_name: str | None = None, resource_version: str | None = None
+) -> list[Object]:
     """Return the NodeMaintenance objects of all API groups, oldest first.
 
-    `node` selects the objects that name this node; None selects all. `version` as in `Api.list`: None for the newest
-    state, "0" for the server's cache.
+    `node_name` selects the objects that name this node; None selects all. `resource_version` as in `Api.list`: None for
+    the newest state, "0" for the server's cache.
     """
-    found = await together(*(of_group(api, group, node, version) for group in GROUPS.values()))
-    return by_age(item for items in found for item in items)
+    found = await gather_all(*(list_group(api, group, node_name, resource_version) for group in GROUPS.values()))
+    return sort_by_age(item for items in found for item in items)
 
 
-async def undeleted(api: Api, node: str, version: str | None = None) -> list[Object]:
-    """Return the objects that name `node` and are not being deleted, oldest first.
+async def list_undeleted(api: Api, node_name: str, resource_version: str | None = None) -> list[Object]:
+    """Return the objects that name `node_name` and are not being deleted, oldest first.
 
-    An API group that refuses the request is skipped. Raises as `answered` does.
+    An API group that refuses the request is skipped. Raises as `collect_group_lists` does.
     """
-    asked = (of_group(api, group, node, version) for group in GROUPS.values())
-    lists = answered(await asyncio.gather(*asked, return_exceptions=True))
-    return by_age(item for items in lists for item in items or [] if not is_deleting(item))
+    reads = (list_group(api, group, node_name, resource_version) for group in GROUPS.values())
+    lists = collect_group_lists(await asyncio.gather(*reads, return_exceptions=True))
+    return sort_by_age(item for items in lists for item in items or [] if not is_deleting(item))
 
 
-def answered(answers: Iterable[list[Object] | BaseException]) -> list[list[Object] | None]:
+def collect_group_lists(results: Iterable[list[Object] | BaseException]) -> list[list[Object] | None]:
     """Return the list of each API group, with None for a group that refused the request; refusals are logged.
 
     Raises `Unavailable` if a group did not answer, because a partial result must not pass for a complete one. Raises
     the first error if all groups refused.
     """
-    answers = list(answers)
-    errors = [answer for answer in answers if isinstance(answer, BaseException)]
+    results = list(results)
+    errors = [result for result in results if isinstance(result, BaseException)]
     for error in errors:
         if isinstance(error, Unavailable) or not isinstance(error, ApiError):
             raise error
-        log.warning("the maintenances of a group could not be listed: %s", error.message)
-    if len(errors) == len(answers):
+        log.warning("failed to list the NodeMaintenances of an API group: %s", error.message)
+    if len(errors) == len(results):
         raise errors[0]
-    return [None if isinstance(answer, BaseException) else answer for answer in answers]
+    return [None if isinstance(result, BaseException) else result for result in results]
 
 
-async def of_holder(api: Api, node: str, holder: str, version: str | None = None) -> list[Object]:
-    """Return the objects that name `node`, from the API group that contains the node's holder, oldest first.
+async def list_by_holder(
+    api: Api, node_name: str, holder_uid: str, resource_version: str | None = None
+) -> list[Object]:
+    """Return the objects that name `node_name`, from the API group that contains the node's holder, oldest first.
 
-    `holder` is the holder's uid. The function queries one group after another, because a node has one holder, which is
-    mostly in the first group. If no group contains the holder, it returns the objects of all groups. A group that
-    refuses the request is skipped. Raises as `answered` does.
+    `holder_uid` is the holder's uid. The function queries one group after another, because a node has one holder, which
+    is mostly in the first group. If no group contains the holder, it returns the objects of all groups. A group that
+    refuses the request is skipped. Raises as `collect_group_lists` does.
     """
-    answers: list[list[Object] | BaseException] = []
+    results: list[list[Object] | BaseException] = []
     for group in GROUPS.values():
         try:
-            items = await of_group(api, group, node, version)
+            items = await list_group(api, group, node_name, resource_version)
         except ApiError as error:
-            answers.append(error)
+            results.append(error)
             continue
-        if any(item["metadata"]["uid"] == holder for item in items):
-            return by_age(items)
-        answers.append(items)
-    return by_age(item for listed in answered(answers) for item in listed or [])
+        if any(item["metadata"]["uid"] == holder_uid for item in items):
+            return sort_by_age(items)
+        results.append(items)
+    return sort_by_age(item for listed in collect_group_lists(results) for item in listed or [])
 
 
-async def of_group(api: Api, group: Group, node: str | None = None, version: str | None = None) -> list[Object]:
-    """Return one API group's objects, unsorted and filtered by `node` if given; empty if its CRD is not installed.
+async def list_group(
+    api: Api, group: ApiGroup, node_name: str | None = None, resource_version: str | None = None
+) -> list[Object]:
+    """Return one API group's objects, unsorted and filtered by `node_name` if given; empty if its CRD is not installed.
 
     A CRD installed by another product may not support our field selector. The function then filters the complete list.
     """
     try:
-        items = (await pages(api, group.path, fields="" if node is None else on_node(node), version=version)).items
+        items = (
+            await list_all(
+                api,
+                group.path,
+                field_selector="" if node_name is None else build_node_name_selector(node_name),
+                resource_version=resource_version,
+            )
+        ).items
     except NotFound:
         return []
     except Rejected as error:
-        if node is None or not knows_no_selector(error):
+        if node_name is None or not is_selector_unsupported(error):
             raise
-        listed = await pages(api, group.path, version=version)
-        items = [item for item in listed.items if node_name(item) == node]
+        listed = await list_all(api, group.path, resource_version=resource_version)
+        items = [item for item in listed.items if get_node_name(item) == node_name]
     return [{**item, "apiVersion": group.api_version, "kind": "NodeMaintenance"} for item in items]
 
 
-def knows_no_selector(error: Rejected) -> bool:
+def is_selector_unsupported(error: Rejected) -> bool:
     """Return whether the API server rejected a list or watch request because of its field selector."""
     return error.status == HTTPStatus.BAD_REQUEST
 
 
-async def pods_on_node(api: Api, node: str, version: str | None = None) -> Listed:
+async def list_pods_on_node(api: Api, node_name: str, resource_version: str | None = None) -> ListResult:
     """Return the pods of a node, each reduced to the fields that the drain rules read.
 
-    The reduction saves memory, because many concurrent passes hold such a list. `version` as in `Api.list`. The request
-    is not paged: etcd would serve the pages, and would read the pods of all nodes for each.
+    The reduction saves memory, because many concurrent passes hold such a list. `resource_version` as in `Api.list`.
+    The request is not paged: etcd would serve the pages, and would read the pods of all nodes for each.
     """
-    path, fields = pods_on(node)
-    answer = await api.list(path, fields=fields, version=version, decoder=PODS)
-    return Listed([drained_pod(pod) for pod in answer["items"]], str(answer["metadata"]["resourceVersion"]))
+    path, field_selector = build_pods_on_node_query(node_name)
+    pod_list = await api.list(
+        path, field_selector=field_selector, resource_version=resource_version, decoder=POD_LIST_DECODER
+    )
+    return ListResult(
+        [trim_pod_for_drain(pod) for pod in pod_list["items"]], str(pod_list["metadata"]["resourceVersion"])
+    )
 
 
-def by_age(items: Iterable[Object]) -> list[Object]:
+def sort_by_age(items: Iterable[Object]) -> list[Object]:
     """Return the objects sorted by age, oldest first."""
     return sorted(items, key=lambda item: (item["metadata"]["creationTimestamp"], item["metadata"]["uid"]))
 
 
-async def control_plane(api: Api, uid: str, counts: Callable[[Maintenance], bool]) -> ControlPlane:
-    """Return the current control plane, with the nodes that maintenances other than `uid` disrupt.
+async def read_control_plane(
+    api: Api, excluded_uid: str, is_disruption: Callable[[Maintenance], bool]
+) -> ControlPlaneSnapshot:
+    """Return the current control plane, with the nodes that maintenances other than `excluded_uid` disrupt.
 
-    `counts` decides whether a maintenance is a disruption. A maintenance whose node still carries its label always
-    counts, since that node stays cordoned until it is restored. The function lists maintenances per node, because there
-    are few control-plane nodes, whatever the size of the cluster.
+    `is_disruption` decides whether a maintenance is a disruption. A maintenance whose node still carries its label
+    always counts, since that node stays cordoned until it is restored. The function lists maintenances per node,
+    because there are few control-plane nodes, whatever the size of the cluster.
     """
-    budgets = f"/apis/policy/v1/namespaces/{ETCD}/poddisruptionbudgets"
-    lists = (api.list(NODES, labels=label) for label in CONTROL_PLANE)
-    *listed, new, old = await together(*lists, *(absent_ok(api.get(f"{budgets}/{name}")) for name in GUARDS))
-    nodes = {node["metadata"]["name"]: node for found in listed for node in found["items"]}
-    guards = [guard for guard in (new, old) if guard is not None]
-    pods = (await api.list(f"/api/v1/namespaces/{ETCD}/pods"))["items"] if guards else []
-    named = await together(*(maintenances(api, name) for name in nodes))
+    budgets = f"/apis/policy/v1/namespaces/{ETCD_NAMESPACE}/poddisruptionbudgets"
+    reads = (api.list(NODES_PATH, label_selector=label) for label in CONTROL_PLANE_LABELS)
+    *node_lists, current_guard, legacy_guard = await gather_all(
+        *reads, *(get_or_none(api.get(f"{budgets}/{name}")) for name in GUARD_BUDGET_NAMES)
+    )
+    nodes = {node["metadata"]["name"]: node for node_list in node_lists for node in node_list["items"]}
+    guards = [guard for guard in (current_guard, legacy_guard) if guard is not None]
+    pods = (await api.list(f"/api/v1/namespaces/{ETCD_NAMESPACE}/pods"))["items"] if guards else []
+    maintenances_by_node = await gather_all(*(list_maintenances(api, name) for name in nodes))
     maintained = {
         name
-        for (name, node), items in zip(nodes.items(), named, strict=True)
+        for (name, node), items in zip(nodes.items(), maintenances_by_node, strict=True)
         for item in items
-        if item["metadata"]["uid"] != uid and (counts(item) or is_labelled_for(node, item["metadata"]["uid"]))
+        if item["metadata"]["uid"] != excluded_uid
+        and (is_disruption(item) or is_labelled_for(node, item["metadata"]["uid"]))
     }
-    return ControlPlane(list(nodes.values()), maintained, guards, pods)
+    return ControlPlaneSnapshot(list(nodes.values()), maintained, guards, pods)

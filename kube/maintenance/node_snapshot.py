@@ -12,15 +12,15 @@ from datetime import datetime
 from typing import Any
 
 from kube.maintenance import drain_flags
-from kube.maintenance.objects import Maintenance, group
-from kube.nodes import Node, is_closed
+from kube.maintenance.objects import Maintenance, get_group
+from kube.nodes import Node, is_cordoned_and_tainted
 from kube.paths import Object
 from kube.pods import Pod
-from kube.text_limits import fitting
+from kube.text_limits import take_within_bytes
 
-LEFT = ("namespace", "name", "deletionTimestamp", "finalizers")
+LEAVING_FIELDS = ("namespace", "name", "deletionTimestamp", "finalizers")
 """Pod metadata fields that the status needs."""
-LEFT_BYTES = 400_000
+MAX_LEAVING_BYTES = 400_000
 """Size limit of these fields in one event: enough for 600 pods with the longest possible names.
 
 The size of finalizers is unbounded.
@@ -28,54 +28,65 @@ The size of finalizers is unbounded.
 
 
 @dataclass(frozen=True)
-class Shown:
+class NodeSnapshot:
     """Snapshot of the node and its pods.
 
     Attributes:
-        is_closed: whether the node is cordoned and tainted.
-        pods: all pods of the node; unused if `left` is set.
-        left: the pods that still have to leave; None if they must be computed from `pods`.
+        is_cordoned_and_tainted: whether the node is cordoned and tainted.
+        pods: all pods of the node; unused if `leaving` is set.
+        leaving: the pods that still have to leave; None if they must be computed from `pods`.
     """
 
-    is_closed: bool
+    is_cordoned_and_tainted: bool
     pods: Sequence[Pod] = ()
-    left: Sequence[Pod] | None = None
+    leaving: Sequence[Pod] | None = None
 
     @classmethod
-    def of(cls, maintenance: Maintenance, node: Node | None, pods: Sequence[Pod]) -> Shown:
+    def from_node(cls, maintenance: Maintenance, node: Node | None, pods: Sequence[Pod]) -> NodeSnapshot:
         """Build the snapshot from objects that were read from the cluster."""
-        return cls(node is not None and is_closed(node, group(maintenance).drain_taint), pods)
+        return cls(node is not None and is_cordoned_and_tainted(node, get_group(maintenance).drain_taint), pods)
 
-    def pending(self, maintenance: Maintenance, blocked: Iterable[Mapping[str, Any]], now: datetime) -> list[Pod]:
+    def list_pending(self, maintenance: Maintenance, blocked: Iterable[Mapping[str, Any]], now: datetime) -> list[Pod]:
         """Return the pods that still have to leave, including the `blocked` ones."""
-        if self.left is not None:
-            return list(self.left)
-        orphans = drain_flags.known_orphans(self.pods, blocked)
-        return drain_flags.sorted_for(self.pods, drain_flags.options_of(maintenance), now, orphans).leaving
+        if self.leaving is not None:
+            return list(self.leaving)
+        orphan_uids = drain_flags.find_reported_orphans(self.pods, blocked)
+        return drain_flags.classify_for_drain(
+            self.pods, drain_flags.parse_drain_options(maintenance), now, orphan_uids
+        ).leaving
 
 
 @dataclass(frozen=True)
-class Looked:
+class StepSnapshot:
     """Snapshot that a step read, as transferred in event data.
 
     Attributes:
-        version: resourceVersion of the NodeMaintenance that the step read.
-        is_closed: whether the node was cordoned and tainted.
-        left: the pods that still had to leave. It is empty if the receiver must read them itself, for example because
-            there are too many for one event.
+        maintenance_version: resourceVersion of the NodeMaintenance that the step read.
+        is_cordoned_and_tainted: whether the node was cordoned and tainted.
+        leaving: the pods that still had to leave. It is empty if the receiver must read them itself, for example
+            because there are too many for one event.
     """
 
-    version: str
-    is_closed: bool
-    left: Sequence[Pod] = ()
+    maintenance_version: str
+    is_cordoned_and_tainted: bool
+    leaving: Sequence[Pod] = ()
 
     @classmethod
-    def at(cls, maintenance: Maintenance, *, is_closed: bool, left: Sequence[Pod] = ()) -> Looked:
+    def from_maintenance(
+        cls, maintenance: Maintenance, *, is_cordoned_and_tainted: bool, leaving: Sequence[Pod] = ()
+    ) -> StepSnapshot:
         """Build the snapshot of a step that read this version of the NodeMaintenance."""
-        return cls(str(maintenance["metadata"]["resourceVersion"]), is_closed, left)
+        return cls(str(maintenance["metadata"]["resourceVersion"]), is_cordoned_and_tainted, leaving)
 
     def as_data(self) -> Object:
         """Return the snapshot as event data."""
-        left = [{name: pod["metadata"][name] for name in LEFT if pod["metadata"].get(name)} for pod in self.left]
-        told = {"left": left} if left and fitting(left, LEFT_BYTES, escaped=True) == left else {}
-        return {"maintenanceVersion": self.version, "closed": self.is_closed, **told}
+        leaving = [
+            {name: pod["metadata"][name] for name in LEAVING_FIELDS if pod["metadata"].get(name)}
+            for pod in self.leaving
+        ]
+        leaving_field = (
+            {"left": leaving}
+            if leaving and take_within_bytes(leaving, MAX_LEAVING_BYTES, ascii_only=True) == leaving
+            else {}
+        )
+        return {"maintenanceVersion": self.maintenance_version, "closed": self.is_cordoned_and_tainted, **leaving_field}

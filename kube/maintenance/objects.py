@@ -6,72 +6,75 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from kube.maintenance.groups import GROUPS, Group
+from kube.maintenance.groups import GROUPS, ApiGroup
 from kube.nodes import Node
 from kube.paths import Object
 
 Maintenance = Mapping[str, Any]
-Item = TypeVar("Item", bound=Maintenance)
+MaintenanceT = TypeVar("MaintenanceT", bound=Maintenance)
 FINALIZER = "nodemaintenance.dev/restore"
 LEGACY_FINALIZERS = ("foregroundDeleteNodeMaintenance",)
 """Finalizers of the replaced operator; removed together with ours, so that its objects can be deleted (NMO-16)."""
-OURS = (FINALIZER, *LEGACY_FINALIZERS)
+OWN_FINALIZERS = (FINALIZER, *LEGACY_FINALIZERS)
 """All finalizers that are removed once the node is restored."""
-SNAPSHOT = "nodemaintenance.dev/snapshot"
+INITIAL_COUNTS_ANNOTATION = "nodemaintenance.dev/snapshot"
 """Annotation with the pod counts from before the first eviction; set in one patch with the finalizer (NMO-11).
 
 It includes the object's uid. An object that was created from another one's manifest, or from a backup, carries that
 object's annotation and has not begun.
 """
-REQUESTER = "nodemaintenance.dev/requested-by"
+REQUESTER_ANNOTATION = "nodemaintenance.dev/requested-by"
 """Annotation with the requesting user as reported by the command line or the console; not authenticated."""
-MOST_LEASE_ERRORS = 3
+MAX_LEASE_ERRORS = 3
 """Consecutive failed lease renewals that a maintenance tolerates; at one more, its lease is lost (NMO-27a)."""
-MOST_PODS = 2**31
+MAX_POD_COUNT = 2**31
 """Exclusive upper bound for pod counts; no status schema allows larger numbers."""
 RUNNING, SUCCEEDED, FAILED = "Running", "Succeeded", "Failed"
 
 
-def group(maintenance: Maintenance) -> Group:
+def get_group(maintenance: Maintenance) -> ApiGroup:
     """Return the API group that the object belongs to."""
     return GROUPS[maintenance["apiVersion"]]
 
 
-def path(maintenance: Maintenance) -> str:
+def build_path(maintenance: Maintenance) -> str:
     """Return the API path of the object."""
-    return f"{group(maintenance).path}/{maintenance['metadata']['name']}"
+    return f"{get_group(maintenance).path}/{maintenance['metadata']['name']}"
 
 
-def spec_of(maintenance: Maintenance) -> Mapping[str, Any]:
+def get_spec(maintenance: Maintenance) -> Mapping[str, Any]:
     """Return the spec, or {} if it is missing or not an object; another product's CRD may allow any value."""
-    return _object(maintenance.get("spec"))
+    return _get_mapping(maintenance.get("spec"))
 
 
-def status_of(maintenance: Maintenance) -> Mapping[str, Any]:
+def get_status(maintenance: Maintenance) -> Mapping[str, Any]:
     """Return the status, or {} if it is missing or not an object."""
-    return _object(maintenance.get("status"))
+    return _get_mapping(maintenance.get("status"))
 
 
-def _object(value: object) -> Mapping[str, Any]:
+def _get_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def node_name(maintenance: Maintenance) -> str:
+def get_node_name(maintenance: Maintenance) -> str:
     """Return `spec.nodeName`, "" if an older schema admitted an object without it."""
-    return str(spec_of(maintenance).get("nodeName") or "")
+    return str(get_spec(maintenance).get("nodeName") or "")
 
 
-def trimmed(maintenance: Maintenance) -> Object:
+def trim_maintenance(maintenance: Maintenance) -> Object:
     """Return the object without its large parts, such as the list of pending pods.
 
     It keeps the node, the drain options, the phase, and what shows whether the maintenance has begun or was released.
     """
-    metadata, wanted = maintenance["metadata"], ("name", "uid", "resourceVersion", "deletionTimestamp", "finalizers")
-    kept = {name: metadata[name] for name in wanted if name in metadata}
-    noted = (metadata.get("annotations") or {}).get(SNAPSHOT)
-    annotations = {"annotations": {SNAPSHOT: noted}} if noted else {}
-    drain = spec_of(maintenance).get("drain")
-    spec, status = {"nodeName": node_name(maintenance)}, {"phase": phase(maintenance)}
+    metadata, field_names = (
+        maintenance["metadata"],
+        ("name", "uid", "resourceVersion", "deletionTimestamp", "finalizers"),
+    )
+    kept = {name: metadata[name] for name in field_names if name in metadata}
+    counts_text = (metadata.get("annotations") or {}).get(INITIAL_COUNTS_ANNOTATION)
+    annotations = {"annotations": {INITIAL_COUNTS_ANNOTATION: counts_text}} if counts_text else {}
+    drain = get_spec(maintenance).get("drain")
+    spec, status = {"nodeName": get_node_name(maintenance)}, {"phase": get_phase(maintenance)}
     if drain is not None:
         spec["drain"] = drain
     return {"metadata": {**kept, **annotations}, "spec": spec, "status": status}
@@ -82,17 +85,17 @@ def is_deleting(maintenance: Maintenance) -> bool:
     return bool(maintenance["metadata"].get("deletionTimestamp"))
 
 
-def finalizers(maintenance: Maintenance) -> list[str]:
+def get_finalizers(maintenance: Maintenance) -> list[str]:
     """Return all finalizers of the object."""
     return list(maintenance["metadata"].get("finalizers") or [])
 
 
 def has_finalizer(maintenance: Maintenance) -> bool:
     """Return whether the object carries one of our finalizers, which keep it until its node is restored."""
-    return bool(set(OURS) & set(finalizers(maintenance)))
+    return bool(set(OWN_FINALIZERS) & set(get_finalizers(maintenance)))
 
 
-def is_over(maintenance: Maintenance) -> bool:
+def is_released(maintenance: Maintenance) -> bool:
     """Return whether the object is being deleted and was released.
 
     If such an object still exists, another controller's finalizer keeps it. It has no claim to its node.
@@ -100,9 +103,9 @@ def is_over(maintenance: Maintenance) -> bool:
     return is_deleting(maintenance) and not has_finalizer(maintenance)
 
 
-def standing(maintenances: Iterable[Item]) -> list[Item]:
+def select_unreleased(maintenances: Iterable[MaintenanceT]) -> list[MaintenanceT]:
     """Return the unreleased maintenances."""
-    return [item for item in maintenances if not is_over(item)]
+    return [item for item in maintenances if not is_released(item)]
 
 
 def has_begun(maintenance: Maintenance) -> bool:
@@ -110,124 +113,129 @@ def has_begun(maintenance: Maintenance) -> bool:
 
     From then on, the maintenance may change its node and must restore it.
     """
-    return FINALIZER in finalizers(maintenance) and snapshot(maintenance) is not None
+    return FINALIZER in get_finalizers(maintenance) and parse_annotated_counts(maintenance) is not None
 
 
-def phase(maintenance: Maintenance) -> str:
+def get_phase(maintenance: Maintenance) -> str:
     """Return `status.phase`, "" before the first status."""
-    return str(status_of(maintenance).get("phase") or "")
+    return str(get_status(maintenance).get("phase") or "")
 
 
-def last_error(maintenance: Maintenance) -> str:
+def get_last_error(maintenance: Maintenance) -> str:
     """Return `status.lastError`, "" for none."""
-    return str(status_of(maintenance).get("lastError") or "")
+    return str(get_status(maintenance).get("lastError") or "")
 
 
-def lease_errors(maintenance: Maintenance) -> int:
+def get_lease_error_count(maintenance: Maintenance) -> int:
     """Return the number of failed renewals of the node's lease since the last successful one (NMO-27a)."""
-    count = status_of(maintenance).get("errorOnLeaseCount")
+    count = get_status(maintenance).get("errorOnLeaseCount")
     return count if isinstance(count, int) else 0
 
 
-def has_given_up(maintenance: Maintenance) -> bool:
+def has_lost_lease(maintenance: Maintenance) -> bool:
     """Return whether the maintenance lost its lease, and thus the node, to another tool, and only restores the node."""
-    return lease_errors(maintenance) > MOST_LEASE_ERRORS
+    return get_lease_error_count(maintenance) > MAX_LEASE_ERRORS
 
 
-def has_node(maintenance: Maintenance) -> bool:
+def owns_node(maintenance: Maintenance) -> bool:
     """Return whether the maintenance has begun and has not lost its lease.
 
     It then owns its node until it is deleted and has restored the node.
     """
-    return has_begun(maintenance) and not has_given_up(maintenance)
+    return has_begun(maintenance) and not has_lost_lease(maintenance)
 
 
 def claims_node(maintenance: Maintenance) -> bool:
     """Return whether the maintenance owns its node, waits for it, or is about to restore it."""
-    return not (is_over(maintenance) or has_given_up(maintenance))
+    return not (is_released(maintenance) or has_lost_lease(maintenance))
 
 
-def is_changed(maintenance: Maintenance) -> bool:
+def is_spec_changed(maintenance: Maintenance) -> bool:
     """Return whether the spec is newer than the status, so that earlier refusals may no longer apply (DRN-1a)."""
-    seen, now = condition(maintenance, "Drained").get("observedGeneration"), maintenance["metadata"].get("generation")
-    return isinstance(seen, int) and isinstance(now, int) and seen < now
+    observed_generation, generation = (
+        get_condition(maintenance, "Drained").get("observedGeneration"),
+        maintenance["metadata"].get("generation"),
+    )
+    return isinstance(observed_generation, int) and isinstance(generation, int) and observed_generation < generation
 
 
-def requester(maintenance: Maintenance) -> str:
+def get_requester(maintenance: Maintenance) -> str:
     """Return who requested the maintenance: the annotated user, else the program that wrote the spec, "" if unknown."""
     metadata = maintenance["metadata"]
-    user = (metadata.get("annotations") or {}).get(REQUESTER)
+    user = (metadata.get("annotations") or {}).get(REQUESTER_ANNOTATION)
     programs = [item.get("manager") for item in metadata.get("managedFields") or [] if "f:spec" in item["fieldsV1"]]
     return str(user or next((f"the program {name}" for name in programs if name), ""))
 
 
-def snapshot(maintenance: Maintenance) -> Object | None:
+def parse_annotated_counts(maintenance: Maintenance) -> Object | None:
     """Return `{totalpods, evictionPods}` as counted when the maintenance began; None before that."""
     metadata = maintenance["metadata"]
     try:
-        noted = json.loads((metadata.get("annotations") or {}).get(SNAPSHOT, "null"))
+        parsed = json.loads((metadata.get("annotations") or {}).get(INITIAL_COUNTS_ANNOTATION, "null"))
     except (ValueError, RecursionError):  # any client may write the annotation
         return None
-    return _counts(noted) if isinstance(noted, dict) and noted.get("uid") == metadata.get("uid", "") else None
+    return _parse_counts(parsed) if isinstance(parsed, dict) and parsed.get("uid") == metadata.get("uid", "") else None
 
 
-def counted(maintenance: Maintenance) -> Object | None:
+def find_initial_counts(maintenance: Maintenance) -> Object | None:
     """Return the pod counts from the start of the maintenance; None if it has not begun.
 
     They come from the status, else from the snapshot. A user who replaces the object from a manifest removes the
     snapshot, but not the status.
     """
-    return _counts(status_of(maintenance)) or (snapshot(maintenance) if has_begun(maintenance) else None)
+    return _parse_counts(get_status(maintenance)) or (
+        parse_annotated_counts(maintenance) if has_begun(maintenance) else None
+    )
 
 
-def _counts(known: Mapping[str, Any]) -> Object | None:
+def _parse_counts(fields: Mapping[str, Any]) -> Object | None:
     """Return the counts in an annotation or a status, or None if one is invalid; any client may have written them."""
-    found = {name: known.get(name) for name in ("totalpods", "evictionPods")}
-    return found if all(map(is_count, found.values())) else None
+    counts = {name: fields.get(name) for name in ("totalpods", "evictionPods")}
+    return counts if all(map(is_pod_count, counts.values())) else None
 
 
-def is_count(value: object) -> bool:
+def is_pod_count(value: object) -> bool:
     """Return whether the value is a valid number of pods."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_PODS
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_POD_COUNT
 
 
-def begin_patch(maintenance: Maintenance, node: Node, counts: Mapping[str, int]) -> Object:
+def build_begin_patch(maintenance: Maintenance, node: Node, counts: Mapping[str, int]) -> Object:
     """Build the merge patch that begins a maintenance: finalizer, owner reference (NMO-20) and snapshot.
 
     It fails if another client changed the object meanwhile. It is empty if nothing is missing.
     """
     metadata = maintenance["metadata"]
-    if has_begun(maintenance) and is_owned(maintenance):
+    if has_begun(maintenance) and has_node_owner(maintenance):
         return {}
     owner = {"apiVersion": "v1", "kind": "Node", "name": node["metadata"]["name"], "uid": node["metadata"]["uid"]}
     others = [item for item in metadata.get("ownerReferences") or [] if item["uid"] != owner["uid"]]
     begun = {
         "ownerReferences": [*others, owner],
-        "annotations": {SNAPSHOT: json.dumps({**counts, "uid": metadata["uid"]}, sort_keys=True)},
+        "annotations": {INITIAL_COUNTS_ANNOTATION: json.dumps({**counts, "uid": metadata["uid"]}, sort_keys=True)},
     }
-    return {"metadata": {**_with_finalizer(maintenance), **begun}}
+    return {"metadata": {**_build_finalizer_metadata(maintenance), **begun}}
 
 
-def keep_patch(maintenance: Maintenance) -> Object:
+def build_finalizer_patch(maintenance: Maintenance) -> Object:
     """Build the merge patch that sets our finalizer, so that a later deletion waits for us.
 
     The API server rejects the patch if the object is already being deleted.
     """
-    return {"metadata": _with_finalizer(maintenance)}
+    return {"metadata": _build_finalizer_metadata(maintenance)}
 
 
-def _with_finalizer(maintenance: Maintenance) -> Object:
+def _build_finalizer_metadata(maintenance: Maintenance) -> Object:
     version = maintenance["metadata"]["resourceVersion"]
-    kept = [name for name in finalizers(maintenance) if name != FINALIZER]
+    kept = [name for name in get_finalizers(maintenance) if name != FINALIZER]
     return {"resourceVersion": version, "finalizers": [*kept, FINALIZER]}
 
 
-def is_owned(maintenance: Maintenance) -> bool:
+def has_node_owner(maintenance: Maintenance) -> bool:
     """Return whether an owner reference names the node on which the maintenance began."""
     return any(owner.get("kind") == "Node" for owner in maintenance["metadata"].get("ownerReferences") or [])
 
 
-def began_on(maintenance: Maintenance, node: Node) -> bool:
+def has_begun_on(maintenance: Maintenance, node: Node) -> bool:
     """Return whether the maintenance began on this node, and not on an earlier node of the same name (NMO-20, rule 1).
 
     The function compares the uid in the owner reference. If another client removed that reference, it returns True.
@@ -237,38 +245,38 @@ def began_on(maintenance: Maintenance, node: Node) -> bool:
     return not uids or node["metadata"]["uid"] in uids
 
 
-def release_patch(maintenance: Maintenance) -> Object:
+def build_release_patch(maintenance: Maintenance) -> Object:
     """Build the merge patch that removes our finalizer and those of the replaced operator."""
-    kept = [name for name in finalizers(maintenance) if name not in OURS]
+    kept = [name for name in get_finalizers(maintenance) if name not in OWN_FINALIZERS]
     return {"metadata": {"resourceVersion": maintenance["metadata"]["resourceVersion"], "finalizers": kept}}
 
 
-def condition(maintenance: Maintenance, kind: str) -> Object:
+def get_condition(maintenance: Maintenance, condition_type: str) -> Object:
     """Return the condition of this type, or {} if there is none."""
-    conditions = status_of(maintenance).get("conditions") or []
-    return next((dict(item) for item in conditions if item.get("type") == kind), {})
+    conditions = get_status(maintenance).get("conditions") or []
+    return next((dict(item) for item in conditions if item.get("type") == condition_type), {})
 
 
-def is_cordoned(maintenance: Maintenance) -> bool:
+def is_reported_cordoned(maintenance: Maintenance) -> bool:
     """Return whether the condition Cordoned is True: the node accepts no new pods."""
-    return bool(condition(maintenance, "Cordoned").get("status") == "True")
+    return bool(get_condition(maintenance, "Cordoned").get("status") == "True")
 
 
-def is_told_open(maintenance: Maintenance) -> bool:
+def is_reported_uncordoned(maintenance: Maintenance) -> bool:
     """Return whether the condition Cordoned is False: the cordon or a taint is missing.
 
     A status may have no conditions if an older release wrote it, or if another operator's CRD prunes them.
     """
-    return bool(condition(maintenance, "Cordoned").get("status") == "False")
+    return bool(get_condition(maintenance, "Cordoned").get("status") == "False")
 
 
-def is_told_drained(maintenance: Maintenance) -> bool:
+def is_reported_drained(maintenance: Maintenance) -> bool:
     """Return whether the status reports the node as drained and not as uncordoned: another pass adds nothing."""
-    return phase(maintenance) == SUCCEEDED and not is_told_open(maintenance)
+    return get_phase(maintenance) == SUCCEEDED and not is_reported_uncordoned(maintenance)
 
 
-def blocked_pods(maintenance: Maintenance) -> list[Mapping[str, Any]]:
+def get_blocked_pods(maintenance: Maintenance) -> list[Mapping[str, Any]]:
     """Return the well-formed entries of `status.blockedPods`; another program may have written the list."""
-    known = status_of(maintenance).get("blockedPods")
-    items = [item for item in known if isinstance(item, dict)] if isinstance(known, list) else []
+    entries = get_status(maintenance).get("blockedPods")
+    items = [item for item in entries if isinstance(item, dict)] if isinstance(entries, list) else []
     return [item for item in items if all(isinstance(item.get(name), str) for name in ("namespace", "name", "reason"))]

@@ -4,125 +4,154 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kube.client.api import Api, absent_ok
-from kube.client.concurrent_requests import together
-from kube.client.paging import listed, pages
-from kube.maintenance.lookup import of_holder
-from kube.maintenance.objects import requester
+from kube.client.api import Api, get_or_none
+from kube.client.concurrent_requests import gather_all
+from kube.client.paging import list_all, list_or_empty
+from kube.maintenance.lookup import list_by_holder
+from kube.maintenance.objects import get_requester
 from kube.mutex import jobs
 from kube.mutex.maintainers import Maintainer
-from kube.mutex.objects import RULE, RUN, RUN_LABEL, TARGET, Reference, collection, path_of, reference
-from kube.mutex.pools import CLUSTER_VERSIONS, POOLS, VERSION_NAMES, labels_of, name_of
-from kube.mutex.run_record import current, record_of
-from kube.mutex.run_snapshot import World
-from kube.nodes import NODES, labelled_for
+from kube.mutex.objects import (
+    RULE_KIND,
+    RUN_KIND,
+    RUN_LABEL,
+    TARGET_KIND,
+    Reference,
+    build_collection_path,
+    build_path,
+    get_reference,
+)
+from kube.mutex.pools import CLUSTER_VERSION_NAMES, CLUSTER_VERSIONS_PATH, POOLS_PATH, get_labels, get_name
+from kube.mutex.run_record import get_current_node, get_record
+from kube.mutex.run_snapshot import RunSnapshot
+from kube.nodes import NODES_PATH, get_maintenance_uid
 from kube.paths import Object
-from kube.trimming import trimmed_node
+from kube.trimming import trim_node
 
-CACHED = "0"
+CACHED_VERSION = "0"
 """List version that accepts the API server's cache; changes that it misses arrive as events or with the tick."""
 
 
-async def rules(api: Api, version: str | None = CACHED) -> list[Object]:
+async def list_rules(api: Api, resource_version: str | None = CACHED_VERSION) -> list[Object]:
     """List all rules."""
-    return await listed(api, collection(RULE), version=version)
+    return await list_or_empty(api, build_collection_path(RULE_KIND), resource_version=resource_version)
 
 
-async def targets(api: Api, version: str | None = CACHED) -> list[Object]:
+async def list_targets(api: Api, resource_version: str | None = CACHED_VERSION) -> list[Object]:
     """List all targets."""
-    return await listed(api, collection(TARGET), version=version)
+    return await list_or_empty(api, build_collection_path(TARGET_KIND), resource_version=resource_version)
 
 
-async def runs(api: Api, version: str | None = CACHED) -> list[Object]:
+async def list_runs(api: Api, resource_version: str | None = CACHED_VERSION) -> list[Object]:
     """List all run configs."""
-    return await listed(api, collection(RUN), version=version)
+    return await list_or_empty(api, build_collection_path(RUN_KIND), resource_version=resource_version)
 
 
-async def nodes(api: Api, version: str | None = CACHED) -> dict[str, Object]:
+async def list_nodes_by_name(api: Api, resource_version: str | None = CACHED_VERSION) -> dict[str, Object]:
     """Return all nodes by name, without their status."""
-    found = (await pages(api, NODES, version=version, keep=trimmed_node)).items
-    return {name_of(node): node for node in found}
+    nodes = (await list_all(api, NODES_PATH, resource_version=resource_version, transform=trim_node)).items
+    return {get_name(node): node for node in nodes}
 
 
-async def labelled_nodes(api: Api, run_id: str = "", version: str | None = CACHED) -> list[Object]:
+async def list_labelled_nodes(
+    api: Api, run_id: str = "", resource_version: str | None = CACHED_VERSION
+) -> list[Object]:
     """List the nodes that carry the label of this run, or of any run if `run_id` is empty."""
     label = f"{RUN_LABEL}={run_id}" if run_id else RUN_LABEL
-    return (await pages(api, NODES, labels=label, version=version, keep=trimmed_node)).items
+    return (
+        await list_all(api, NODES_PATH, label_selector=label, resource_version=resource_version, transform=trim_node)
+    ).items
 
 
-async def pools(api: Api, version: str | None = CACHED) -> dict[str, Object]:
+async def list_pools_by_name(api: Api, resource_version: str | None = CACHED_VERSION) -> dict[str, Object]:
     """Return all pools by name."""
-    return {name_of(pool): pool for pool in await listed(api, POOLS, version=version)}
+    return {get_name(pool): pool for pool in await list_or_empty(api, POOLS_PATH, resource_version=resource_version)}
 
 
-async def cluster_version(api: Api) -> Object | None:
+async def find_cluster_version(api: Api) -> Object | None:
     """Return the only ClusterVersion, under either of its possible names, or None if there is none (C23)."""
-    for name in VERSION_NAMES:
-        found = await absent_ok(api.get(f"{CLUSTER_VERSIONS}/{name}"))
-        if found is not None:
-            return found
+    for name in CLUSTER_VERSION_NAMES:
+        cluster_version = await get_or_none(api.get(f"{CLUSTER_VERSIONS_PATH}/{name}"))
+        if cluster_version is not None:
+            return cluster_version
     return None
 
 
-async def world(api: Api, under_way: Sequence[Object] = ()) -> World:
+async def read_snapshot(api: Api, active_runs: Sequence[Object] = ()) -> RunSnapshot:
     """Read all objects that runs may depend on, from the API server's cache.
 
-    If runs are active (`under_way`), this includes the Jobs and the maintainers of the runs' current nodes.
+    If runs are active (`active_runs`), this includes the Jobs and the maintainers of the runs' current nodes.
     """
-    judged, aimed, found, known, version, running = await together(
-        rules(api),
-        targets(api),
-        pools(api),
-        nodes(api),
-        cluster_version(api),
-        listed(api, "/apis/batch/v1/jobs", labels=RUN_LABEL, version=CACHED) if under_way else _nothing(),
+    rule_items, target_items, pools_by_name, nodes_by_name, version, job_items = await gather_all(
+        list_rules(api),
+        list_targets(api),
+        list_pools_by_name(api),
+        list_nodes_by_name(api),
+        find_cluster_version(api),
+        list_or_empty(api, "/apis/batch/v1/jobs", label_selector=RUN_LABEL, resource_version=CACHED_VERSION)
+        if active_runs
+        else _return_empty(),
     )
-    by_name = _by(running) if under_way else None
-    maintained = await _maintainers(api, {current(record_of(run)) for run in under_way}, known)
-    return World(_by(judged), _by(aimed), found, known, version, by_name, maintained)
+    jobs_by_reference = _index_by_reference(job_items) if active_runs else None
+    maintainers = await _find_maintainers(
+        api, {get_current_node(get_record(run)) for run in active_runs}, nodes_by_name
+    )
+    return RunSnapshot(
+        _index_by_reference(rule_items),
+        _index_by_reference(target_items),
+        pools_by_name,
+        nodes_by_name,
+        version,
+        jobs_by_reference,
+        maintainers,
+    )
 
 
-async def _nothing() -> list[Object]:
+async def _return_empty() -> list[Object]:
     return []
 
 
-def _by(items: Iterable[Object]) -> dict[Reference, Object]:
-    return {reference(item): item for item in items}
+def _index_by_reference(items: Iterable[Object]) -> dict[Reference, Object]:
+    return {get_reference(item): item for item in items}
 
 
-async def _maintainers(api: Api, names: Iterable[str], nodes: Mapping[str, Object]) -> dict[str, Maintainer]:
-    maintained = [nodes[name] for name in names if name in nodes and labelled_for(nodes[name])]
-    found = await together(*(maintainer(api, node, CACHED) for node in maintained))
-    return {name_of(node): one for node, one in zip(maintained, found, strict=True) if one is not None}
+async def _find_maintainers(api: Api, node_names: Iterable[str], nodes: Mapping[str, Object]) -> dict[str, Maintainer]:
+    maintained = [nodes[name] for name in node_names if name in nodes and get_maintenance_uid(nodes[name])]
+    maintainers = await gather_all(*(find_maintainer(api, node, CACHED_VERSION) for node in maintained))
+    return {
+        get_name(node): maintainer
+        for node, maintainer in zip(maintained, maintainers, strict=True)
+        if maintainer is not None
+    }
 
 
-async def maintainer(api: Api, node: Object, version: str | None = None) -> Maintainer | None:
+async def find_maintainer(api: Api, node: Object, resource_version: str | None = None) -> Maintainer | None:
     """Return the maintainer of a node according to its label; None without a label, or if the object is gone."""
-    uid = labelled_for(node)
+    uid = get_maintenance_uid(node)
     if not uid:
         return None
-    for item in await of_holder(api, name_of(node), uid, version):
+    for item in await list_by_holder(api, get_name(node), uid, resource_version):
         if item["metadata"]["uid"] == uid:
-            return Maintainer(name_of(item), requester(item), labels_of(item).get(RUN_LABEL, ""))
+            return Maintainer(get_name(item), get_requester(item), get_labels(item).get(RUN_LABEL, ""))
     return None
 
 
-async def named_rules(api: Api, wanted: Iterable[Reference]) -> dict[Reference, Object]:
+async def read_rules(api: Api, references: Iterable[Reference]) -> dict[Reference, Object]:
     """Return the current state of these rules, without those that do not exist."""
-    return await _named(api, RULE, wanted)
+    return await _read_by_reference(api, RULE_KIND, references)
 
 
-async def named_targets(api: Api, wanted: Iterable[Reference]) -> dict[Reference, Object]:
+async def read_targets(api: Api, references: Iterable[Reference]) -> dict[Reference, Object]:
     """Return the current state of these targets, without those that do not exist."""
-    return await _named(api, TARGET, wanted)
+    return await _read_by_reference(api, TARGET_KIND, references)
 
 
-async def _named(api: Api, kind: str, wanted: Iterable[Reference]) -> dict[Reference, Object]:
-    names = list(wanted)
-    found = await together(*(absent_ok(api.get(path_of(kind, *name))) for name in names))
-    return {name: item for name, item in zip(names, found, strict=True) if item is not None}
+async def _read_by_reference(api: Api, kind: str, references: Iterable[Reference]) -> dict[Reference, Object]:
+    reference_list = list(references)
+    items = await gather_all(*(get_or_none(api.get(build_path(kind, *each))) for each in reference_list))
+    return {each: item for each, item in zip(reference_list, items, strict=True) if item is not None}
 
 
-async def job(api: Api, namespace: str, name: str) -> Object | None:
+async def get_job_or_none(api: Api, namespace: str, name: str) -> Object | None:
     """Return the current state of a Job, or None if it does not exist."""
-    return await absent_ok(api.get(jobs.job_path(namespace, name)))
+    return await get_or_none(api.get(jobs.build_job_path(namespace, name)))

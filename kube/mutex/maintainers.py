@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kube.nodes import Node, is_labelled
+from kube.nodes import Node, has_maintenance_label
 
 
 class Maintainer(NamedTuple):
@@ -12,25 +12,26 @@ class Maintainer(NamedTuple):
 
     Attributes:
         name: name of the NodeMaintenance.
-        by: who requested it, "" if unknown.
-        run: id of the run whose Job created it, according to its label; "" for none.
+        requester: who requested it, "" if unknown.
+        run_id: id of the run whose Job created it, according to its label; "" for none.
     """
 
     name: str
-    by: str
-    run: str
+    requester: str
+    run_id: str
 
 
-def hindrance(node: Node, maintainer: Maintainer | None, run_id: str) -> str:
+def find_release_blocker(node: Node, maintainer: Maintainer | None, run_id: str) -> str:
     """Return why this run must not release the node now, "" if no other requester maintains it.
 
     If the node is under maintenance and `maintainer` is None, the object is gone and the node is about to be restored.
     """
-    if not is_labelled(node):
+    if not has_maintenance_label(node):
         return ""
     if maintainer is None:
-        return "it is under a maintenance that is gone, and is released when it is given back"
-    if maintainer.run == run_id:
+        return "the NodeMaintenance in its label no longer exists; the run releases the node after its restoration"
+    if maintainer.run_id == run_id:
         return ""
-    asked = f", asked for by {maintainer.by}," if maintainer.by else ""
-    return f"it is under maintenance by NodeMaintenance {maintainer.name}{asked} and is released when that ends"
+    requester_note = f", requested by {maintainer.requester}," if maintainer.requester else ""
+    holder = f"NodeMaintenance {maintainer.name}{requester_note}"
+    return f"{holder} holds the node; the run releases the node after that maintenance"

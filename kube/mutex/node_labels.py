@@ -5,72 +5,75 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
-from kube.mutex.objects import RULE_LABEL, RUN_LABEL, Reference, rule_label
-from kube.mutex.pools import labels_of
+from kube.mutex.objects import RULE_LABEL_PREFIX, RUN_LABEL, Reference, build_rule_label
+from kube.mutex.pools import get_labels
 from kube.paths import Object
 
 Node = Mapping[str, Any]
 
 
-def run_of(node: Node) -> str:
+def get_run_id(node: Node) -> str:
     """Return the id of the run that the node belongs to, "" for none."""
-    return labels_of(node).get(RUN_LABEL, "")
+    return get_labels(node).get(RUN_LABEL, "")
 
 
 def is_gated(node: Node, run_id: str, rules: Iterable[Reference]) -> bool:
     """Return whether the node carries the labels of the run and of each rule."""
-    return run_of(node) == run_id and all(rule_label(rule) in labels_of(node) for rule in rules)
+    return get_run_id(node) == run_id and all(build_rule_label(rule) in get_labels(node) for rule in rules)
 
 
-def strays(nodes: Iterable[Object], under_way: Container[str]) -> list[Object]:
-    """Return the nodes that a late write labelled for an inactive run; `under_way` are the ids of the active runs."""
-    return [node for node in nodes if run_of(node) and run_of(node) not in under_way]
+def find_orphaned_nodes(nodes: Iterable[Object], active_run_ids: Container[str]) -> list[Object]:
+    """Return the nodes that a late write labelled for an inactive run.
+
+    `active_run_ids` are the ids of the active runs.
+    """
+    return [node for node in nodes if get_run_id(node) and get_run_id(node) not in active_run_ids]
 
 
 def is_released(node: Node) -> bool:
     """Return whether the node carries no rule labels."""
-    return not any(name.startswith(RULE_LABEL) for name in labels_of(node))
+    return not any(name.startswith(RULE_LABEL_PREFIX) for name in get_labels(node))
 
 
-def gate_patch(node: Node, run_id: str, rules: Iterable[Reference]) -> list[Object]:
+def build_gate_patch(node: Node, run_id: str, rules: Iterable[Reference]) -> list[Object]:
     """Build the JSON patch that adds the missing labels, [] if none is missing.
 
     It fails if another client has changed the node since it was read.
     """
-    wanted = {RUN_LABEL: run_id, **{rule_label(rule): "" for rule in rules}}
-    missing = {name: value for name, value in wanted.items() if labels_of(node).get(name) != value}
+    desired = {RUN_LABEL: run_id, **{build_rule_label(rule): "" for rule in rules}}
+    missing = {name: value for name, value in desired.items() if get_labels(node).get(name) != value}
     if not missing:
         return []
     test = {"op": "test", "path": "/metadata/resourceVersion", "value": node["metadata"]["resourceVersion"]}
-    if not labels_of(node):
+    if not get_labels(node):
         return [test, {"op": "add", "path": "/metadata/labels", "value": missing}]
-    return [test, *({"op": "add", "path": _path(name), "value": value} for name, value in missing.items())]
+    return [test, *({"op": "add", "path": _build_label_path(name), "value": value} for name, value in missing.items())]
 
 
-def release_patch(node: Node, run_id: str) -> list[Object]:
+def build_release_patch(node: Node, run_id: str) -> list[Object]:
     """Build the JSON patch that removes all rule labels, [] if there are none (MUT-43).
 
     The patch fails if the node belongs to another run, so that a late write cannot release that run's node. If another
     client removed the run's own label, the patch adds it again, because events about the upgrade depend on it.
     """
-    gates = [name for name in labels_of(node) if name.startswith(RULE_LABEL)]
-    if not gates or run_of(node) not in ("", run_id):
+    gates = [name for name in get_labels(node) if name.startswith(RULE_LABEL_PREFIX)]
+    if not gates or get_run_id(node) not in ("", run_id):
         return []
-    first: list[Object] = [{"op": "test", "path": _path(RUN_LABEL), "value": run_id}]
-    if not run_of(node):
+    preconditions: list[Object] = [{"op": "test", "path": _build_label_path(RUN_LABEL), "value": run_id}]
+    if not get_run_id(node):
         test = {"op": "test", "path": "/metadata/resourceVersion", "value": node["metadata"]["resourceVersion"]}
-        first = [test, {"op": "add", "path": _path(RUN_LABEL), "value": run_id}]
-    return [*first, *({"op": "remove", "path": _path(name)} for name in gates)]
+        preconditions = [test, {"op": "add", "path": _build_label_path(RUN_LABEL), "value": run_id}]
+    return [*preconditions, *({"op": "remove", "path": _build_label_path(name)} for name in gates)]
 
 
-def clear_patch(node: Node, run_id: str) -> list[Object]:
+def build_clear_patch(node: Node, run_id: str) -> list[Object]:
     """Build the JSON patch that removes all labels of a run, [] if the node does not belong to that run."""
-    if run_of(node) != run_id:
+    if get_run_id(node) != run_id:
         return []
-    test = {"op": "test", "path": _path(RUN_LABEL), "value": run_id}
-    ours = [name for name in labels_of(node) if name.startswith(RULE_LABEL) or name == RUN_LABEL]
-    return [test, *({"op": "remove", "path": _path(name)} for name in ours)]
+    test = {"op": "test", "path": _build_label_path(RUN_LABEL), "value": run_id}
+    ours = [name for name in get_labels(node) if name.startswith(RULE_LABEL_PREFIX) or name == RUN_LABEL]
+    return [test, *({"op": "remove", "path": _build_label_path(name)} for name in ours)]
 
 
-def _path(name: str) -> str:
+def _build_label_path(name: str) -> str:
     return "/metadata/labels/" + name.replace("/", "~1")

@@ -10,157 +10,177 @@ from datetime import datetime
 from typing import Any
 
 from kube.mutex import pools
-from kube.mutex.jobs import job_key
-from kube.mutex.objects import Item, Reference, canary_name, status
+from kube.mutex.jobs import format_job_key
+from kube.mutex.objects import Item, Reference, get_canary_name, get_status
 from kube.mutex.run_record import (
     HasCleanup,
-    Record,
-    current,
-    is_over,
-    job_entry,
-    next_job,
-    position,
-    record_of,
-    retry_of,
-    stage,
+    RunRecord,
+    compute_stage,
+    find_due_job,
+    format_position,
+    get_current_node,
+    get_job_entry,
+    get_record,
+    get_retry,
+    is_node_done,
 )
 from kube.paths import Object
-from kube.times import timestamp
+from kube.times import format_time
 
 JOB_FIELDS = ("namespace", "name", "uid", "createdAt", "endedAt", "result")
 """Recorded fields of one attempt of a Job; the next attempt begins without them."""
-KEPT = 50
+MAX_NODES_WITH_JOBS = 50
 """Number of finished nodes whose Jobs stay recorded; the Jobs of all nodes might exceed etcd's size limit."""
 
 
-def run_id(uid: str, number: int, now: datetime) -> str:
+def build_run_id(uid: str, run_number: int, now: datetime) -> str:
     """Return the id of a run, which its nodes and Jobs carry as a label value.
 
     If the record is lost, the number starts from 1 again. The timestamp keeps the id unique, so that the new run does
     not adopt Jobs of the lost one.
     """
-    return f"{uid}-{number}.{int(now.timestamp() * 1000)}"
+    return f"{uid}-{run_number}.{int(now.timestamp() * 1000)}"
 
 
-def begun(run: Item, desired: str, world_pools: Mapping[str, Object], names: list[str], nodes: Mapping[str, Object],
-          rules: list[Reference], now: datetime) -> Object:  # fmt: skip
+def build_begin_change(
+    run: Item,
+    desired: str,
+    pools_by_name: Mapping[str, Object],
+    pool_names: list[str],
+    nodes_by_name: Mapping[str, Object],
+    rules: list[Reference],
+    now: datetime,
+) -> Object:
     """Build the record of a new run: the state of pools, canary and nodes before the run changes anything.
 
     In: the pools of the targets and the canary, by name; the names of the targets' pools; the nodes in order.
     """
-    number = int(record_of(run).get("number") or 0) + 1
-    canary = world_pools[canary_name(run)]
+    number = int(get_record(run).get("number") or 0) + 1
+    canary = pools_by_name[get_canary_name(run)]
     return {
-        "id": run_id(run["metadata"]["uid"], number, now),
+        "id": build_run_id(run["metadata"]["uid"], number, now),
         "number": number,
         "desired": desired,
-        "startedAt": timestamp(now),
+        "startedAt": format_time(now),
         "rules": [{"namespace": rule.namespace, "name": rule.name} for rule in rules],
-        "canary": {"name": pools.name_of(canary), **_before(canary)},
-        "pools": {name: _before(world_pools[name]) for name in names},
-        "order": list(nodes),
-        "nodes": {name: {"uid": node["metadata"]["uid"]} for name, node in nodes.items()},
+        "canary": {"name": pools.get_name(canary), **_record_pool(canary)},
+        "pools": {name: _record_pool(pools_by_name[name]) for name in pool_names},
+        "order": list(nodes_by_name),
+        "nodes": {name: {"uid": node["metadata"]["uid"]} for name, node in nodes_by_name.items()},
     }
 
 
-def _before(pool: Object) -> Object:
-    chosen = pools.selector(pool)
-    known: Object = {"uid": pool["metadata"]["uid"], "paused": pools.is_paused(pool)}
-    return {**known, "selector": dict(chosen)} if chosen is not None else known
+def _record_pool(pool: Object) -> Object:
+    selector = pools.get_selector(pool)
+    fields: Object = {"uid": pool["metadata"]["uid"], "paused": pools.is_paused(pool)}
+    return {**fields, "selector": dict(selector)} if selector is not None else fields
 
 
-def with_change(known: Any, change: Any) -> Any:
+def apply_merge_patch(target: Any, patch: Any) -> Any:
     """Return the value after applying a merge patch (RFC 7386)."""
-    if not isinstance(change, Mapping):
-        return change
-    merged = dict(known) if isinstance(known, Mapping) else {}
-    for name, value in change.items():
+    if not isinstance(patch, Mapping):
+        return patch
+    merged = dict(target) if isinstance(target, Mapping) else {}
+    for name, value in patch.items():
         if value is None:
             merged.pop(name, None)
         else:
-            merged[name] = with_change(merged.get(name), value)
+            merged[name] = apply_merge_patch(merged.get(name), value)
     return merged
 
 
-def shown(run: Item, change: Object, has_cleanup: HasCleanup) -> Object:
+def build_printed_fields(run: Item, change: Object, has_cleanup: HasCleanup) -> Object:
     """Return the status fields that `kubectl get` shows, as they are after this change to the record."""
-    record = with_change(record_of(run), change)
-    now = {**run, "status": {**status(run), "record": record}}
-    name = current(record) if record and not record.get("finishedAt") else ""
-    due = next_job(record, name, has_cleanup) if name else None
-    job = str(job_entry(record, name, due).get("name") or "") if due else ""
-    progress = f"{position(record, name)}: {name}".removeprefix("node ") if name else None
-    return {"step": stage(now, has_cleanup).value, "progress": progress, "job": job or None}
+    record = apply_merge_patch(get_record(run), change)
+    changed_run = {**run, "status": {**get_status(run), "record": record}}
+    name = get_current_node(record) if record and not record.get("finishedAt") else ""
+    due = find_due_job(record, name, has_cleanup) if name else None
+    job = str(get_job_entry(record, name, due).get("name") or "") if due else ""
+    progress = f"{format_position(record, name)}: {name}".removeprefix("node ") if name else None
+    return {"step": compute_stage(changed_run, has_cleanup).value, "progress": progress, "job": job or None}
 
 
-def pools_changed(
-    record: Record, word: str, patched: list[str], claimed: list[str], now: datetime, *, is_all: bool
+def build_pools_change(
+    record: RunRecord, state: str, patched: list[str], reclaimed: list[str], now: datetime, *, is_complete: bool
 ) -> Object:
-    """Build the change that records pools as `paused` or `edited`; `word` is one of these.
+    """Build the change that records pools as `paused` or `edited`; `state` is one of these.
 
     The first time, it records only that all pools are done. After that, it records which pools were corrected or
     claimed again, including those whose write was refused.
     """
-    moment = timestamp(now)
-    if not record.get(f"{word}At"):
-        return {f"{word}At": moment} if is_all else {}
-    again = {f"{word}Again": patched, "claimedAgain": claimed}
-    return {field: dict.fromkeys(names, moment) for field, names in again.items() if names}
+    timestamp = format_time(now)
+    if not record.get(f"{state}At"):
+        return {f"{state}At": timestamp} if is_complete else {}
+    again = {f"{state}Again": patched, "claimedAgain": reclaimed}
+    return {field: dict.fromkeys(names, timestamp) for field, names in again.items() if names}
 
 
-def restored(record: Record, names: list[str], now: datetime) -> Object:
+def build_restored_change(record: RunRecord, pool_names: list[str], now: datetime) -> Object:
     """Build the change that records these pools as restored while others are refused; each is recorded only once."""
-    new = [name for name in names if name not in (record.get("restored") or {})]
-    return {"restored": dict.fromkeys(new, timestamp(now))} if new else {}
+    new = [name for name in pool_names if name not in (record.get("restored") or {})]
+    return {"restored": dict.fromkeys(new, format_time(now))} if new else {}
 
 
-def over(record: Record, name: str, field: str, now: datetime) -> Object:
+def build_node_done_change(record: RunRecord, name: str, field: str, now: datetime) -> Object:
     """Build the change that marks a node as finished; `field` is `cleanedAt` or `droppedAt`.
 
     It removes the Jobs of nodes that finished long before, because a run of hundreds of nodes has thousands of Jobs.
     `order` determines which nodes these are, because the API server returns maps sorted by key. Nodes missing in
     `order`, in a corrupted record, come first.
     """
-    place = {each: number for number, each in enumerate(record["order"])}
-    done = [each for each, known in record["nodes"].items() if known.get("jobs") and is_over(known)]
-    done.sort(key=lambda each: place.get(each, -1))
-    forgotten: Object = {each: {"jobs": None} for each in done[: 1 - KEPT]}
-    return {"released": None, "nodes": {**forgotten, name: {field: timestamp(now)}}}
+    order_index = {each: number for number, each in enumerate(record["order"])}
+    done_names = [
+        each for each, node_record in record["nodes"].items() if node_record.get("jobs") and is_node_done(node_record)
+    ]
+    done_names.sort(key=lambda each: order_index.get(each, -1))
+    forgotten: Object = {each: {"jobs": None} for each in done_names[: 1 - MAX_NODES_WITH_JOBS]}
+    return {"released": None, "nodes": {**forgotten, name: {field: format_time(now)}}}
 
 
-def failure(run: Item, step: str, message: str, *, node: str = "", job: str = "", now: datetime) -> Object:
+def build_failure_change(
+    run: Item, step: str, message: str, *, node_name: str = "", job_name: str = "", now: datetime
+) -> Object:
     """Build the change that stops a run until a user resumes it (MUT-47, MUT-48)."""
-    seen = {"generation": run["metadata"].get("generation", 0), "retry": retry_of(run)}
-    return {"failure": {"step": step, "message": message, "node": node, "job": job, "at": timestamp(now), **seen}}
+    observed = {"generation": run["metadata"].get("generation", 0), "retry": get_retry(run)}
+    return {
+        "failure": {
+            "step": step,
+            "message": message,
+            "node": node_name,
+            "job": job_name,
+            "at": format_time(now),
+            **observed,
+        }
+    }
 
 
-def resumption(run: Item, has_cleanup: HasCleanup, now: datetime) -> Object:
+def build_resume_change(run: Item, has_cleanup: HasCleanup, now: datetime) -> Object:
     """Build the change that resumes a run where it stopped.
 
     A failed Job gets another attempt, and a released node its full time. After any other failure, the Job gets no new
     attempt: it may still be running, and the two attempts would run concurrently.
     """
-    record, change = record_of(run), {"failure": None}
-    name = current(record)
+    record, change = get_record(run), {"failure": None}
+    name = get_current_node(record)
     if not name:
         return change
-    due = next_job(record, name, has_cleanup)
-    node: Object = {"releasedAt": timestamp(now)} if _awaits_upgrade(record, name) else {}
-    entry = job_entry(record, name, due) if due else {}
+    due = find_due_job(record, name, has_cleanup)
+    node: Object = {"releasedAt": format_time(now)} if _awaits_upgrade(record, name) else {}
+    entry = get_job_entry(record, name, due) if due else {}
     if due and entry.get("name") and entry["name"] == record["failure"].get("job"):
         attempt = int(entry.get("attempt") or 1) + 1
-        node["jobs"] = {job_key(*due): {"attempt": attempt, **dict.fromkeys(JOB_FIELDS)}}
+        node["jobs"] = {format_job_key(*due): {"attempt": attempt, **dict.fromkeys(JOB_FIELDS)}}
     return {**change, "nodes": {name: node}} if node else change
 
 
-def more_time(run: Item, now: datetime) -> Object:
+def build_time_extension(run: Item, now: datetime) -> Object:
     """Build the status change that gives the released node its full time again; {} if no node awaits its upgrade."""
-    record = record_of(run)
-    name = current(record)
+    record = get_record(run)
+    name = get_current_node(record)
     is_released = bool(name) and _awaits_upgrade(record, name)
-    return {"record": {"nodes": {name: {"releasedAt": timestamp(now)}}}} if is_released else {}
+    return {"record": {"nodes": {name: {"releasedAt": format_time(now)}}}} if is_released else {}
 
 
-def _awaits_upgrade(record: Record, name: str) -> bool:
+def _awaits_upgrade(record: RunRecord, name: str) -> bool:
     node = record["nodes"][name]
     return bool(node.get("releasedAt")) and not node.get("upgradedAt")

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kube.mutex.maintainers import Maintainer
-from kube.mutex.objects import Item, Reference, references
-from kube.mutex.pools import members_of_all
+from kube.mutex.objects import Item, Reference, list_references
+from kube.mutex.pools import list_members_of_all
 from kube.paths import Object
 
 
 @dataclass(frozen=True)
-class World:
+class RunSnapshot:
     """Snapshot of the objects that runs depend on, by name.
 
     `jobs` holds only Jobs with our label, by namespace and name; None if they were not read. `maintainers` is by node,
@@ -27,21 +27,21 @@ class World:
     jobs: Mapping[Reference, Object] | None = None
     maintainers: Mapping[str, Maintainer] = field(default_factory=dict)
 
-    def rules_of(self, run: Item) -> list[Object]:
+    def list_rules(self, run: Item) -> list[Object]:
         """Return the existing rules that a run config names, in its order."""
-        return [self.rules[each] for each in references(run, "mutexRules") if each in self.rules]
+        return [self.rules[each] for each in list_references(run, "mutexRules") if each in self.rules]
 
-    def pool_names(self, run: Item) -> list[str]:
+    def list_pool_names(self, run: Item) -> list[str]:
         """Return the names of the pools of its targets, existing or not, in order and without duplicates."""
-        targets = [self.targets[each] for each in references(run, "mutexTargets") if each in self.targets]
-        return list(dict.fromkeys(name for target in targets for name in pools_of(target)))
+        targets = [self.targets[each] for each in list_references(run, "mutexTargets") if each in self.targets]
+        return list(dict.fromkeys(name for target in targets for name in get_pool_names(target)))
 
-    def members_of(self, run: Item) -> list[str]:
+    def list_members(self, run: Item) -> list[str]:
         """Return the names of the nodes of its targets: by pool in order, then by name."""
-        pools = [self.pools[name] for name in self.pool_names(run) if name in self.pools]
-        return members_of_all(pools, self.nodes.values())
+        pools = [self.pools[name] for name in self.list_pool_names(run) if name in self.pools]
+        return list_members_of_all(pools, self.nodes.values())
 
 
-def pools_of(target: Item) -> list[str]:
+def get_pool_names(target: Item) -> list[str]:
     """Return the names of the pools that a target lists."""
     return [str(name) for name in target["spec"].get("machineConfigPools") or []]

@@ -15,54 +15,54 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from kube.budgets import LAUNCHER_REASONS
-from kube.times import moment_or_none, timestamp
+from kube.budgets import VIRT_LAUNCHER_REASONS
+from kube.text_limits import truncate
+from kube.times import format_time, parse_time_or_none
+from kube.virtualization.migration_claims import ClaimsByName, MigrationClaim, MigrationRefusal, select_held
 from kube.virtualization.vmis import (
     Item,
-    by_machine,
+    find_migration_blocker,
+    get_key,
+    get_node_name,
+    get_source_node,
+    get_vmi_key,
+    group_by_vmi,
     has_failed,
-    hindrance,
     is_finished,
-    is_kept,
-    is_moved_by,
-    key,
-    node_of,
-    source_of,
-    vmi_of,
+    is_migrated_by,
+    is_protected,
 )
-from kube.virtualization.migration_claims import Claim, Claims, Refusal, holding
-from kube.text_limits import shortened
 
-PER_CLUSTER, PER_NODE = 5, 2
+DEFAULT_MIGRATIONS_PER_CLUSTER, DEFAULT_MIGRATIONS_PER_NODE = 5, 2
 """KubeVirt's default limits for concurrent migrations."""
-SHORTEST, LONGEST = timedelta(seconds=10), timedelta(minutes=5)
+MIN_BACKOFF, MAX_BACKOFF = timedelta(seconds=10), timedelta(minutes=5)
 """Bounds of the backoff after a failed migration; each backoff is twice the previous one."""
-KEPT = 6
+MAX_KEPT_MIGRATIONS = 6
 """Number of finished migrations to keep for each VMI; this many failures yield the longest backoff."""
-LONGEST_MESSAGE = 512
-MIGRATING, NOT_MIGRATABLE, WAITS_FOR_SLOT, FAILED, _ = LAUNCHER_REASONS
+MAX_MESSAGE_CHARACTERS = 512
+MIGRATING, NOT_MIGRATABLE, WAITS_FOR_SLOT, MIGRATION_FAILED, _ = VIRT_LAUNCHER_REASONS
 
 
-class Slots(NamedTuple):
+class MigrationSlots(NamedTuple):
     """Limits for concurrent migrations: in the cluster, and from one node."""
 
-    cluster: int = PER_CLUSTER
-    node: int = PER_NODE
+    per_cluster: int = DEFAULT_MIGRATIONS_PER_CLUSTER
+    per_node: int = DEFAULT_MIGRATIONS_PER_NODE
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Slots:
+    def from_environment(cls, environment: Mapping[str, str]) -> MigrationSlots:
         """Read the limits from the environment. Raises `ValueError` that names a value other than a number above 0."""
         return cls(
-            _positive(environment, "MIGRATIONS_PER_CLUSTER", PER_CLUSTER),
-            _positive(environment, "MIGRATIONS_PER_NODE", PER_NODE),
+            _parse_positive(environment, "MIGRATIONS_PER_CLUSTER", DEFAULT_MIGRATIONS_PER_CLUSTER),
+            _parse_positive(environment, "MIGRATIONS_PER_NODE", DEFAULT_MIGRATIONS_PER_NODE),
         )
 
 
-def _positive(environment: Mapping[str, str], name: str, usual: int) -> int:
-    told = environment.get(name) or str(usual)
-    if not (told.isascii() and told.isdecimal() and int(told[:9]) > 0 and len(told) < 9):
-        raise ValueError(f"{name}={told} is no number above 0: set how many migrations may run at once")
-    return int(told)
+def _parse_positive(environment: Mapping[str, str], name: str, default: int) -> int:
+    text = environment.get(name) or str(default)
+    if not (text.isascii() and text.isdecimal() and int(text[:9]) > 0 and len(text) < 9):
+        raise ValueError(f"{name}={text} is not a number above 0: set the maximum number of concurrent migrations")
+    return int(text)
 
 
 class Wait(NamedTuple):
@@ -74,164 +74,195 @@ class Wait(NamedTuple):
 
 
 @dataclass
-class Evacuation:
+class EvacuationPlan:
     """The result of one pass.
 
     Attributes:
-        due: Name of a migration → its VMI; all are claimed, then created.
-        held: Claims under which other attempts may still create migrations.
+        due_migrations: Name of a migration → its VMI; all are claimed, then created.
+        held_claims: Claims under which other attempts may still create migrations.
         waits: Namespace and name of a VMI that is still on a drained node → what it waits for.
-        outdated: Our finished migrations that may be deleted; the newest ones of each VMI are kept.
+        outdated_migrations: Our finished migrations that may be deleted; the newest ones of each VMI are kept.
     """
 
-    due: dict[str, Item] = field(default_factory=dict)
-    held: Claims = field(default_factory=dict)
+    due_migrations: dict[str, Item] = field(default_factory=dict)
+    held_claims: ClaimsByName = field(default_factory=dict)
     waits: dict[tuple[str, str], Wait] = field(default_factory=dict)
-    outdated: list[Item] = field(default_factory=list)
+    outdated_migrations: list[Item] = field(default_factory=list)
 
 
-def evacuation(
+def plan_evacuation(
     vmis: Iterable[Item],
     migrations: Collection[Item],
-    drained: Collection[str],
-    claimed: Mapping[str, Claim],
-    slots: Slots,
+    drained_nodes: Collection[str],
+    claims: Mapping[str, MigrationClaim],
+    slots: MigrationSlots,
     now: datetime,
     attempt: str = "",
-    refused: Mapping[str, Refusal] | None = None,
-) -> Evacuation:
-    """Compute what `attempt` must do for the VMIs with `LiveMigrate` on the nodes `drained`.
+    refusals: Mapping[str, MigrationRefusal] | None = None,
+) -> EvacuationPlan:
+    """Compute what `attempt` must do for the VMIs with `LiveMigrate` on the nodes `drained_nodes`.
 
     In: all VMIs and migrations; the claims and the recent refusals in the Lease. VMIs are sorted by name, so that
     concurrent passes choose the same VMI next. VMIs whose migration was refused before come last, so that they take no
     other VMI's slot.
     """
-    refused = refused or {}
-    known = {key(vmi): vmi for vmi in vmis}
-    of, running = by_machine(migrations), _running(known, migrations)
-    held = holding(claimed, {item["metadata"]["name"] for item in migrations}, now)
-    found = Evacuation(held={name: claim for name, claim in held.items() if claim.attempt != attempt})
-    found.outdated = [item for one, vmi in known.items() for item in _outdated(vmi, of[one])]
-    ready: list[tuple[int, str, Item]] = []
-    for one, vmi in sorted(known.items()):
-        if node_of(vmi) not in drained or not is_kept(vmi):
+    refusals = refusals or {}
+    vmis_by_key = {get_key(vmi): vmi for vmi in vmis}
+    migrations_by_vmi, running_by_vmi = group_by_vmi(migrations), _find_unfinished(vmis_by_key, migrations)
+    held_claims = select_held(claims, {item["metadata"]["name"] for item in migrations}, now)
+    plan = EvacuationPlan(held_claims={name: claim for name, claim in held_claims.items() if claim.attempt != attempt})
+    plan.outdated_migrations = [
+        item for vmi_key, vmi in vmis_by_key.items() for item in _find_outdated(vmi, migrations_by_vmi[vmi_key])
+    ]
+    candidates: list[tuple[int, str, Item]] = []
+    for vmi_key, vmi in sorted(vmis_by_key.items()):
+        if get_node_name(vmi) not in drained_nodes or not is_protected(vmi):
             continue
-        name = next_name(vmi, of[one])
-        wait = _wait(vmi, running.get(one), of[one], refused.get(name), now)
+        name = build_next_name(vmi, migrations_by_vmi[vmi_key])
+        wait = _find_wait(vmi, running_by_vmi.get(vmi_key), migrations_by_vmi[vmi_key], refusals.get(name), now)
         if wait is None:
-            ready.append((refused[name].times if name in refused else 0, name, vmi))
+            candidates.append((refusals[name].times if name in refusals else 0, name, vmi))
         else:
-            found.waits[one] = wait
-    busy = Counter(source_of(item) or node_of(known[one]) for one, item in running.items())
-    busy.update(claim.node for claim in held.values())
-    _share_slots(found, [(name, vmi) for _, name, vmi in sorted(ready, key=lambda each: each[0])], held, busy, slots)
-    return found
+            plan.waits[vmi_key] = wait
+    used_slots = Counter(
+        get_source_node(item) or get_node_name(vmis_by_key[vmi_key]) for vmi_key, item in running_by_vmi.items()
+    )
+    used_slots.update(claim.node for claim in held_claims.values())
+    _assign_slots(
+        plan,
+        [(name, vmi) for _, name, vmi in sorted(candidates, key=lambda each: each[0])],
+        held_claims,
+        used_slots,
+        slots,
+    )
+    return plan
 
 
-def _running(known: Mapping[tuple[str, str], Item], migrations: Iterable[Item]) -> dict[tuple[str, str], Item]:
+def _find_unfinished(
+    vmis_by_key: Mapping[tuple[str, str], Item], migrations: Iterable[Item]
+) -> dict[tuple[str, str], Item]:
     """Return the unfinished migration of each VMI, by the VMI's namespace and name.
 
     A migration whose VMI no longer exists occupies no slot.
     """
-    unfinished = ((vmi_of(item), item) for item in migrations if not is_finished(item))
-    return {one: item for one, item in unfinished if one in known and is_moved_by(known[one], item)}
+    unfinished = ((get_vmi_key(item), item) for item in migrations if not is_finished(item))
+    return {
+        vmi_key: item
+        for vmi_key, item in unfinished
+        if vmi_key in vmis_by_key and is_migrated_by(vmis_by_key[vmi_key], item)
+    }
 
 
-def _share_slots(
-    found: Evacuation, ready: Iterable[tuple[str, Item]], held: Collection[str], busy: Counter[str], slots: Slots
+def _assign_slots(
+    plan: EvacuationPlan,
+    candidates: Iterable[tuple[str, Item]],
+    claimed_names: Collection[str],
+    used_slots: Counter[str],
+    slots: MigrationSlots,
 ) -> None:
-    """Make as many VMIs due as there are free slots, and let the others wait; `busy` counts occupied slots by node."""
-    for name, vmi in ready:
-        node, count = node_of(vmi), sum(busy.values())
-        if name not in held and (count >= slots.cluster or busy[node] >= slots.node):
-            found.waits[key(vmi)] = Wait(node, WAITS_FOR_SLOT, _full(count, busy[node], node, slots))
+    """Make as many VMIs due as there are free slots, and let the others wait.
+
+    `used_slots` counts the occupied slots by node.
+    """
+    for name, vmi in candidates:
+        node, used_in_cluster = get_node_name(vmi), sum(used_slots.values())
+        if name not in claimed_names and (used_in_cluster >= slots.per_cluster or used_slots[node] >= slots.per_node):
+            plan.waits[get_key(vmi)] = Wait(
+                node, WAITS_FOR_SLOT, _format_slot_usage(used_in_cluster, used_slots[node], node, slots)
+            )
             continue
-        busy[node] += name not in held
-        if name not in found.held:
-            found.due[name] = vmi
-        found.waits[key(vmi)] = Wait(node, MIGRATING, f"migration {name} is about to be created")
+        used_slots[node] += name not in claimed_names
+        if name not in plan.held_claims:
+            plan.due_migrations[name] = vmi
+        plan.waits[get_key(vmi)] = Wait(node, MIGRATING, f"migration {name} is about to be created")
 
 
-def _full(count: int, here: int, node: str, slots: Slots) -> str:
-    if count >= slots.cluster:
-        return f"{count} of {slots.cluster} migrations run"
-    return f"{here} of {slots.node} migrations run from node {node}"
+def _format_slot_usage(used_in_cluster: int, used_on_node: int, node_name: str, slots: MigrationSlots) -> str:
+    if used_in_cluster >= slots.per_cluster:
+        return f"{used_in_cluster} of {slots.per_cluster} concurrent migrations run in the cluster"
+    return f"{used_on_node} of {slots.per_node} concurrent migrations run from node {node_name}"
 
 
-def _wait(
-    vmi: Item, running: Item | None, migrations: Iterable[Item], refusal: Refusal | None, now: datetime
+def _find_wait(
+    vmi: Item, unfinished: Item | None, migrations: Iterable[Item], refusal: MigrationRefusal | None, now: datetime
 ) -> Wait | None:
     """Return what the VMI waits for, apart from a slot; None for nothing."""
-    node = node_of(vmi)
-    if running is not None:
-        return Wait(node, MIGRATING, progress(running, vmi))
-    if why := hindrance(vmi):
-        return Wait(node, NOT_MIGRATABLE, shortened(why, LONGEST_MESSAGE))
+    node = get_node_name(vmi)
+    if unfinished is not None:
+        return Wait(node, MIGRATING, format_progress(unfinished, vmi))
+    if blocker := find_migration_blocker(vmi):
+        return Wait(node, NOT_MIGRATABLE, truncate(blocker, MAX_MESSAGE_CHARACTERS))
     if refusal is not None and now < refusal.until:
-        again = f"tried again {_by_tick(refusal.until)}"
-        said = f"its migration is not created, and {again}: {refusal.words}"
-        return Wait(node, FAILED, shortened(said, LONGEST_MESSAGE))
-    return _paused(vmi, migrations, now)
+        retry_note = f"is retried {_format_retry_time(refusal.until)}"
+        message = f"its migration could not be created, and {retry_note}: {refusal.words}"
+        return Wait(node, MIGRATION_FAILED, truncate(message, MAX_MESSAGE_CHARACTERS))
+    return _find_backoff(vmi, migrations, now)
 
 
-def _paused(vmi: Item, migrations: Iterable[Item], now: datetime) -> Wait | None:
+def _find_backoff(vmi: Item, migrations: Iterable[Item], now: datetime) -> Wait | None:
     """Return the backoff after the migrations that failed since the last success, or None if it is over."""
-    ours = _ours(vmi, migrations)
-    success = max((number for number, item in ours.items() if is_finished(item) and not has_failed(item)), default=0)
-    failures = (item for number, item in ours.items() if number > success and has_failed(item))
-    failed = sorted((_ended(item, now), item["metadata"]["name"]) for item in failures)
+    own_migrations = _index_own_migrations(vmi, migrations)
+    success = max(
+        (number for number, item in own_migrations.items() if is_finished(item) and not has_failed(item)), default=0
+    )
+    failures = (item for number, item in own_migrations.items() if number > success and has_failed(item))
+    failed = sorted((_get_failure_time(item, now), item["metadata"]["name"]) for item in failures)
     if not failed:
         return None
-    again = failed[-1][0] + min(SHORTEST * 2 ** min(len(failed) - 1, 10), LONGEST)
-    if now >= again:
+    retry_at = failed[-1][0] + min(MIN_BACKOFF * 2 ** min(len(failed) - 1, 10), MAX_BACKOFF)
+    if now >= retry_at:
         return None
-    times = "once" if len(failed) == 1 else f"{len(failed)} times{' or more' if len(failed) >= KEPT else ''}"
-    said = f"its migration failed {times}, last {failed[-1][1]}; it is tried again {_by_tick(again)}"
-    return Wait(node_of(vmi), FAILED, said)
+    times = (
+        "once" if len(failed) == 1 else f"{len(failed)} times{' or more' if len(failed) >= MAX_KEPT_MIGRATIONS else ''}"
+    )
+    message = f"its migration failed {times}, last {failed[-1][1]}; it is retried {_format_retry_time(retry_at)}"
+    return Wait(get_node_name(vmi), MIGRATION_FAILED, message)
 
 
-def _by_tick(moment: datetime) -> str:
+def _format_retry_time(retry_at: datetime) -> str:
     """Return when the retry happens, as text; only the tick retries, because no event signals the end of a backoff."""
-    return f"with the first tick after {timestamp(moment)}"
+    return f"at the first tick after {format_time(retry_at)}"
 
 
-def progress(migration: Item, vmi: Item) -> str:
+def format_progress(migration: Item, vmi: Item) -> str:
     """Describe the progress of a migration in a sentence.
 
     The VMI's migration state is used only if it belongs to this migration and not to the previous one.
     """
     state = (vmi.get("status") or {}).get("migrationState") or {}
-    is_its_own = state.get("migrationUid") == migration["metadata"].get("uid")
-    target = f" to node {state['targetNode']}" if is_its_own and state.get("targetNode") else ""
+    is_current = state.get("migrationUid") == migration["metadata"].get("uid")
+    target = f" to node {state['targetNode']}" if is_current and state.get("targetNode") else ""
     phase = (migration.get("status") or {}).get("phase") or "Pending"
     return f"migration {migration['metadata']['name']}{target} is {phase}"
 
 
-def _ended(migration: Item, now: datetime) -> datetime:
+def _get_failure_time(migration: Item, now: datetime) -> datetime:
     """Return when the migration failed: its end time unless that is in the future, else its creation time."""
     state = (migration.get("status") or {}).get("migrationState") or {}
-    ended = moment_or_none(state.get("endTimestamp"))
-    made = moment_or_none(migration["metadata"].get("creationTimestamp"))
-    return min(ended if ended and ended <= now else made or now, now)
+    ended_at = parse_time_or_none(state.get("endTimestamp"))
+    created_at = parse_time_or_none(migration["metadata"].get("creationTimestamp"))
+    return min(ended_at if ended_at and ended_at <= now else created_at or now, now)
 
 
-def _ours(vmi: Item, migrations: Iterable[Item]) -> dict[int, Item]:
+def _index_own_migrations(vmi: Item, migrations: Iterable[Item]) -> dict[int, Item]:
     """Return the migrations that we created for this VMI, by number, without those of an earlier VMI of that name."""
-    named = re.compile(rf"evacuation-{re.escape(vmi['metadata']['uid'])}-([1-9]\d{{0,8}})", re.ASCII)
-    found = ((named.fullmatch(item["metadata"]["name"]), item) for item in migrations)
-    return {int(match[1]): item for match, item in found if match}
+    name_pattern = re.compile(rf"evacuation-{re.escape(vmi['metadata']['uid'])}-([1-9]\d{{0,8}})", re.ASCII)
+    matches = ((name_pattern.fullmatch(item["metadata"]["name"]), item) for item in migrations)
+    return {int(match[1]): item for match, item in matches if match}
 
 
-def _outdated(vmi: Item, migrations: Collection[Item]) -> list[Item]:
+def _find_outdated(vmi: Item, migrations: Collection[Item]) -> list[Item]:
     """Return the finished migrations that we created for this VMI, except the newest ones."""
-    if len(migrations) <= KEPT:
+    if len(migrations) <= MAX_KEPT_MIGRATIONS:
         return []
-    return [item for _, item in sorted(_ours(vmi, migrations).items()) if is_finished(item)][:-KEPT]
+    return [item for _, item in sorted(_index_own_migrations(vmi, migrations).items()) if is_finished(item)][
+        :-MAX_KEPT_MIGRATIONS
+    ]
 
 
-def next_name(vmi: Item, migrations: Iterable[Item]) -> str:
+def build_next_name(vmi: Item, migrations: Iterable[Item]) -> str:
     """Return the name of the VMI's next migration.
 
     Two processes that read the same state compute the same name, so only one of them can create the object.
     """
-    return f"evacuation-{vmi['metadata']['uid']}-{max(_ours(vmi, migrations), default=0) + 1}"
+    return f"evacuation-{vmi['metadata']['uid']}-{max(_index_own_migrations(vmi, migrations), default=0) + 1}"

@@ -10,132 +10,153 @@ from collections.abc import Collection, Iterable, Mapping
 
 from kube.budgets import WAITS_FOR_KUBEVIRT
 from kube.nodes import Node, is_tainted
+from kube.text_limits import truncate
 from kube.virtualization.evacuation import (
-    FAILED,
-    LONGEST_MESSAGE,
+    MAX_MESSAGE_CHARACTERS,
     MIGRATING,
+    MIGRATION_FAILED,
     NOT_MIGRATABLE,
     Wait,
-    progress,
+    format_progress,
 )
 from kube.virtualization.vmis import (
-    DRAIN_TAINTS,
+    EVACUATION_TAINTS,
     EXTERNAL,
     LIVE_MIGRATE,
     LIVE_MIGRATE_IF_POSSIBLE,
     Item,
-    by_machine,
+    find_migration_blocker,
+    get_key,
+    get_node_name,
+    get_unmigratable_reason,
+    group_by_vmi,
     has_failed,
-    hindrance,
-    is_ending,
     is_finished,
-    is_moved_by,
-    key,
-    node_of,
-    unable,
+    is_migrated_by,
+    is_stopping,
 )
-from kube.text_limits import shortened
 
-USUAL_TAINT = "kubevirt.io/drain"
-EVACUATED = "kubevirt.io/evacuationMigration"
+DEFAULT_TAINT_KEY = "kubevirt.io/drain"
+EVACUATION_ANNOTATION = "kubevirt.io/evacuationMigration"
 """Annotation of a migration that KubeVirt created for a drain: the name of the node."""
 TAINT_FIELD = "spec.configuration.migrations.nodeDrainTaintKey"
 """Field of the KubeVirt object that replaces the default taint key."""
-HELD_BACK = ("", "Pending")
+PENDING_PHASES = ("", "Pending")
 """Phases of a migration that has not begun."""
-LEFT_TO_OTHERS = (MIGRATING, "the controller that evictionStrategy External leaves it to is about to move it")
-UNTOLD = (
+EXTERNAL_MIGRATING = (MIGRATING, "the controller for evictionStrategy External is about to move it")
+EXTERNAL_UNNOTIFIED = (
     WAITS_FOR_KUBEVIRT,
-    "evictionStrategy External leaves it to a controller, which KubeVirt's virt-api tells upon an eviction of the "
-    "launcher pod: where virt-api is not asked about evictions, migrate the virtual machine, or shut it down",
+    "evictionStrategy External requires another controller, which KubeVirt's virt-api notifies when a client evicts "
+    "the virt-launcher pod: if the API server does not call virt-api for evictions, "
+    "migrate the virtual machine, or shut it down",
 )
 """Reason and message for a VMI with the strategy External, which KubeVirt does not migrate at any taint.
 
-`LEFT_TO_OTHERS` applies once KubeVirt has notified the external controller, `UNTOLD` before that.
+`EXTERNAL_MIGRATING` applies once KubeVirt has notified the external controller, `EXTERNAL_UNNOTIFIED` before that.
 """
 
 
-def strategy_of(vmi: Item, kubevirt: Item | None) -> str:
+def get_eviction_strategy(vmi: Item, kubevirt: Item | None) -> str:
     """Return the VMI's eviction strategy, else the default of this KubeVirt, "" for none."""
-    usual = (((kubevirt or {}).get("spec") or {}).get("configuration") or {}).get("evictionStrategy")
-    return str((vmi.get("spec") or {}).get("evictionStrategy") or usual or "")
+    cluster_default = (((kubevirt or {}).get("spec") or {}).get("configuration") or {}).get("evictionStrategy")
+    return str((vmi.get("spec") or {}).get("evictionStrategy") or cluster_default or "")
 
 
-def is_kept_by(kubevirt: Item, vmi: Item) -> bool:
+def is_protected_by(kubevirt: Item, vmi: Item) -> bool:
     """Return whether this KubeVirt protects the VMI's virt-launcher pod with a disruption budget."""
-    strategy = strategy_of(vmi, kubevirt)
-    if strategy == LIVE_MIGRATE_IF_POSSIBLE and unable(vmi):
+    strategy = get_eviction_strategy(vmi, kubevirt)
+    if strategy == LIVE_MIGRATE_IF_POSSIBLE and get_unmigratable_reason(vmi):
         return False
-    return strategy in (LIVE_MIGRATE, LIVE_MIGRATE_IF_POSSIBLE, EXTERNAL) and not is_ending(vmi)
+    return strategy in (LIVE_MIGRATE, LIVE_MIGRATE_IF_POSSIBLE, EXTERNAL) and not is_stopping(vmi)
 
 
-def waits(
-    vmis: Iterable[Item], migrations: Collection[Item], drained: Mapping[str, Node], kubevirt: Item
+def find_waits(
+    vmis: Iterable[Item], migrations: Collection[Item], drained_nodes: Mapping[str, Node], kubevirt: Item
 ) -> dict[tuple[str, str], Wait]:
-    """Return what each VMI that KubeVirt protects on the nodes `drained` waits for, by the VMI's namespace and name."""
-    of = by_machine(migrations)
-    asking = [vmi for vmi in vmis if node_of(vmi) in drained and is_kept_by(kubevirt, vmi)]
-    return {key(vmi): _wait(vmi, _its_own(vmi, of[key(vmi)]), drained[node_of(vmi)], kubevirt) for vmi in asking}
+    """Return what each VMI that KubeVirt protects on the nodes `drained_nodes` waits for.
+
+    The key is the VMI's namespace and name.
+    """
+    migrations_by_vmi = group_by_vmi(migrations)
+    protected_vmis = [vmi for vmi in vmis if get_node_name(vmi) in drained_nodes and is_protected_by(kubevirt, vmi)]
+    return {
+        get_key(vmi): _find_wait(
+            vmi,
+            _select_own_migrations(vmi, migrations_by_vmi[get_key(vmi)]),
+            drained_nodes[get_node_name(vmi)],
+            kubevirt,
+        )
+        for vmi in protected_vmis
+    }
 
 
-def _its_own(vmi: Item, migrations: Iterable[Item]) -> list[Item]:
-    return [each for each in migrations if is_moved_by(vmi, each)]
+def _select_own_migrations(vmi: Item, migrations: Iterable[Item]) -> list[Item]:
+    return [each for each in migrations if is_migrated_by(vmi, each)]
 
 
-def _wait(vmi: Item, migrations: Collection[Item], node: Node, kubevirt: Item) -> Wait:
-    name = node_of(vmi)
-    under_way = next((each for each in migrations if not is_finished(each)), None)
-    if under_way is not None and (under_way.get("status") or {}).get("phase", "") not in HELD_BACK:
-        return Wait(name, MIGRATING, progress(under_way, vmi))
-    is_asked = (vmi.get("status") or {}).get("evacuationNodeName") == name  # set when an eviction was requested
-    if under_way is None and strategy_of(vmi, kubevirt) == EXTERNAL:
-        return Wait(name, *(LEFT_TO_OTHERS if is_asked else UNTOLD))
-    if under_way is None and (why := hindrance(vmi)):
-        return Wait(name, NOT_MIGRATABLE, shortened(why, LONGEST_MESSAGE))
-    if under_way is None and not is_asked and (why := _deaf(name, node, kubevirt)):
-        return Wait(name, WAITS_FOR_KUBEVIRT, why)
-    if failures := sum(_evacuated(each) == name for each in _failed_of_late(migrations)):
-        return Wait(name, FAILED, _failed(failures, progress(under_way, vmi) if under_way else ""))
-    if under_way is not None:
-        return Wait(name, MIGRATING, progress(under_way, vmi))
-    return Wait(name, MIGRATING, "KubeVirt is about to migrate it")
+def _find_wait(vmi: Item, migrations: Collection[Item], node: Node, kubevirt: Item) -> Wait:
+    node_name = get_node_name(vmi)
+    unfinished = next((each for each in migrations if not is_finished(each)), None)
+    if unfinished is not None and (unfinished.get("status") or {}).get("phase", "") not in PENDING_PHASES:
+        return Wait(node_name, MIGRATING, format_progress(unfinished, vmi))
+    evacuated_node = (vmi.get("status") or {}).get("evacuationNodeName")  # set when an eviction was requested
+    is_evacuating = evacuated_node == node_name
+    if unfinished is None and get_eviction_strategy(vmi, kubevirt) == EXTERNAL:
+        return Wait(node_name, *(EXTERNAL_MIGRATING if is_evacuating else EXTERNAL_UNNOTIFIED))
+    if unfinished is None and (blocker := find_migration_blocker(vmi)):
+        return Wait(node_name, NOT_MIGRATABLE, truncate(blocker, MAX_MESSAGE_CHARACTERS))
+    if unfinished is None and not is_evacuating and (blocker := _explain_taint_mismatch(node_name, node, kubevirt)):
+        return Wait(node_name, WAITS_FOR_KUBEVIRT, blocker)
+    if failure_count := sum(_get_evacuated_node(each) == node_name for each in _select_recent_failures(migrations)):
+        return Wait(
+            node_name,
+            MIGRATION_FAILED,
+            _format_failures(failure_count, format_progress(unfinished, vmi) if unfinished else ""),
+        )
+    if unfinished is not None:
+        return Wait(node_name, MIGRATING, format_progress(unfinished, vmi))
+    return Wait(node_name, MIGRATING, "KubeVirt is about to migrate it")
 
 
-def _failed_of_late(migrations: Collection[Item]) -> list[Item]:
+def _select_recent_failures(migrations: Collection[Item]) -> list[Item]:
     """Return the migrations that failed since the last success, or all failed ones if there was no success."""
-    successes = [_made(each) for each in migrations if is_finished(each) and not has_failed(each)]
-    return [each for each in migrations if has_failed(each) and all(_made(each) > made for made in successes)]
+    successes = [_get_creation_time(each) for each in migrations if is_finished(each) and not has_failed(each)]
+    return [
+        each
+        for each in migrations
+        if has_failed(each) and all(_get_creation_time(each) > success for success in successes)
+    ]
 
 
-def _made(migration: Item) -> str:
+def _get_creation_time(migration: Item) -> str:
     return str(migration["metadata"].get("creationTimestamp") or "")
 
 
-def _evacuated(migration: Item) -> str:
+def _get_evacuated_node(migration: Item) -> str:
     """Return the node for whose drain KubeVirt created the migration, "" for none."""
-    return str((migration["metadata"].get("annotations") or {}).get(EVACUATED) or "")
+    return str((migration["metadata"].get("annotations") or {}).get(EVACUATION_ANNOTATION) or "")
 
 
-def _failed(failures: int, progress: str) -> str:
-    times = "once" if failures == 1 else f"{failures} times"
-    later = f"waits longer each time before it tries again: {progress}" if progress else "tries again"
-    return f"its migration failed {times}; KubeVirt {later}"
+def _format_failures(failure_count: int, progress_text: str) -> str:
+    times = "once" if failure_count == 1 else f"{failure_count} times"
+    retry_note = f"retries it with a growing delay: {progress_text}" if progress_text else "retries it"
+    return f"its migration failed {times}; KubeVirt {retry_note}"
 
 
-def taint_key(kubevirt: Item) -> str:
+def get_drain_taint_key(kubevirt: Item) -> str:
     """Return the key of the taint that makes KubeVirt migrate."""
-    told = ((kubevirt.get("spec") or {}).get("configuration") or {}).get("migrations") or {}
-    return str(told.get("nodeDrainTaintKey") or USUAL_TAINT)
+    migration_settings = ((kubevirt.get("spec") or {}).get("configuration") or {}).get("migrations") or {}
+    return str(migration_settings.get("nodeDrainTaintKey") or DEFAULT_TAINT_KEY)
 
 
-def _deaf(name: str, node: Node, kubevirt: Item) -> str:
+def _explain_taint_mismatch(node_name: str, node: Node, kubevirt: Item) -> str:
     """Return why KubeVirt does not notice that the node is drained, with the remedy; "" if it does."""
-    known = taint_key(kubevirt)
-    if is_tainted(node, known):
+    kubevirt_taint = get_drain_taint_key(kubevirt)
+    if is_tainted(node, kubevirt_taint):
         return ""
-    there = next((each for each in DRAIN_TAINTS if is_tainted(node, each)), DRAIN_TAINTS[0])
-    whose = "/".join(key(kubevirt))
+    node_taint = next((each for each in EVACUATION_TAINTS if is_tainted(node, each)), EVACUATION_TAINTS[0])
+    kubevirt_name = "/".join(get_key(kubevirt))
     return (
-        f"KubeVirt migrates at the taint {known}, and node {name} has {there}: "
-        f"set {TAINT_FIELD} of KubeVirt {whose} to {there}, or give the node the taint {known}, too"
+        f"KubeVirt migrates at the taint {kubevirt_taint}, but node {node_name} has {node_taint}: "
+        f"set {TAINT_FIELD} of KubeVirt {kubevirt_name} to {node_taint}, or add the taint {kubevirt_taint} to the node"
     )

@@ -4,109 +4,119 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from kube.budgets import BUDGETS
-from kube.client.api import Api, absent_ok
+from kube.budgets import BUDGETS_PATH
+from kube.client.api import Api, get_or_none
 from kube.client.api_errors import NotFound
-from kube.client.concurrent_requests import together
-from kube.client.discovery import kubevirts, resource
-from kube.client.paging import listed, pages
-from kube.maintenance.lookup import of_holder
-from kube.nodes import NODES, Node, labelled_for, node_path
-from kube.paths import Object, pods_on
-from kube.virtualization.virt_launcher_budgets import LABEL
+from kube.client.concurrent_requests import gather_all
+from kube.client.discovery import discover_resource, list_kubevirts
+from kube.client.paging import list_all, list_or_empty
+from kube.maintenance.lookup import list_by_holder
+from kube.nodes import NODES_PATH, Node, build_node_path, get_maintenance_uid
+from kube.paths import Object, build_pods_on_node_query
+from kube.virtualization.drain_forecast import VmiSnapshot, get_launched_vmi_key, get_owner_vm_key
+from kube.virtualization.virt_launcher_budgets import VMI_UID_LABEL
 from kube.virtualization.vmis import (
     API_VERSION,
-    INSTANCE,
-    INSTANCES,
-    LAUNCHERS,
-    MIGRATIONS,
+    MIGRATIONS_PATH,
+    VIRT_LAUNCHER_SELECTOR,
+    VMI_KIND,
+    VMIS_PATH,
     Item,
-    instance_path,
-    is_drained,
-    is_over,
-    machine_path,
-    migrations_path,
-    node_of,
-    stays_alive,
+    build_migrations_path,
+    build_vm_path,
+    build_vmi_path,
+    get_node_name,
+    has_drain_taint,
+    is_vmi_finished,
+    requests_live_migration,
 )
-from kube.virtualization.drain_forecast import Hosted, launcher_of, owner_of
 
-ONE_BY_ONE = 20
+MAX_SINGLE_NODE_READS = 20
 """Maximum number of nodes to read individually; for more, a list costs less."""
 
 
-async def instances(api: Api) -> list[Object]:
+async def list_live_migrate_vmis(api: Api) -> list[Object]:
     """List the VMIs that request migration, in their newest state; without any, no other object has to be read."""
-    return [vmi for vmi in await all_instances(api) if stays_alive(vmi)]
+    return [vmi for vmi in await list_vmis(api) if requests_live_migration(vmi)]
 
 
-async def all_instances(api: Api) -> list[Object]:
+async def list_vmis(api: Api) -> list[Object]:
     """List all VMIs, in their newest state."""
-    return await listed(api, INSTANCES)
+    return await list_or_empty(api, VMIS_PATH)
 
 
-async def migrations(api: Api) -> list[Object]:
+async def list_migrations(api: Api) -> list[Object]:
     """List all migrations, in their newest state, including those that another process has just created."""
-    return await listed(api, MIGRATIONS)
+    return await list_or_empty(api, MIGRATIONS_PATH)
 
 
-async def launcher_budgets(api: Api) -> list[Object]:
+async def list_own_budgets(api: Api) -> list[Object]:
     """List the budgets with our label for virt-launcher pods, in their newest state."""
-    return (await pages(api, BUDGETS, labels=LABEL)).items
+    return (await list_all(api, BUDGETS_PATH, label_selector=VMI_UID_LABEL)).items
 
 
-async def budgets(api: Api) -> list[Object]:
+async def list_budgets(api: Api) -> list[Object]:
     """List all disruption budgets."""
-    return (await pages(api, BUDGETS)).items
+    return (await list_all(api, BUDGETS_PATH)).items
 
 
-async def drained_nodes(api: Api, vmis: list[Object]) -> dict[str, Node]:
+async def read_drained_nodes(api: Api, vmis: list[Object]) -> dict[str, Node]:
     """Return the nodes of these VMIs that carry a drain taint, by name."""
-    names = {node_of(vmi) for vmi in vmis} - {""}
-    nodes = await (_read(api, names) if len(names) <= ONE_BY_ONE else _listed(api, names))
-    return {node["metadata"]["name"]: node for node in nodes if is_drained(node)}
+    names = {get_node_name(vmi) for vmi in vmis} - {""}
+    nodes = await (_get_nodes(api, names) if len(names) <= MAX_SINGLE_NODE_READS else _list_nodes(api, names))
+    return {node["metadata"]["name"]: node for node in nodes if has_drain_taint(node)}
 
 
-async def _read(api: Api, names: Iterable[str]) -> list[Node]:
-    nodes = await together(*(absent_ok(api.get(node_path(name))) for name in sorted(names)))
+async def _get_nodes(api: Api, node_names: Iterable[str]) -> list[Node]:
+    nodes = await gather_all(*(get_or_none(api.get(build_node_path(name))) for name in sorted(node_names)))
     return [node for node in nodes if node is not None]
 
 
-async def _listed(api: Api, names: Collection[str]) -> list[Node]:
-    return [node for node in (await pages(api, NODES)).items if node["metadata"]["name"] in names]
+async def _list_nodes(api: Api, node_names: Collection[str]) -> list[Node]:
+    return [node for node in (await list_all(api, NODES_PATH)).items if node["metadata"]["name"] in node_names]
 
 
-async def maintenance_on(api: Api, name: str) -> Item | None:
+async def find_maintenance_on(api: Api, node_name: str) -> Item | None:
     """Return the NodeMaintenance that the node's label names, or None if there is none."""
-    node = await absent_ok(api.get(node_path(name)))
-    uid = labelled_for(node) if node else None
-    found = await of_holder(api, name, uid) if uid else []
-    return next((item for item in found if item["metadata"]["uid"] == uid), None)
+    node = await get_or_none(api.get(build_node_path(node_name)))
+    uid = get_maintenance_uid(node) if node else None
+    maintenances = await list_by_holder(api, node_name, uid) if uid else []
+    return next((item for item in maintenances if item["metadata"]["uid"] == uid), None)
 
 
-async def is_served(api: Api) -> bool:
+async def are_vmis_served(api: Api) -> bool:
     """Return whether the cluster serves VMIs; in a cluster without them, this costs one request."""
     try:
-        await resource(api, API_VERSION, INSTANCE)
+        await discover_resource(api, API_VERSION, VMI_KIND)
     except NotFound:
         return False
     return True
 
 
-async def hosted(api: Api, node: str) -> Hosted:
+async def read_vmi_snapshot(api: Api, node_name: str) -> VmiSnapshot:
     """Read the virtual machines of a node and their related objects.
 
     The cost depends on the number of virtual machines on the node, not on the size of the cluster.
     """
-    path, fields = pods_on(node)
-    pods, theirs = await together(pages(api, path, fields=fields, labels=LAUNCHERS), kubevirts(api))
-    names = sorted({name for pod in pods.items if (name := launcher_of(pod))})
-    found = await together(*(absent_ok(api.get(instance_path(*name))) for name in names))
+    path, field_selector = build_pods_on_node_query(node_name)
+    pods, kubevirt_objects = await gather_all(
+        list_all(api, path, field_selector=field_selector, label_selector=VIRT_LAUNCHER_SELECTOR), list_kubevirts(api)
+    )
+    vmi_keys = sorted({vmi_key for pod in pods.items if (vmi_key := get_launched_vmi_key(pod))})
+    launched_vmis = await gather_all(*(get_or_none(api.get(build_vmi_path(*vmi_key))) for vmi_key in vmi_keys))
     # A VMI that migrates to this node already has a virt-launcher pod here, but is still on its source node.
-    vmis = [vmi for vmi in found if vmi is not None and node_of(vmi) in ("", node) and not is_over(vmi)]
-    owners = sorted({owner for vmi in vmis if (owner := owner_of(vmi))})
-    machines = await together(*(absent_ok(api.get(machine_path(*owner))) for owner in owners))
-    spaces = sorted({vmi["metadata"]["namespace"] for vmi in vmis})
-    moving = await together(*(listed(api, migrations_path(space)) for space in spaces))
-    owned = {owner: machine for owner, machine in zip(owners, machines, strict=True) if machine is not None}
-    return Hosted(vmis, owned, [item for items in moving for item in items], next(iter(theirs), None))
+    vmis = [
+        vmi
+        for vmi in launched_vmis
+        if vmi is not None and get_node_name(vmi) in ("", node_name) and not is_vmi_finished(vmi)
+    ]
+    vm_keys = sorted({vm_key for vmi in vmis if (vm_key := get_owner_vm_key(vmi))})
+    vms = await gather_all(*(get_or_none(api.get(build_vm_path(*vm_key))) for vm_key in vm_keys))
+    namespaces = sorted({vmi["metadata"]["namespace"] for vmi in vmis})
+    migration_lists = await gather_all(
+        *(list_or_empty(api, build_migrations_path(namespace)) for namespace in namespaces)
+    )
+    vms_by_key = {vm_key: vm for vm_key, vm in zip(vm_keys, vms, strict=True) if vm is not None}
+    return VmiSnapshot(
+        vmis, vms_by_key, [item for items in migration_lists for item in items], next(iter(kubevirt_objects), None)
+    )

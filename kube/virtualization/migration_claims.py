@@ -1,6 +1,6 @@
 """The Lease in which migrations are claimed before they are created: by which attempt, and until when.
 
-It also lists the migrations that were refused, or twice got no answer, until they may be retried.
+It also lists the migrations that were refused, or twice got no response, until they may be retried.
 """
 
 from __future__ import annotations
@@ -10,33 +10,33 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from kube.paths import LEASE_NAMESPACE, LEASES, Object
-from kube.times import microtime, moment_or_none
-from kube.virtualization.vmis import Item, node_of
-from kube.text_limits import shortened
+from kube.paths import LEASE_NAMESPACE, LEASES_PATH, Object
+from kube.text_limits import truncate
+from kube.times import format_micro_time, parse_time_or_none
+from kube.virtualization.vmis import Item, get_node_name
 
-CLAIM = "virtual-machine-migrations"
-CLAIM_PATH = f"{LEASES}/{CLAIM}"
-CLAIMED = "nodemaintenance.dev/migrations"
+LEASE_NAME = "virtual-machine-migrations"
+LEASE_PATH = f"{LEASES_PATH}/{LEASE_NAME}"
+CLAIMS_ANNOTATION = "nodemaintenance.dev/migrations"
 """Annotation of the Lease: name of a migration → attempt, node and end of its claim, as a JSON object."""
-REFUSED = "nodemaintenance.dev/refused-migrations"
+REFUSALS_ANNOTATION = "nodemaintenance.dev/refused-migrations"
 """Annotation of the Lease, a JSON object: name of a migration → number of refusals, retry time and last error."""
-SHORTEST, LONGEST = timedelta(seconds=10), timedelta(minutes=1)
+MIN_BACKOFF, MAX_BACKOFF = timedelta(seconds=10), timedelta(minutes=1)
 """Bounds of the backoff after a refusal; each backoff is twice the previous one."""
-WRITE_SECONDS = 2.0
+WRITE_TIMEOUT_SECONDS = 2.0
 """Time limit for all writes of an attempt, in seconds.
 
 The API server carries them out within the same time again, or never.
 """
-LONGEST_WORDS = 400
+MAX_MESSAGE_CHARACTERS = 400
 """Maximum length of a stored error message, in characters."""
-NOBODY = "nobody"
+NO_ATTEMPT = "nobody"
 """Attempt of an abandoned claim: no event has this id."""
-LEASE = timedelta(seconds=10)
-"""Duration of a claim: twice `WRITE_SECONDS`, and the rest for differences between clocks."""
+CLAIM_DURATION = timedelta(seconds=10)
+"""Duration of a claim: twice `WRITE_TIMEOUT_SECONDS`, and the rest for differences between clocks."""
 
 
-class Claim(NamedTuple):
+class MigrationClaim(NamedTuple):
     """The exclusive right to create the migration of one name.
 
     Attributes:
@@ -50,10 +50,10 @@ class Claim(NamedTuple):
     until: datetime
 
 
-Claims = dict[str, Claim]
+ClaimsByName = dict[str, MigrationClaim]
 
 
-class Refusal(NamedTuple):
+class MigrationRefusal(NamedTuple):
     """The refusals of a migration: their number, the time before which it is not retried, and the last message."""
 
     times: int
@@ -61,84 +61,108 @@ class Refusal(NamedTuple):
     words: str
 
 
-Refusals = dict[str, Refusal]
+RefusalsByName = dict[str, MigrationRefusal]
 
 
-def claimed(lease: Item | None) -> Claims:
+def parse_claims(lease: Item | None) -> ClaimsByName:
     """Return the claims in the Lease; malformed ones are ignored."""
-    read = {name: _claim(value) for name, value in _told(lease, CLAIMED).items()}
-    return {name: claim for name, claim in read.items() if claim}
+    claims = {name: _parse_claim(value) for name, value in _parse_annotation(lease, CLAIMS_ANNOTATION).items()}
+    return {name: claim for name, claim in claims.items() if claim}
 
 
-def refused(lease: Item | None, now: datetime) -> Refusals:
+def parse_refusals(lease: Item | None, now: datetime) -> RefusalsByName:
     """Return the recent refusals in the Lease; malformed ones are ignored."""
-    read = {name: _refusal(value) for name, value in _told(lease, REFUSED).items()}
-    return {name: one for name, one in read.items() if one and abs(one.until - now) <= 2 * LONGEST}
+    refusals = {name: _parse_refusal(value) for name, value in _parse_annotation(lease, REFUSALS_ANNOTATION).items()}
+    return {
+        name: refusal for name, refusal in refusals.items() if refusal and abs(refusal.until - now) <= 2 * MAX_BACKOFF
+    }
 
 
-def _told(lease: Item | None, annotation: str) -> dict[str, Any]:
-    noted = ((lease or {}).get("metadata") or {}).get("annotations") or {}
+def _parse_annotation(lease: Item | None, annotation: str) -> dict[str, Any]:
+    annotations = ((lease or {}).get("metadata") or {}).get("annotations") or {}
     try:
-        found = json.loads(noted.get(annotation) or "{}")
+        found = json.loads(annotations.get(annotation) or "{}")
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _refusal(told: Any) -> Refusal | None:
-    until = moment_or_none(told.get("until")) if isinstance(told, dict) else None
-    times = told.get("times") if until else None
-    return Refusal(times, until, str(told.get("words"))) if until and isinstance(times, int) and times > 0 else None
+def _parse_refusal(value: Any) -> MigrationRefusal | None:
+    until = parse_time_or_none(value.get("until")) if isinstance(value, dict) else None
+    times = value.get("times") if until else None
+    return (
+        MigrationRefusal(times, until, str(value.get("words")))
+        if until and isinstance(times, int) and times > 0
+        else None
+    )
 
 
-def again_refused(known: Mapping[str, Refusal], words: Mapping[str, str], now: datetime) -> Refusals:
+def add_refusals(
+    refusals: Mapping[str, MigrationRefusal], messages: Mapping[str, str], now: datetime
+) -> RefusalsByName:
     """Add new refusals, with the error message of each, to the known ones; each backoff is twice the previous one."""
-    times = {name: known[name].times + 1 if name in known else 1 for name in words}
-    pauses = {name: min(SHORTEST * 2 ** min(count - 1, 10), LONGEST) for name, count in times.items()}
-    fresh = {name: Refusal(times[name], now + pauses[name], shortened(words[name], LONGEST_WORDS)) for name in words}
-    return {**known, **fresh}
+    times = {name: refusals[name].times + 1 if name in refusals else 1 for name in messages}
+    backoffs = {name: min(MIN_BACKOFF * 2 ** min(count - 1, 10), MAX_BACKOFF) for name, count in times.items()}
+    new_refusals = {
+        name: MigrationRefusal(times[name], now + backoffs[name], truncate(messages[name], MAX_MESSAGE_CHARACTERS))
+        for name in messages
+    }
+    return {**refusals, **new_refusals}
 
 
-def _claim(told: Any) -> Claim | None:
-    until = moment_or_none(told.get("until")) if isinstance(told, dict) else None
-    return Claim(str(told.get("attempt")), str(told.get("node")), until) if until else None
+def _parse_claim(value: Any) -> MigrationClaim | None:
+    until = parse_time_or_none(value.get("until")) if isinstance(value, dict) else None
+    return MigrationClaim(str(value.get("attempt")), str(value.get("node")), until) if until else None
 
 
-def holding(claims: Mapping[str, Claim], created: Collection[str], now: datetime) -> Claims:
+def select_held(claims: Mapping[str, MigrationClaim], created_names: Collection[str], now: datetime) -> ClaimsByName:
     """Return the claims under which a migration may still be created: it does not exist, and the claim has not expired.
 
     A claim that lasts far too long is corrupted and must not occupy its slot forever.
     """
-    return {name: one for name, one in claims.items() if name not in created and now < one.until <= now + 2 * LEASE}
+    return {
+        name: claim
+        for name, claim in claims.items()
+        if name not in created_names and now < claim.until <= now + 2 * CLAIM_DURATION
+    }
 
 
-def claims_of(attempt: str, due: Mapping[str, Item], now: datetime) -> Claims:
-    """Return this attempt's claims on the migrations `due`."""
-    return {name: Claim(attempt, node_of(vmi), now + LEASE) for name, vmi in due.items()}
+def build_claims(attempt: str, due_migrations: Mapping[str, Item], now: datetime) -> ClaimsByName:
+    """Return this attempt's claims on the migrations `due_migrations`."""
+    return {
+        name: MigrationClaim(attempt, get_node_name(vmi), now + CLAIM_DURATION) for name, vmi in due_migrations.items()
+    }
 
 
-def abandoned(claims: Mapping[str, Claim]) -> Claims:
+def abandon_claims(claims: Mapping[str, MigrationClaim]) -> ClaimsByName:
     """Return these claims without an attempt: they occupy slots until they expire, but no attempt continues them."""
-    return {name: claim._replace(attempt=NOBODY) for name, claim in claims.items()}
+    return {name: claim._replace(attempt=NO_ATTEMPT) for name, claim in claims.items()}
 
 
-def lease_of(claims: Mapping[str, Claim]) -> Object:
+def build_lease(claims: Mapping[str, MigrationClaim]) -> Object:
     """Build the Lease with these claims."""
-    metadata = {"name": CLAIM, "namespace": LEASE_NAMESPACE, "annotations": _annotations(claims, {})}
+    metadata = {"name": LEASE_NAME, "namespace": LEASE_NAMESPACE, "annotations": _build_annotations(claims, {})}
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": {}}
 
 
-def lease_patch(lease: Item, claims: Mapping[str, Claim], refusals: Mapping[str, Refusal]) -> Object:
+def build_lease_patch(
+    lease: Item, claims: Mapping[str, MigrationClaim], refusals: Mapping[str, MigrationRefusal]
+) -> Object:
     """Build the merge patch with claims and refusals; it fails if another client has changed the Lease."""
     version = lease["metadata"]["resourceVersion"]
-    return {"metadata": {"resourceVersion": version, "annotations": _annotations(claims, refusals)}}
+    return {"metadata": {"resourceVersion": version, "annotations": _build_annotations(claims, refusals)}}
 
 
-def _annotations(claims: Mapping[str, Claim], refusals: Mapping[str, Refusal]) -> dict[str, str]:
-    noted: dict[str, Mapping[str, Claim | Refusal]] = {CLAIMED: claims, REFUSED: refusals}
+def _build_annotations(
+    claims: Mapping[str, MigrationClaim], refusals: Mapping[str, MigrationRefusal]
+) -> dict[str, str]:
+    items_by_annotation: dict[str, Mapping[str, MigrationClaim | MigrationRefusal]] = {
+        CLAIMS_ANNOTATION: claims,
+        REFUSALS_ANNOTATION: refusals,
+    }
     return {
         annotation: json.dumps(
-            {name: {**one._asdict(), "until": microtime(one.until)} for name, one in sorted(told.items())}
+            {name: {**item._asdict(), "until": format_micro_time(item.until)} for name, item in sorted(items.items())}
         )
-        for annotation, told in noted.items()
+        for annotation, items in items_by_annotation.items()
     }

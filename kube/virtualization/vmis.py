@@ -7,87 +7,90 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kube.nodes import Node, is_tainted
-from kube.paths import Object, segment
+from kube.paths import Object, encode_path_segment
 
 Item = Mapping[str, Any]
 API_VERSION = "kubevirt.io/v1"
-MACHINE = "VirtualMachine"
-INSTANCE, MIGRATION = "VirtualMachineInstance", "VirtualMachineInstanceMigration"
-INSTANCES = f"/apis/{API_VERSION}/virtualmachineinstances"
-MIGRATIONS = f"/apis/{API_VERSION}/virtualmachineinstancemigrations"
+VM_KIND = "VirtualMachine"
+VMI_KIND, MIGRATION_KIND = "VirtualMachineInstance", "VirtualMachineInstanceMigration"
+VMIS_PATH = f"/apis/{API_VERSION}/virtualmachineinstances"
+MIGRATIONS_PATH = f"/apis/{API_VERSION}/virtualmachineinstancemigrations"
 LIVE_MIGRATE = "LiveMigrate"
 LIVE_MIGRATE_IF_POSSIBLE, EXTERNAL = "LiveMigrateIfPossible", "External"
 """Strategies of later KubeVirt versions, which only KubeVirt itself implements."""
-DRAIN_TAINTS = ("medik8s.io/drain", "kubevirt.io/drain")
+EVACUATION_TAINTS = ("medik8s.io/drain", "kubevirt.io/drain")
 """Keys of the taints that request migration, whichever client set them and with any value (C3, DRN-8)."""
-LAUNCHERS = "kubevirt.io=virt-launcher"
+VIRT_LAUNCHER_SELECTOR = "kubevirt.io=virt-launcher"
 """Label selector for virt-launcher pods."""
-FINISHED = ("Succeeded", "Failed")
+FINISHED_PHASES = ("Succeeded", "Failed")
 
 
-def key(item: Item) -> tuple[str, str]:
+def get_key(item: Item) -> tuple[str, str]:
     """Return the object's namespace and name."""
     return item["metadata"]["namespace"], item["metadata"]["name"]
 
 
-def vmi_of(migration: Item) -> tuple[str, str]:
+def get_vmi_key(migration: Item) -> tuple[str, str]:
     """Return the namespace and name of the VMI that the migration moves."""
     return migration["metadata"]["namespace"], str((migration.get("spec") or {}).get("vmiName") or "")
 
 
-def by_machine(migrations: Iterable[Item]) -> Mapping[tuple[str, str], list[Item]]:
+def group_by_vmi(migrations: Iterable[Item]) -> Mapping[tuple[str, str], list[Item]]:
     """Group the migrations by the namespace and name of their VMI; any other key has an empty list."""
-    found: defaultdict[tuple[str, str], list[Item]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str], list[Item]] = defaultdict(list)
     for migration in migrations:
-        found[vmi_of(migration)].append(migration)
-    return found
+        groups[get_vmi_key(migration)].append(migration)
+    return groups
 
 
-def is_moved_by(vmi: Item, migration: Item) -> bool:
+def is_migrated_by(vmi: Item, migration: Item) -> bool:
     """Return whether the migration belongs to this VMI, and not to an earlier VMI with the same name."""
-    made, since = (item["metadata"].get("creationTimestamp") or "" for item in (migration, vmi))
-    return vmi_of(migration) == key(vmi) and made >= since
+    migration_created, vmi_created = (item["metadata"].get("creationTimestamp") or "" for item in (migration, vmi))
+    return get_vmi_key(migration) == get_key(vmi) and migration_created >= vmi_created
 
 
-def migrations_path(namespace: str) -> str:
+def build_migrations_path(namespace: str) -> str:
     """Return the API path of the migrations in a namespace."""
-    return f"/apis/{API_VERSION}/namespaces/{segment(namespace)}/virtualmachineinstancemigrations"
+    return f"/apis/{API_VERSION}/namespaces/{encode_path_segment(namespace)}/virtualmachineinstancemigrations"
 
 
-def migration_path(migration: Item) -> str:
+def build_migration_path(migration: Item) -> str:
     """Return the API path of a migration."""
-    namespace, name = key(migration)
-    return f"{migrations_path(namespace)}/{segment(name)}"
+    namespace, name = get_key(migration)
+    return f"{build_migrations_path(namespace)}/{encode_path_segment(name)}"
 
 
-def instance_path(namespace: str, name: str) -> str:
+def build_vmi_path(namespace: str, name: str) -> str:
     """Return the API path of a VMI."""
-    return f"/apis/{API_VERSION}/namespaces/{segment(namespace)}/virtualmachineinstances/{segment(name)}"
+    namespace_path = f"/apis/{API_VERSION}/namespaces/{encode_path_segment(namespace)}"
+    return f"{namespace_path}/virtualmachineinstances/{encode_path_segment(name)}"
 
 
-def machine_path(namespace: str, name: str) -> str:
+def build_vm_path(namespace: str, name: str) -> str:
     """Return the API path of a VirtualMachine."""
-    return f"/apis/{API_VERSION}/namespaces/{segment(namespace)}/virtualmachines/{segment(name)}"
+    return (
+        f"/apis/{API_VERSION}/namespaces/{encode_path_segment(namespace)}/virtualmachines/{encode_path_segment(name)}"
+    )
 
 
-def node_of(vmi: Item) -> str:
+def get_node_name(vmi: Item) -> str:
     """Return the node that the VMI runs on, "" for none."""
     return str((vmi.get("status") or {}).get("nodeName") or "")
 
 
-def stays_alive(vmi: Item) -> bool:
+def requests_live_migration(vmi: Item) -> bool:
     """Return whether the VMI requests migration instead of a shutdown (DRN-7, C14)."""
     return bool((vmi.get("spec") or {}).get("evictionStrategy") == LIVE_MIGRATE)
 
 
-def is_kept(vmi: Item) -> bool:
+def is_protected(vmi: Item) -> bool:
     """Return whether the VMI's virt-launcher pod must not be evicted: the VMI requests migration and is not ending."""
-    return stays_alive(vmi) and not is_ending(vmi)
+    return requests_live_migration(vmi) and not is_stopping(vmi)
 
 
-def is_ending(vmi: Item) -> bool:
+def is_stopping(vmi: Item) -> bool:
     """Return whether the VMI has finished or is being deleted."""
-    return is_over(vmi) or bool(vmi["metadata"].get("deletionTimestamp"))
+    return is_vmi_finished(vmi) or bool(vmi["metadata"].get("deletionTimestamp"))
 
 
 def is_running(vmi: Item) -> bool:
@@ -95,40 +98,41 @@ def is_running(vmi: Item) -> bool:
     return (vmi.get("status") or {}).get("phase") == "Running" and not vmi["metadata"].get("deletionTimestamp")
 
 
-def is_over(vmi: Item) -> bool:
+def is_vmi_finished(vmi: Item) -> bool:
     """Return whether the VMI has finished."""
-    return (vmi.get("status") or {}).get("phase") in FINISHED
+    return (vmi.get("status") or {}).get("phase") in FINISHED_PHASES
 
 
-def unable(vmi: Item) -> str:
+def get_unmigratable_reason(vmi: Item) -> str:
     """Return why the VMI cannot be migrated, "" if it can (OSV-2)."""
     conditions: Iterable[Item] = (vmi.get("status") or {}).get("conditions") or []
-    found = next((item for item in conditions if item.get("type") == "LiveMigratable"), {})
-    if found.get("status") == "True":
+    condition = next((item for item in conditions if item.get("type") == "LiveMigratable"), {})
+    if condition.get("status") == "True":
         return ""
-    return str(found.get("message") or found.get("reason") or "it has no condition LiveMigratable yet")
+    return str(condition.get("message") or condition.get("reason") or "it has no condition LiveMigratable yet")
 
 
-def hindrance(vmi: Item) -> str:
+def find_migration_blocker(vmi: Item) -> str:
     """Return why the VMI cannot be migrated now, with the remedy; "" if it can.
 
-    Unlike `unable`, the function also reports a VMI that is not running.
+    Unlike `get_unmigratable_reason`, the function also reports a VMI that is not running.
     """
     if not is_running(vmi):
         phase = (vmi.get("status") or {}).get("phase") or "Pending"
-        return f"it is {phase}, and only what is Running can migrate: wait, or shut down {vmi['metadata']['name']}"
-    why = unable(vmi)
-    return f"{why}: mend that, or shut down virtual machine {vmi['metadata']['name']}" if why else ""
+        remedy = f"wait, or shut down virtual machine {vmi['metadata']['name']}"
+        return f"it is {phase}, and only a Running virtual machine can migrate: {remedy}"
+    reason = get_unmigratable_reason(vmi)
+    return f"{reason}: correct this, or shut down virtual machine {vmi['metadata']['name']}" if reason else ""
 
 
-def is_drained(node: Node) -> bool:
+def has_drain_taint(node: Node) -> bool:
     """Return whether the node carries a drain taint."""
-    return any(is_tainted(node, taint) for taint in DRAIN_TAINTS)
+    return any(is_tainted(node, taint) for taint in EVACUATION_TAINTS)
 
 
 def is_finished(migration: Item) -> bool:
     """Return whether the migration has ended."""
-    return (migration.get("status") or {}).get("phase") in FINISHED
+    return (migration.get("status") or {}).get("phase") in FINISHED_PHASES
 
 
 def has_failed(migration: Item) -> bool:
@@ -136,7 +140,7 @@ def has_failed(migration: Item) -> bool:
     return (migration.get("status") or {}).get("phase") == "Failed"
 
 
-def source_of(migration: Item) -> str:
+def get_source_node(migration: Item) -> str:
     """Return the migration's source node, "" until its status contains the node.
 
     Just before a migration finishes, its VMI is already on the target node, so the VMI's node is not always the source.
@@ -145,14 +149,14 @@ def source_of(migration: Item) -> str:
     return str(state.get("sourceNode") or "")
 
 
-def migration_body(name: str, vmi: Item) -> Object:
+def build_migration(name: str, vmi: Item) -> Object:
     """Build the migration of this name; the VMI owns it, so it is deleted with the VMI."""
-    namespace, instance = key(vmi)
+    namespace, vmi_name = get_key(vmi)
     metadata = {"name": name, "namespace": namespace, "labels": {"nodemaintenance.dev/evacuation": "true"}}
-    owner = {"apiVersion": API_VERSION, "kind": INSTANCE, "name": instance, "uid": vmi["metadata"]["uid"]}
+    owner = {"apiVersion": API_VERSION, "kind": VMI_KIND, "name": vmi_name, "uid": vmi["metadata"]["uid"]}
     return {
         "apiVersion": API_VERSION,
-        "kind": MIGRATION,
+        "kind": MIGRATION_KIND,
         "metadata": {**metadata, "ownerReferences": [owner]},
-        "spec": {"vmiName": instance},
+        "spec": {"vmiName": vmi_name},
     }

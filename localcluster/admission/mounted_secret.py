@@ -8,14 +8,14 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 
 from kube.certificates import certificate_objects
-from kube.certificates.certificate_objects import CERTIFICATE, KEY, TRUSTED
+from kube.certificates.certificate_objects import CA_ENTRY, CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY
 from kube.client.api import Api
 from kube.client.list_watch import follow
 from kube.paths import Object
 from localcluster import access
 from localcluster.processes import Startable
 
-ENTRIES = (CERTIFICATE, KEY, TRUSTED)
+SECRET_KEYS = (CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY, CA_ENTRY)
 
 
 class MountedSecret(Startable):
@@ -25,66 +25,68 @@ class MountedSecret(Startable):
 
     Args:
         kubeconfig: The credentials for reading the Secret.
-        folder: The directory to write to.
+        directory: The directory to write to.
         namespace: The Secret's namespace.
         name: The Secret's name.
 
     Attributes:
-        shown: The distinct certificates written so far, latest last.
-        came: An event that is set after each write.
+        certificates: The distinct certificates written so far, latest last.
+        updated: An event that is set after each write.
     """
 
-    def __init__(self, kubeconfig: Path, folder: Path, namespace: str, name: str) -> None:
-        self.folder = folder
-        self.shown: list[str] = []
-        self.came = threading.Event()
-        self._kubeconfig, self._path, self._name = kubeconfig, certificate_objects.secrets_path(namespace), name
-        self._writes = 0
+    def __init__(self, kubeconfig: Path, directory: Path, namespace: str, name: str) -> None:
+        self.directory = directory
+        self.certificates: list[str] = []
+        self.updated = threading.Event()
+        self._kubeconfig, self._path, self._name = kubeconfig, certificate_objects.build_secrets_path(namespace), name
+        self._revision = 0
         self._loop = asyncio.new_event_loop()
-        self._following: asyncio.Task[None] | None = None
+        self._follow_task: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _bring_up(self) -> None:
-        """Start following the Secret; `came` is set once the first certificate is written."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for entry in ENTRIES:
+        """Start following the Secret; `updated` is set once the first certificate is written."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for entry in SECRET_KEYS:
             with suppress(FileExistsError):
-                (self.folder / entry).symlink_to(f"..data/{entry}")
-        self._following = self._loop.create_task(self._follow())
+                (self.directory / entry).symlink_to(f"..data/{entry}")
+        self._follow_task = self._loop.create_task(self._follow())
         self._thread.start()
 
     def stop(self) -> None:
         """Stop following the Secret; the files stay as they are."""
-        if self._following and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._following.cancel)
+        if self._follow_task and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._follow_task.cancel)
             self._thread.join()
         self._loop.close()
 
     def _run(self) -> None:
-        assert self._following  # noqa: S101 - the thread begins after it
-        self._loop.run_until_complete(asyncio.wait([self._following]))
+        assert self._follow_task  # noqa: S101 - the thread begins after it
+        self._loop.run_until_complete(asyncio.wait([self._follow_task]))
 
     async def _follow(self) -> None:
         api = await Api.connect(str(self._kubeconfig))
         try:
-            async with aclosing(follow(api, self._path, fields=f"metadata.name={self._name}")) as changes:
+            async with aclosing(follow(api, self._path, field_selector=f"metadata.name={self._name}")) as changes:
                 async for change in changes:
-                    if change.kind in ("ADDED", "MODIFIED") and certificate_objects.current(change.object):
+                    if change.change_type in ("ADDED", "MODIFIED") and certificate_objects.get_current_pair(
+                        change.object
+                    ):
                         self._write(change.object)
         finally:
             await api.close()
 
     def _write(self, secret: Object) -> None:
-        self._writes += 1
-        fresh = self.folder / f"..{self._writes}"
-        fresh.mkdir(exist_ok=True)
-        for entry in ENTRIES:
-            access.write_secret(fresh / entry, certificate_objects.text(secret, entry))
-        link = self.folder / "..new"
+        self._revision += 1
+        version_dir = self.directory / f"..{self._revision}"
+        version_dir.mkdir(exist_ok=True)
+        for entry in SECRET_KEYS:
+            access.write_secret(version_dir / entry, certificate_objects.decode_entry(secret, entry))
+        link = self.directory / "..new"
         link.unlink(missing_ok=True)
-        link.symlink_to(fresh.name)
-        link.replace(self.folder / "..data")
-        shown = certificate_objects.text(secret, CERTIFICATE)
-        if shown not in self.shown:
-            self.shown.append(shown)
-        self.came.set()
+        link.symlink_to(version_dir.name)
+        link.replace(self.directory / "..data")
+        certificate = certificate_objects.decode_entry(secret, CERTIFICATE_ENTRY)
+        if certificate not in self.certificates:
+            self.certificates.append(certificate)
+        self.updated.set()

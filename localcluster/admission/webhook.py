@@ -10,26 +10,26 @@ from typing import Any
 
 import yaml
 
+from functions.certificates.renewal_pass import renew_all
 from functions.certificates.settings import Settings
-from functions.certificates.renewal_pass import renewed
 from kube.certificates import certificate_objects
 from kube.client.api_errors import ApiError, Denied, Rejected
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.admission.mounted_secret import MountedSecret
 from localcluster.cluster import LocalCluster
-from localcluster.processes import Server, Startable, await_ready, free_port
-from localcluster.readiness import READY, answers
-from localcluster.servers import DIRECT, LOOPBACK, ROOT
 from localcluster.errors import LocalClusterError
+from localcluster.processes import Server, Startable, await_ready, reserve_port
+from localcluster.readiness import READINESS_PATH, is_responding
+from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV, ROOT
 
-COMPONENT = ROOT / "manifests" / "components" / "admission"
-SHIPPED = ("rbac.yaml", "policy.yaml")
+COMPONENT_DIR = ROOT / "manifests" / "components" / "admission"
+APPLIED_FILES = ("rbac.yaml", "policy.yaml")
 """The manifests that are applied unchanged; the server is a local process, and the configuration needs its address."""
-SECRET = ROOT / "manifests" / "components" / "certificates" / "rights" / "validate.yaml"
-NAME = "validate"
+SECRET_MANIFEST = ROOT / "manifests" / "components" / "certificates" / "rights" / "validate.yaml"
+SECRET_NAME = "validate"  # noqa: S105 - a name, not a secret
 """The name of the Secret with the serving certificate."""
-SECONDS = 30
+TIMEOUT_SECONDS = 30
 
 
 class Webhook(Startable):
@@ -46,14 +46,14 @@ class Webhook(Startable):
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._cluster = cluster
-        port = free_port()
+        port = reserve_port()
         self.url = f"https://{LOOPBACK}:{port}"
-        self.folder = directory / "admission"
-        self.secret = MountedSecret(cluster.kubeconfig, self.folder, access.NAMESPACE, NAME)
+        self.directory = directory / "admission"
+        self.secret = MountedSecret(cluster.kubeconfig, self.directory, access.NAMESPACE, SECRET_NAME)
         variables = {
-            **DIRECT,
-            "KUBECONFIG": str(cluster.kubeconfig_for(access.service_account("validate"))),
-            "CERTIFICATE": str(self.folder),
+            **NO_PROXY_LOCAL_ENV,
+            "KUBECONFIG": str(cluster.ensure_kubeconfig(access.make_username("validate"))),
+            "CERTIFICATE": str(self.directory),
             "HOST": LOOPBACK,
             "PORT": str(port),
         }
@@ -63,62 +63,71 @@ class Webhook(Startable):
     @property
     def ca_file(self) -> Path:
         """Return the path of the CA certificate that clients of the webhook trust."""
-        return self.folder / certificate_objects.TRUSTED
+        return self.directory / certificate_objects.CA_ENTRY
 
     def _bring_up(self) -> None:
         """Register and start the webhook; return when the API server calls it."""
-        files = [word for name in SHIPPED for word in ("-f", COMPONENT / name)]
+        files = [word for name in APPLIED_FILES for word in ("-f", COMPONENT_DIR / name)]
         self._cluster.kubectl("apply", "--server-side", *files)
-        self._configure()
-        self._name_address()
-        self._look()
+        self._apply_configuration()
+        self._add_loopback_name()
+        self._run_renewal()
         self.secret.start()
-        if not self.secret.came.wait(SECONDS):
-            raise LocalClusterError(f"the Secret {NAME} got no certificate")
+        if not self.secret.updated.wait(TIMEOUT_SECONDS):
+            raise LocalClusterError(
+                f'Secret "{access.NAMESPACE}/{SECRET_NAME}": no certificate was written within {TIMEOUT_SECONDS} s'
+            )
         self.start_server()
-        await_ready("admission by webhook", partial(self._refuses, "nobody-knows-it"), [self.server], SECONDS)
-        await_ready("admission by policy", partial(self._refuses, "NoName"), [self.server], SECONDS)
+        for name, invalid_node in (("the admission webhook", "no-such-node"), ("the admission policy", "NoName")):
+            await_ready(name, partial(self._is_rejected, invalid_node), [self.server], TIMEOUT_SECONDS)
 
     def start_server(self) -> None:
         """Start the server process; return when it is ready, with its caches synced."""
         self.server.start()
-        await_ready("the webhook", partial(answers, self.url + READY, self.ca_file), [self.server], SECONDS)
+        await_ready(
+            "the webhook's server",
+            partial(is_responding, self.url + READINESS_PATH, self.ca_file),
+            [self.server],
+            TIMEOUT_SECONDS,
+        )
 
     def stop(self) -> None:
         """Kill the server; it holds no state."""
         self.server.kill()
         self.secret.stop()
 
-    def renew(self) -> None:
+    def renew_certificate(self) -> None:
         """Request a renewal and issue a certificate; return when the Secret's files have been written again."""
-        self.secret.came.clear()
-        asked = {"metadata": {"annotations": {certificate_objects.RENEW: "now"}}}
-        self._cluster.door().patch(certificate_objects.secrets_path(access.NAMESPACE, NAME), asked)
-        self._look()
-        if not self.secret.came.wait(SECONDS):
-            raise LocalClusterError(f"the Secret {NAME} got no other certificate")
+        self.secret.updated.clear()
+        change = {"metadata": {"annotations": {certificate_objects.RENEW_ANNOTATION: "now"}}}
+        self._cluster.get_client().patch(certificate_objects.build_secrets_path(access.NAMESPACE, SECRET_NAME), change)
+        self._run_renewal()
+        if not self.secret.updated.wait(TIMEOUT_SECONDS):
+            raise LocalClusterError(
+                f'Secret "{access.NAMESPACE}/{SECRET_NAME}": the certificate was not renewed within {TIMEOUT_SECONDS} s'
+            )
 
-    def _name_address(self) -> None:
+    def _add_loopback_name(self) -> None:
         """Add this host's address to the names of the certificate."""
-        secret = yaml.safe_load(SECRET.read_text())
-        secret["metadata"]["annotations"][certificate_objects.NAMES] += f",{LOOPBACK}"
+        secret = yaml.safe_load(SECRET_MANIFEST.read_text())
+        secret["metadata"]["annotations"][certificate_objects.DNS_NAMES_ANNOTATION] += f",{LOOPBACK}"
         self._cluster.apply([secret], "--force-conflicts")
 
-    def _look(self) -> None:
+    def _run_renewal(self) -> None:
         """Run one pass of `renew-certificates`: issue missing certificates and inject the CA bundle."""
-        door = self._cluster.door()
-        errors = door.run(renewed(door.api, Settings(), datetime.now(timezone.utc))).errors
+        client = self._cluster.get_client()
+        errors = client.run(renew_all(client.api, Settings(), datetime.now(timezone.utc))).errors
         if errors:
-            raise LocalClusterError(f"the webhook's certificate: {errors[0].message}")
+            raise LocalClusterError(f"cannot issue the webhook's certificate: {errors[0].message}")
 
-    def _configure(self) -> None:
+    def _apply_configuration(self) -> None:
         """Apply the webhook configuration of the manifests with this host's address."""
-        wanted = yaml.safe_load((COMPONENT / "webhook.yaml").read_text())
-        for webhook in wanted["webhooks"]:
+        configuration = yaml.safe_load((COMPONENT_DIR / "webhook.yaml").read_text())
+        for webhook in configuration["webhooks"]:
             webhook["clientConfig"] = {"url": f"{self.url}/validate"}
-        self._cluster.apply([wanted], "--force-conflicts")
+        self._cluster.apply([configuration], "--force-conflicts")
 
-    def _refuses(self, node: str) -> bool:
+    def _is_rejected(self, node: str) -> bool:
         """Return whether a dry-run creation of a NodeMaintenance for this unknown node is rejected."""
         body: dict[str, Any] = {
             "apiVersion": MEDIK8S.api_version,
@@ -127,7 +136,7 @@ class Webhook(Startable):
             "spec": {"nodeName": node},
         }
         try:
-            self._cluster.door().dry_run().create(MEDIK8S.path, body)
+            self._cluster.get_client().with_dry_run().create(MEDIK8S.path, body)
         except (Denied, Rejected):
             return True
         except ApiError:

@@ -5,22 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from localcluster.cluster import LocalCluster
+from localcluster.components.selection import CPU_LABELS, MUTEX, VIRTUALIZATION, Components
 from localcluster.hyperconverged import crds as hyperconverged
 from localcluster.kubevirt import crds as kubevirt
 from localcluster.openshift import crds as openshift
-from localcluster.components.selection import CPU_LABELS, MUTEX, VIRTUALIZATION, Wings
 
-FETCHED: dict[str, Callable[[], object]] = {MUTEX: openshift.files, VIRTUALIZATION: kubevirt.file}
-INSTALLED = {MUTEX: openshift.install, VIRTUALIZATION: kubevirt.install, CPU_LABELS: hyperconverged.install}
+FETCHERS: dict[str, Callable[[], object]] = {
+    MUTEX: openshift.fetch_crd_files,
+    VIRTUALIZATION: kubevirt.fetch_schemas_file,
+}
+INSTALLERS = {
+    MUTEX: openshift.install_crds,
+    VIRTUALIZATION: kubevirt.install_crds,
+    CPU_LABELS: hyperconverged.install_crd,
+}
 
 
-def fetch(wings: Wings) -> None:
+def fetch_crds(components: Components) -> None:
     """Download the CRDs that these components need, unless cached. Raises `LocalClusterError` if that fails."""
-    for wing in FETCHED.keys() & set(wings):
-        FETCHED[wing]()
+    for component in FETCHERS.keys() & set(components):
+        FETCHERS[component]()
 
 
-def install(cluster: LocalCluster, wings: Wings) -> None:
+def install_crds(cluster: LocalCluster, components: Components) -> None:
     """Apply the CRDs that these components need; return when their kinds are served."""
-    for wing in INSTALLED.keys() & set(wings):
-        INSTALLED[wing](cluster)
+    for component in INSTALLERS.keys() & set(components):
+        INSTALLERS[component](cluster)

@@ -9,44 +9,46 @@ import sys
 from pathlib import Path
 
 from localcluster.cluster import LocalCluster
-from localcluster.kubevirt.control_plane import KubeVirt
+from localcluster.components.selection import FAKES_ON, KUBEVIRT_ITSELF, MUTEX, VIRTUALIZATION, Components
+from localcluster.kubevirt.control_plane import KubeVirtControlPlane
 from localcluster.processes import Server, Startable, await_ready, kill_all
-from localcluster.servers import DIRECT, ROOT
-from localcluster.components.selection import BESIDE, MUTEX, ON, VIRTUALIZATION, Wings
+from localcluster.servers import NO_PROXY_LOCAL_ENV, ROOT
 
-MODULE = "tests.fakes"
+FAKES_MODULE = "tests.fakes"
 """The fakes are test fixtures, not part of the product."""
-PARTS = {MUTEX: ("fake-cvo", "fake-mco"), VIRTUALIZATION: ("fake-virt",)}
+FAKE_NAMES = {MUTEX: ("fake-cvo", "fake-mco"), VIRTUALIZATION: ("fake-virt",)}
 """For each component, the fakes that it needs."""
-ON_NODES = ("fake-virt-handler",)
+KUBEVIRT_NODE_FAKES = ("fake-virt-handler",)
 """The fakes that run next to KubeVirt's own control plane."""
-POOL = "/apis/machineconfiguration.openshift.io/v1/machineconfigpools/worker"
-UNTOLD = (
+WORKER_POOL_PATH = "/apis/machineconfiguration.openshift.io/v1/machineconfigpools/worker"
+UNVERSIONED_SELECTOR = (
     "!machineconfiguration.openshift.io/release-image-version,!node-role.kubernetes.io/control-plane,!localcluster/for"
 )
 """Selects the workers without a version label, except for the node of Knative's own pods."""
-SECONDS = 30
+TIMEOUT_SECONDS = 30
 
 
-class Actors(Startable):
+class Fakes(Startable):
     """The fakes for these components, on a cluster that has the CRDs of the projects they imitate.
 
     Args:
         directory: The directory for the logs.
-        wings: The installed components.
-        actors: One of `choice.ACTORS`.
+        components: The installed components.
+        fakes: One of `selection.FAKE_MODES`.
     """
 
-    def __init__(self, cluster: LocalCluster, directory: Path, wings: Wings, actors: str = ON) -> None:
-        self._cluster, self._wings = cluster, wings
-        self._kubevirt = KubeVirt(cluster, directory) if actors == BESIDE else None
-        parts = {**PARTS, VIRTUALIZATION: ON_NODES} if actors == BESIDE else PARTS
-        who = {**DIRECT, "KUBECONFIG": str(cluster.kubeconfig)}
-        self._played = [
-            Server(name, [sys.executable, "-m", MODULE, name], directory / f"{name}.log", who, ROOT)
-            for wing, names in parts.items()
+    def __init__(self, cluster: LocalCluster, directory: Path, components: Components, fakes: str = FAKES_ON) -> None:
+        self._cluster, self._components = cluster, components
+        self._kubevirt = KubeVirtControlPlane(cluster, directory) if fakes == KUBEVIRT_ITSELF else None
+        names_by_component = (
+            {**FAKE_NAMES, VIRTUALIZATION: KUBEVIRT_NODE_FAKES} if fakes == KUBEVIRT_ITSELF else FAKE_NAMES
+        )
+        environment = {**NO_PROXY_LOCAL_ENV, "KUBECONFIG": str(cluster.kubeconfig)}
+        self._fake_servers = [
+            Server(name, [sys.executable, "-m", FAKES_MODULE, name], directory / f"{name}.log", environment, ROOT)
+            for component, names in names_by_component.items()
             for name in names
-            if wing in wings
+            if component in components
         ]
 
     def _bring_up(self) -> None:
@@ -54,22 +56,22 @@ class Actors(Startable):
 
         KubeVirt's own control plane is ready then, too, if it runs.
         """
-        for server in self._played:
+        for server in self._fake_servers:
             server.start()
         if self._kubevirt:
             self._kubevirt.start()
-        if MUTEX in self._wings:
-            await_ready("OpenShift's actors", self._are_ready, self._played, SECONDS)
+        if MUTEX in self._components:
+            await_ready("the simulators of OpenShift's operators", self._are_ready, self._fake_servers, TIMEOUT_SECONDS)
 
     @property
     def servers(self) -> list[Server]:
         """Return all processes."""
-        return [*self._played, *(self._kubevirt.servers if self._kubevirt else [])]
+        return [*self._fake_servers, *(self._kubevirt.servers if self._kubevirt else [])]
 
     def stop(self) -> None:
         """Kill the processes; the objects that they created stay."""
         kill_all(self.servers)
 
     def _are_ready(self) -> bool:
-        workers = self._cluster.door().list("/api/v1/nodes", labels=UNTOLD)["items"]
-        return not workers and self._cluster.serves(POOL)
+        workers = self._cluster.get_client().list("/api/v1/nodes", label_selector=UNVERSIONED_SELECTOR)["items"]
+        return not workers and self._cluster.is_served(WORKER_POOL_PATH)

@@ -8,54 +8,66 @@ from pathlib import Path
 
 import yaml
 
-from localcluster.components.selection import ADMISSION, CERTIFICATES, DEFAULT, FOREIGN, Wings
+from localcluster.components.selection import ADMISSION, CERTIFICATES, CRD_PROJECTS, DEFAULT_COMPONENTS, Components
 
-LEFT_OUT = (ADMISSION, CERTIFICATES)
+OPTIONAL_COMPONENTS = (ADMISSION, CERTIFICATES)
 """Components that the overlays include as kustomize components; `maintenance` is the rest of an overlay."""
-COMPACT = "compact"
+COMPACT_COMPONENT = "compact"
 
 
-def folder_of(shipped: Path, wings: Wings, fresh: Path) -> Path:
+def ensure_overlay(base_overlay: Path, wanted_components: Components, new_directory: Path) -> Path:
     """Return an overlay's directory with these components: the shipped one for the default set, else a new one."""
-    if set(wings) == set(DEFAULT):
-        return shipped
-    fresh.mkdir(parents=True, exist_ok=True)
-    content = yaml.safe_load((shipped / "kustomization.yaml").read_text())
-    written = {
+    if set(wanted_components) == set(DEFAULT_COMPONENTS):
+        return base_overlay
+    new_directory.mkdir(parents=True, exist_ok=True)
+    content = yaml.safe_load((base_overlay / "kustomization.yaml").read_text())
+    kustomization = {
         **content,
-        "resources": [_resource(fresh, shipped / path) for path in content["resources"]],
-        "components": [relative(fresh, shipped / path) for path in components(content["components"], wings)],
+        "resources": [_resolve_resource(new_directory, base_overlay / path) for path in content["resources"]],
+        "components": [
+            make_relative(new_directory, base_overlay / path)
+            for path in select_components(content["components"], wanted_components)
+        ],
     }
-    (fresh / "kustomization.yaml").write_text(yaml.safe_dump(written))
-    return fresh
+    (new_directory / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return new_directory
 
 
-def components(shipped: list[str], wings: Wings) -> list[str]:
+def select_components(base_components: list[str], components: Components) -> list[str]:
     """Return the kustomize components of an overlay for these components of the product.
 
     Each opt-in component is added next to each entry of `certificates`. In an overlay with `compact`, where one process
     serves all functions, it is added once, before `compact`.
     """
-    opted = [wing for wing in FOREIGN if wing in wings and not any(_is_of(wing, path) for path in shipped)]
-    beside = COMPACT if any(_is_of(COMPACT, path) for path in shipped) else CERTIFICATES
-    found = []
-    for path in shipped:
-        if _is_of(beside, path):
-            found += [path.replace(f"/{beside}", f"/{wing}") for wing in opted]
-        if not any(_is_of(wing, path) for wing in LEFT_OUT if wing not in wings):
-            found.append(path)
-    return found
+    opt_in = [
+        component
+        for component in CRD_PROJECTS
+        if component in components and not any(_is_component_path(component, path) for path in base_components)
+    ]
+    anchor = (
+        COMPACT_COMPONENT
+        if any(_is_component_path(COMPACT_COMPONENT, path) for path in base_components)
+        else CERTIFICATES
+    )
+    excluded = [component for component in OPTIONAL_COMPONENTS if component not in components]
+    selected = []
+    for path in base_components:
+        if _is_component_path(anchor, path):
+            selected += [path.replace(f"/{anchor}", f"/{component}") for component in opt_in]
+        if not any(_is_component_path(component, path) for component in excluded):
+            selected.append(path)
+    return selected
 
 
-def _is_of(part: str, path: str) -> bool:
-    return path.split("/components/")[1].split("/")[0] == part
+def _is_component_path(component: str, path: str) -> bool:
+    return path.split("/components/")[1].split("/")[0] == component
 
 
-def _resource(folder: Path, path: Path) -> str:
+def _resolve_resource(directory: Path, path: Path) -> str:
     """Return the resource's entry; a file is copied, since kustomize only reads files below the overlay's directory."""
-    return Path(shutil.copy(path, folder)).name if path.is_file() else relative(folder, path)
+    return Path(shutil.copy(path, directory)).name if path.is_file() else make_relative(directory, path)
 
 
-def relative(folder: Path, path: Path) -> str:
+def make_relative(directory: Path, path: Path) -> str:
     """Return a path relative to the overlay's directory, since kustomize only accepts relative paths."""
-    return os.path.relpath(path.resolve(), folder.resolve())
+    return os.path.relpath(path.resolve(), directory.resolve())

@@ -1,4 +1,4 @@
-"""The values of `WINGS` and `ACTORS`: the components, what each needs, and fakes of other projects. Pure functions."""
+"""The values of `COMPONENTS` and `SIMULATORS`: components with their requirements, and fakes. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,41 +8,43 @@ from localcluster.errors import LocalClusterError
 
 MAINTENANCE, ADMISSION, CERTIFICATES = "maintenance", "admission", "certificates"
 MUTEX, VIRTUALIZATION, CPU_LABELS = "mutex", "virtualization", "cpu-labels"
-KNOWN = (MAINTENANCE, ADMISSION, CERTIFICATES, MUTEX, VIRTUALIZATION, CPU_LABELS)
-FOREIGN = {MUTEX: "OpenShift", VIRTUALIZATION: "KubeVirt", CPU_LABELS: "HyperConverged"}
+ALL_COMPONENTS = (MAINTENANCE, ADMISSION, CERTIFICATES, MUTEX, VIRTUALIZATION, CPU_LABELS)
+CRD_PROJECTS = {MUTEX: "OpenShift", VIRTUALIZATION: "KubeVirt", CPU_LABELS: "HyperConverged"}
 """For each component, the project whose CustomResourceDefinitions it needs."""
-PLAYED = {wing: FOREIGN[wing] for wing in (MUTEX, VIRTUALIZATION)}
+FAKED_PROJECTS = {component: CRD_PROJECTS[component] for component in (MUTEX, VIRTUALIZATION)}
 """For each component, the project that the fakes imitate."""
-OFF, ON, BESIDE = "off", "on", "kubevirt"
-ACTORS = (OFF, ON, BESIDE)
-"""No fakes; fakes of all projects in `PLAYED`; or KubeVirt's own control plane, with fakes on the nodes only."""
-DEFAULT = tuple(wing for wing in KNOWN if wing not in FOREIGN)
-Wings = Collection[str]
+FAKES_OFF, FAKES_ON, KUBEVIRT_ITSELF = "off", "on", "kubevirt"
+FAKE_MODES = (FAKES_OFF, FAKES_ON, KUBEVIRT_ITSELF)
+"""No fakes; fakes of all projects in `FAKED_PROJECTS`; or KubeVirt's own control plane with fakes of its nodes."""
+DEFAULT_COMPONENTS = tuple(component for component in ALL_COMPONENTS if component not in CRD_PROJECTS)
+Components = Collection[str]
 
 
-def chosen(text: str) -> tuple[str, ...]:
-    """Return the components in a comma-separated text, in the order of `KNOWN`.
+def parse_components(text: str) -> tuple[str, ...]:
+    """Return the components in a comma-separated text, in the order of `ALL_COMPONENTS`.
 
     Raises `LocalClusterError` for an unknown name, or if a component that another one needs is missing.
     """
-    named = {word.strip() for word in text.split(",")} - {""}
-    if unknown := sorted(named - set(KNOWN)):
-        raise LocalClusterError(f"WINGS={text}: {', '.join(unknown)} is not known; allowed: {', '.join(KNOWN)}")
-    if MAINTENANCE not in named:
-        raise LocalClusterError(f"WINGS={text} leaves out {MAINTENANCE}, on which all others stand: add it")
-    if ADMISSION in named and CERTIFICATES not in named:
+    selected = {word.strip() for word in text.split(",")} - {""}
+    if unknown := sorted(selected - set(ALL_COMPONENTS)):
         raise LocalClusterError(
-            f"WINGS={text}: {ADMISSION} needs {CERTIFICATES}, which issues and renews its certificate: "
-            f"add it, or leave out {ADMISSION}"
+            f"COMPONENTS={text}: unsupported values {', '.join(unknown)}: use any of {', '.join(ALL_COMPONENTS)}"
         )
-    return tuple(wing for wing in KNOWN if wing in named)
+    if MAINTENANCE not in selected:
+        raise LocalClusterError(f"COMPONENTS={text}: component {MAINTENANCE} is required: add it")
+    if ADMISSION in selected and CERTIFICATES not in selected:
+        raise LocalClusterError(
+            f"COMPONENTS={text}: component {ADMISSION} requires {CERTIFICATES}, which issues its serving certificate: "
+            f"add {CERTIFICATES}, or remove {ADMISSION}"
+        )
+    return tuple(component for component in ALL_COMPONENTS if component in selected)
 
 
-def check_actors(wings: Wings, actors: str) -> None:
+def check_fakes(components: Components, fakes: str) -> None:
     """Raise `LocalClusterError` if no component needs the projects that these fakes imitate."""
-    missing = f"which WINGS={','.join(wings)} leaves out: add it to WINGS"
-    if actors == BESIDE and VIRTUALIZATION not in wings:
-        raise LocalClusterError(f"ACTORS={BESIDE} runs KubeVirt itself, for {VIRTUALIZATION}, {missing}")
-    if actors == ON and not set(wings) & set(PLAYED):
-        whose = " or ".join(f"{project}, for {wing}" for wing, project in PLAYED.items())
-        raise LocalClusterError(f"ACTORS={ON} plays {whose}, {missing}")
+    missing = f"which COMPONENTS={','.join(components)} lacks: add it to COMPONENTS"
+    if fakes == KUBEVIRT_ITSELF and VIRTUALIZATION not in components:
+        raise LocalClusterError(f"SIMULATORS={KUBEVIRT_ITSELF} requires the component {VIRTUALIZATION}, {missing}")
+    if fakes == FAKES_ON and not set(components) & set(FAKED_PROJECTS):
+        components_with_fakes = " or ".join(FAKED_PROJECTS)
+        raise LocalClusterError(f"SIMULATORS={FAKES_ON} requires the component {components_with_fakes}, {missing}")

@@ -16,51 +16,53 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
-from kube.cpu.models import FILE
+from kube.cpu.models import MODELS_FILE
 from localcluster.errors import LocalClusterError
 
-SOURCE = "libvirt {version}, src/cpu_map/x86_*.xml, LGPL-2.1-or-later, https://libvirt.org"
+SOURCE_TEMPLATE = "libvirt {version}, src/cpu_map/x86_*.xml, LGPL-2.1-or-later, https://libvirt.org"
 
 
-def models(folder: Path) -> dict[str, list[str]]:
+def parse_models(directory: Path) -> dict[str, list[str]]:
     """Return the sorted features of every x86 model in the map's directory."""
-    found = [
+    elements = [
         model
-        for file in sorted(folder.glob("x86_*.xml"))
+        for file in sorted(directory.glob("x86_*.xml"))
         for model in ElementTree.parse(file).getroot().findall("model")  # noqa: S314 - a file of the distribution
     ]
-    if not found:
-        raise LocalClusterError(f"{folder} has no x86_*.xml with a model: name libvirt's folder cpu_map")
-    known = {model.attrib["name"]: model for model in found}
-    return {name: sorted(_features(name, known)) for name in sorted(known)}
+    if not elements:
+        raise LocalClusterError(
+            f"directory {directory} has no x86_*.xml file with a model: pass libvirt's directory cpu_map"
+        )
+    models = {model.attrib["name"]: model for model in elements}
+    return {name: sorted(_collect_features(name, models)) for name in sorted(models)}
 
 
-def _features(name: str, known: dict[str, ElementTree.Element]) -> set[str]:
+def _collect_features(name: str, models: dict[str, ElementTree.Element]) -> set[str]:
     """Return the features of a model and of its base models.
 
     Features that libvirt later added to a model or removed from it are listed per guest, so they are not part of the
     model.
     """
-    own = {
-        each.attrib["name"] for each in known[name].findall("feature") if not {"added", "removed"} & set(each.attrib)
+    features = {
+        each.attrib["name"] for each in models[name].findall("feature") if not {"added", "removed"} & set(each.attrib)
     }
-    return own.union(*(_features(base.attrib["name"], known) for base in known[name].findall("model")))
+    return features.union(*(_collect_features(base.attrib["name"], models) for base in models[name].findall("model")))
 
 
-def text(found: dict[str, list[str]], version: str) -> str:
+def format_models(features_by_model: dict[str, list[str]], version: str) -> str:
     """Return the file's content, one model per line."""
-    lines = [f"  {json.dumps(name)}: {json.dumps(' '.join(features))}" for name, features in found.items()]
-    source = json.dumps(SOURCE.format(version=version))
+    lines = [f"  {json.dumps(name)}: {json.dumps(' '.join(features))}" for name, features in features_by_model.items()]
+    source = json.dumps(SOURCE_TEMPLATE.format(version=version))
     return f'{{"source": {source}, "models": {{\n' + ",\n".join(lines) + "\n}}\n"
 
 
 def main() -> None:
     """Write `models.json` into the package `kube.cpu`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="libvirt's folder cpu_map")
-    parser.add_argument("version", help="libvirt's version, which the file names")
-    chosen = parser.parse_args()
-    FILE.write_text(text(models(chosen.folder), chosen.version))
+    parser.add_argument("directory", type=Path, help="libvirt's directory cpu_map")
+    parser.add_argument("version", help="libvirt's version, which the generated file states")
+    arguments = parser.parse_args()
+    MODELS_FILE.write_text(format_models(parse_models(arguments.directory), arguments.version))
 
 
 if __name__ == "__main__":

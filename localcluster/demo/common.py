@@ -16,13 +16,13 @@ from typing import Any
 from kube.client.api_errors import ApiError
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import Object
-from kube.text_limits import counted
+from kube.text_limits import format_count
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from localcluster.servers import ROOT
 from localcluster.errors import LocalClusterError
+from localcluster.servers import ROOT
 
-ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+TERMINATION_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a demo besides Ctrl-C: SIGTERM, and the SIGHUP of a terminal that closes."""
 
 
@@ -30,39 +30,39 @@ class DemoError(LocalClusterError):
     """An unexpected result in a demo."""
 
 
-def title(text: str) -> None:
+def print_heading(text: str) -> None:
     """Print a heading."""
     print(f"\n── {text} " + "─" * max(0, 100 - len(text)))
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a progress line."""
     print(f"• {text}")
 
 
-def show(cluster: LocalCluster, *words: str) -> None:
+def show_kubectl(cluster: LocalCluster, *arguments: str) -> None:
     """Print a kubectl command and its output."""
-    print(f"$ kubectl {shlex.join(words)}")
-    print(kubectl(cluster, *words))
+    print(f"$ kubectl {shlex.join(arguments)}")
+    print(run_kubectl(cluster, *arguments))
 
 
-def kubectl(cluster: LocalCluster, *words: str, **more: Any) -> str:
+def run_kubectl(cluster: LocalCluster, *arguments: str, **options: Any) -> str:
     """Return the output of kubectl. Raises `LocalClusterError`, which quotes kubectl's error."""
-    return str(cluster.kubectl(*words, **more).stdout)
+    return str(cluster.kubectl(*arguments, **options).stdout)
 
 
-def maintenance(cluster: LocalCluster, *words: str, silent: bool = False) -> str:
-    """Run `kubectl maintenance`, print the command and its output unless `silent`, and return its standard output.
+def run_maintenance_command(cluster: LocalCluster, *arguments: str, quiet: bool = False) -> str:
+    """Run `kubectl maintenance`, print the command and its output unless `quiet`, and return its standard output.
 
     Raises `LocalClusterError`, which quotes the error output.
     """
-    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig_for(access.ADMIN))}
-    command = [sys.executable, "-m", "console.cli", *words]
+    environment = {**os.environ, "KUBECONFIG": str(cluster.ensure_kubeconfig(access.ADMIN))}
+    command = [sys.executable, "-m", "console.cli", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise LocalClusterError(f"kubectl maintenance {' '.join(words)}: {done.stderr.strip()}")
-    if not silent:
-        print(f"$ kubectl maintenance {shlex.join(words)}")
+        raise LocalClusterError(f"kubectl maintenance {' '.join(arguments)}: {done.stderr.strip()}")
+    if not quiet:
+        print(f"$ kubectl maintenance {shlex.join(arguments)}")
         print(done.stderr + done.stdout)
     return done.stdout
 
@@ -78,59 +78,59 @@ def apply_maintenance(cluster: LocalCluster, name: str, node: str) -> str:
     return str(done.stderr)
 
 
-def follow_drain(cluster: LocalCluster, name: str, seconds: float, line: Callable[[float, str], None]) -> float:
+def follow_drain(cluster: LocalCluster, name: str, timeout: float, on_change: Callable[[float, str], None]) -> float:
     """Print each change of a NodeMaintenance's status until it is Succeeded; return the seconds since the call.
 
-    Raises `DemoError` if the maintenance fails, and `LocalClusterError` after `seconds` without a change.
+    Raises `DemoError` if the maintenance fails, and `LocalClusterError` after `timeout` without a change.
 
     Args:
         name: The name of the NodeMaintenance.
-        seconds: The longest allowed time without a change.
-        line: Prints a line; also gets the seconds since the call.
+        timeout: The longest allowed time without a change.
+        on_change: Prints a line; also gets the seconds since the call.
     """
-    started, shown = time.monotonic(), ""
-    for change in cluster.watch(MEDIK8S.path, fields=f"metadata.name={name}", seconds=seconds):
+    started, printed = time.monotonic(), ""
+    for change in cluster.watch(MEDIK8S.path, fields=f"metadata.name={name}", timeout=timeout):
         status = change.object.get("status") or {}
-        if (news := drain_line(status)) != shown:
-            line(time.monotonic() - started, news)
-            shown = news
+        if (line := format_drain_status(status)) != printed:
+            on_change(time.monotonic() - started, line)
+            printed = line
         if status.get("phase") == "Succeeded":
             return time.monotonic() - started
         if status.get("phase") == "Failed":
-            raise DemoError(f"the maintenance failed: {status.get('lastError')}")
-    raise DemoError("the drain fell silent")
+            raise DemoError(f'NodeMaintenance "{name}" failed: {status.get("lastError")}')
+    raise DemoError(f'NodeMaintenance "{name}": the watch ended before the drain')
 
 
-def drain_line(status: Object) -> str:
+def format_drain_status(status: Object) -> str:
     """Return the status of a NodeMaintenance as one line: phase, progress bar, pending pods and a blocked pod."""
     done = int(status.get("drainProgress") or 0)
     bar = "█" * (done // 5) + "░" * (20 - done // 5)
     blocked = [f"{item['name']}: {item['message']}" for item in status.get("blockedPods") or []]
-    why = f"; {len(blocked)} blocked, e.g. {blocked[0]}" if blocked else ""
-    left = counted(status["pendingCount"], "pod") if "pendingCount" in status else "? pods"
-    return f"{status.get('phase') or 'new':9} {bar} {done:3d} %  {left} left{why}"
+    blocked_text = f"; {len(blocked)} blocked, e.g. {blocked[0]}" if blocked else ""
+    pending = format_count(status["pendingCount"], "pod") if "pendingCount" in status else "? pods"
+    return f"{status.get('phase') or 'new':9} {bar} {done:3d} %  {pending} left{blocked_text}"
 
 
-def tell(story: Callable[[], int]) -> None:
+def run_demo(demo: Callable[[], int]) -> None:
     """Run a demo and exit with its status; print an error as one line."""
     try:
-        with _interruptible():
-            sys.exit(story())
+        with _handle_signals():
+            sys.exit(demo())
     except (LocalClusterError, ApiError, OSError) as error:
         raise SystemExit(f"error: {error}") from None
     except KeyboardInterrupt as interrupt:
         with contextlib.suppress(OSError):  # the terminal may have closed
-            say("interrupted; everything that was started is stopped")
+            print_line("interrupted; everything that was started is stopped")
         raise SystemExit(128 + next(iter(interrupt.args), signal.SIGINT)) from None
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Handle `ENDINGS` like Ctrl-C, so that the cleanup runs.
+def _handle_signals() -> Iterator[None]:
+    """Handle `TERMINATION_SIGNALS` like Ctrl-C, so that the cleanup runs.
 
     A signal that is ignored, as under nohup, stays ignored.
     """
-    before = {number: signal.getsignal(number) for number in ENDINGS}
+    before = {number: signal.getsignal(number) for number in TERMINATION_SIGNALS}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
@@ -142,6 +142,6 @@ def _interruptible() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    for each in ENDINGS:  # a second signal would abort the cleanup
+    for each in TERMINATION_SIGNALS:  # a second signal would abort the cleanup
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt(number)

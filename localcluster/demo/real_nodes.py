@@ -13,35 +13,46 @@ from collections import Counter
 from pathlib import Path
 
 from kube.paths import Object
-from kube.text_limits import counted
+from kube.text_limits import format_count
 from localcluster.access import NAMESPACE
 from localcluster.cluster import LocalCluster
-from localcluster.demo.common import DemoError, apply_maintenance, follow_drain, kubectl, say, show, tell, title
-from localcluster.knative import pods, pod_install
+from localcluster.demo.common import (
+    DemoError,
+    apply_maintenance,
+    follow_drain,
+    print_heading,
+    print_line,
+    run_demo,
+    run_kubectl,
+    show_kubectl,
+)
+from localcluster.knative import pod_install, pods
 from localcluster.knative.install import EVENTING
 from localcluster.nodes import preflight, product_image
 from localcluster.nodes.real_nodes import RealNodes
 from localcluster.programs import build
 
-NAME, NODE, OTHER = "demo", "real-1", "real-2"
-SECONDS = 150.0
-ON_THE_OTHER = {"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": OTHER}}}}}
-FOLDER = Path("/tmp")  # noqa: S108 - a node has a /var of its own, where TMPDIR may be
-COMES_LATE = "validate"
+MAINTENANCE_NAME, NODE, OTHER_NODE = "demo", "real-1", "real-2"
+TIMEOUT_SECONDS = 150.0
+OTHER_NODE_PATCH = {"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": OTHER_NODE}}}}}
+BASE_DIR = Path("/tmp")  # noqa: S108 - a node has a /var of its own, where TMPDIR may be
+LATE_DEPLOYMENT = "validate"
 """This Deployment's certificate reaches its pods only at the kubelets' next sync; the drain does not wait for it."""
 
 
-class Placement:
+class WebhookPlacement:
     """Add-on that moves Knative's webhooks to the other node before they start; the drain then evicts none of them."""
 
-    def archives(self, folder: Path) -> list[Path]:
+    def write_archives(self, directory: Path) -> list[Path]:
         """Return no images; this add-on has none."""
         return []
 
     def apply(self, cluster: LocalCluster) -> None:
         """Patch the webhooks' Deployments with a node selector."""
         for name in pods.WEBHOOKS:
-            kubectl(cluster, "patch", "deployment", "-n", EVENTING.namespace, name, "-p", json.dumps(ON_THE_OTHER))
+            run_kubectl(
+                cluster, "patch", "deployment", "-n", EVENTING.namespace, name, "-p", json.dumps(OTHER_NODE_PATCH)
+            )
 
     def await_ready(self, cluster: LocalCluster) -> None:
         """Return at once; the Knative add-on waits for these Deployments."""
@@ -49,58 +60,64 @@ class Placement:
 
 def main() -> int:
     """Run the demo; return 0 when the product has drained its own node and made it schedulable again."""
-    preflight.check()
+    preflight.check_host()
     build.build_all([build.KUBERNETES, build.NODES, build.KNATIVE])
-    say("our image, of the Dockerfile: built where it is not there yet, which takes a minute")
-    product_image.archive()
+    print_line("building the product's image from the Dockerfile, unless it exists: about a minute")
+    product_image.ensure_archive()
     started = time.monotonic()
-    say("two real nodes: containerd, kubelet, kube-proxy and CoreDNS; on them Knative Eventing, as pods")
-    say(f"Knative's webhooks, each of which takes a minute to end, are kept on {OTHER}")
+    print_line(
+        "starting two real nodes with containerd, kubelet, kube-proxy and CoreDNS, and Knative Eventing as pods on them"
+    )
+    print_line(f"Knative's webhooks run on {OTHER_NODE}, since each takes a minute to terminate")
     with (
-        tempfile.TemporaryDirectory(prefix="nodemaintenance-demo-", dir=FOLDER) as folder,
-        pod_install.nodes(Path(folder) / "cluster", parts=(pods, Placement())) as (cluster, nodes),
+        tempfile.TemporaryDirectory(prefix="nodemaintenance-demo-", dir=BASE_DIR) as folder,
+        pod_install.start_real_cluster(Path(folder) / "cluster", addons=(pods, WebhookPlacement())) as (cluster, nodes),
     ):
-        say(f"ready after {time.monotonic() - started:.1f} s")
-        _install(cluster, Path(folder))
-        say(f"all of it is Ready after {time.monotonic() - started:.1f} s")
-        drain(cluster, nodes)
-    say(f"everything that was started is stopped, after {time.monotonic() - started:.1f} s")
+        print_line(f"nodes and Knative are ready after {time.monotonic() - started:.1f} s")
+        _install_product(cluster, Path(folder))
+        print_line(f"the product is ready after {time.monotonic() - started:.1f} s")
+        show_drain(cluster, nodes)
+    print_line(f"everything that was started is stopped, after {time.monotonic() - started:.1f} s")
     return 0
 
 
-def _install(cluster: LocalCluster, folder: Path) -> None:
-    title("Install: an overlay of ours, and the name of the image")
-    overlay = pod_install.overlay(folder / "overlay")
+def _install_product(cluster: LocalCluster, directory: Path) -> None:
+    print_heading("Install the product with an overlay that names the image")
+    overlay = pod_install.write_overlay(directory / "overlay")
     print((overlay / "kustomization.yaml").read_text())
-    kubectl(cluster, "apply", "-k", str(overlay))
-    pod_install.await_ready(cluster, COMES_LATE)
+    run_kubectl(cluster, "apply", "-k", str(overlay))
+    pod_install.await_ready(cluster, LATE_DEPLOYMENT)
 
 
-def drain(cluster: LocalCluster, nodes: RealNodes) -> None:
+def show_drain(cluster: LocalCluster, nodes: RealNodes) -> None:
     """Show how the product's own node is drained and made schedulable again. Raises `DemoError` if that fails."""
-    before = _pods(cluster)
-    title(f"Maintain {NODE}, where the product runs")
-    for node, names in sorted(_names(before).items()):
-        say(f"{node}: {', '.join(f'{name} x{count}' if count > 1 else name for name, count in sorted(names.items()))}")
+    before = _list_pods(cluster)
+    print_heading(f"Start the maintenance of {NODE}, where the product runs")
+    for node, names in sorted(_count_accounts_by_node(before).items()):
+        print_line(
+            f"{node}: {', '.join(f'{name} x{count}' if count > 1 else name for name, count in sorted(names.items()))}"
+        )
     leaving = [pod for pod in before if pod["spec"]["nodeName"] == NODE]
-    apply_maintenance(cluster, NAME, NODE)
-    drained = follow_drain(cluster, NAME, SECONDS, lambda after, line: print(f"  +{after:5.1f} s {line}"))
-    show(cluster, "get", "nodemaintenance.nodemaintenance.medik8s.io", "-o", "wide")
-    check(cluster, nodes, leaving)
-    left = f"{counted(len(leaving), 'pod')} of ours left {NODE} in {drained:.1f} s"
-    say(f"{left}; containerd runs none of their containers")
-    title(f"Give {NODE} back")
-    show(cluster, "delete", "nodemaintenance.nodemaintenance.medik8s.io", NAME)
-    _until_open(cluster)
-    show(cluster, "get", "nodes")
+    apply_maintenance(cluster, MAINTENANCE_NAME, NODE)
+    drained_seconds = follow_drain(
+        cluster, MAINTENANCE_NAME, TIMEOUT_SECONDS, lambda after, line: print(f"  +{after:5.1f} s {line}")
+    )
+    show_kubectl(cluster, "get", "nodemaintenance.nodemaintenance.medik8s.io", "-o", "wide")
+    check_pods_gone(cluster, nodes, leaving)
+    summary = f"{format_count(len(leaving), 'pod')} of the product left {NODE} in {drained_seconds:.1f} s"
+    print_line(f"{summary}; containerd runs none of their containers")
+    print_heading(f"Make {NODE} schedulable again")
+    show_kubectl(cluster, "delete", "nodemaintenance.nodemaintenance.medik8s.io", MAINTENANCE_NAME)
+    _await_schedulable(cluster)
+    show_kubectl(cluster, "get", "nodes")
 
 
-def _pods(cluster: LocalCluster) -> list[Object]:
-    found = json.loads(kubectl(cluster, "get", "pods", "-n", NAMESPACE, "-o", "json"))["items"]
+def _list_pods(cluster: LocalCluster) -> list[Object]:
+    found = json.loads(run_kubectl(cluster, "get", "pods", "-n", NAMESPACE, "-o", "json"))["items"]
     return [pod for pod in found if pod["spec"].get("nodeName")]
 
 
-def _names(pods: list[Object]) -> dict[str, Counter[str]]:
+def _count_accounts_by_node(pods: list[Object]) -> dict[str, Counter[str]]:
     """Return, per node, the number of pods per ServiceAccount; each function and each source has its own account."""
     found: dict[str, Counter[str]] = {}
     for pod in pods:
@@ -108,21 +125,21 @@ def _names(pods: list[Object]) -> dict[str, Counter[str]]:
     return found
 
 
-def _until_open(cluster: LocalCluster) -> None:
-    for change in cluster.watch("/api/v1/nodes", fields=f"metadata.name={NODE}", seconds=SECONDS):
+def _await_schedulable(cluster: LocalCluster) -> None:
+    for change in cluster.watch("/api/v1/nodes", fields=f"metadata.name={NODE}", timeout=TIMEOUT_SECONDS):
         if not change.object["spec"].get("unschedulable") and not change.object["spec"].get("taints"):
             return
-    raise DemoError(f"{NODE} was not given back")
+    raise DemoError(f'node "{NODE}": still unschedulable or tainted after the maintenance')
 
 
-def check(cluster: LocalCluster, nodes: RealNodes, leaving: list[Object]) -> None:
+def check_pods_gone(cluster: LocalCluster, nodes: RealNodes, pods: list[Object]) -> None:
     """Raise `DemoError` if the API server or containerd still has one of these pods."""
-    there = {pod["metadata"]["uid"] for pod in _pods(cluster)}
-    node = nodes.node(NODE)
-    for pod in leaving:
-        if pod["metadata"]["uid"] in there or node.running(pod["metadata"]["uid"]):
-            raise DemoError(f"{pod['metadata']['name']} was left on {NODE}")
+    existing_uids = {pod["metadata"]["uid"] for pod in _list_pods(cluster)}
+    node = nodes.get_node(NODE)
+    for pod in pods:
+        if pod["metadata"]["uid"] in existing_uids or node.list_running_containers(pod["metadata"]["uid"]):
+            raise DemoError(f'pod "{pod["metadata"]["name"]}": still exists on node "{NODE}" after the drain')
 
 
 if __name__ == "__main__":
-    tell(main)
+    run_demo(main)

@@ -12,101 +12,112 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from kube.mutex.objects import NAMESPACE, RULE_LABEL, RUN, RUN_LABEL, collection
-from kube.mutex.pools import POOLS
-from kube.mutex.versions import VERSION_LABEL, WORKER
-from kube.nodes import NODES
+from kube.mutex.objects import DEFAULT_NAMESPACE, RULE_LABEL_PREFIX, RUN_KIND, RUN_LABEL, build_collection_path
+from kube.mutex.pools import POOLS_PATH
+from kube.mutex.versions import VERSION_LABEL, WORKER_LABEL
+from kube.nodes import NODES_PATH
 from kube.paths import Object
 from localcluster import delivery_engines
 from localcluster.cluster import LocalCluster
-from localcluster.demo.event_log import Flow
-from localcluster.demo.common import DemoError, kubectl, say, show, tell, title
-from localcluster.product import Product
-from localcluster.components.fakes import Actors
+from localcluster.components.fakes import Fakes
 from localcluster.components.selection import MAINTENANCE, MUTEX
+from localcluster.demo.common import DemoError, print_heading, print_line, run_demo, run_kubectl, show_kubectl
+from localcluster.demo.event_log import EventLogFollower
+from localcluster.product import Product
 
-STORY = Path(__file__).with_name("upgrade.yaml")
-WINGS = (MAINTENANCE, MUTEX)
-NAME, INFRA = "demo", ("node-4", "node-5")
-NEW = "4.16.4"
-JOBS = 4
+MANIFEST = Path(__file__).with_name("upgrade.yaml")
+COMPONENTS = (MAINTENANCE, MUTEX)
+RUN_NAME, INFRA_NODES = "demo", ("node-4", "node-5")
+NEW_VERSION = "4.16.4"
+JOBS_PER_NODE = 4
 """Jobs per node: two rules, each with one Job before the upgrade and one after it."""
-SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 """Longest time without a change of the run before the demo fails."""
-WIDTH = 14
+FUNCTION_NAME_WIDTH = 14
 """Length of the longest function name."""
 
 
 def main() -> int:
     """Run the demo; return 0 if the workers were upgraded one after another and the cluster's state was restored."""
     started = time.monotonic()
-    say("a cluster for this demo: etcd, API server, controller manager, scheduler, kwok; OpenShift is played")
-    engine = delivery_engines.named("local")
-    engine.build(WINGS)
+    print_line(
+        "starting a temporary cluster: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok, "
+        "and simulators of OpenShift's operators"
+    )
+    engine = delivery_engines.get_engine("local")
+    engine.build(COMPONENTS)
     with tempfile.TemporaryDirectory(prefix="nodemaintenance-demo-") as folder:
-        where = Path(folder)
-        with engine.cluster(where / "cluster", 5) as cluster:
-            cluster.make_control_plane(1)
-            say(f"a control plane and four workers on a real API server after {time.monotonic() - started:.1f} s")
-            with engine.open(cluster, where / "product", WINGS) as product, Actors(cluster, where / "product", WINGS):
-                say("OpenShift's and our CRDs installed; functions, delivery, fake-cvo and fake-mco at work")
-                _tell(cluster, product)
-    say("everything that was started is stopped")
+        directory = Path(folder)
+        with engine.create_cluster(directory / "cluster", 5) as cluster:
+            cluster.mark_control_plane(1)
+            seconds = time.monotonic() - started
+            print_line(f"a real API server, a control-plane node and four workers are ready after {seconds:.1f} s")
+            with (
+                engine.install_product(cluster, directory / "product", COMPONENTS) as product,
+                Fakes(cluster, directory / "product", COMPONENTS),
+            ):
+                print_line(
+                    "installed OpenShift's and the product's CRDs; functions, delivery, fake-cvo and fake-mco are ready"
+                )
+                _run_scenario(cluster, product)
+    print_line("everything that was started is stopped")
     return 0
 
 
-def _tell(cluster: LocalCluster, product: delivery_engines.Running) -> None:
+def _run_scenario(cluster: LocalCluster, product: delivery_engines.RunningProduct) -> None:
     if not isinstance(product, Product):
-        raise TypeError("the flow of events is read from the local delivery's log")
+        raise TypeError("product must be a localcluster.product.Product: the demo reads the local delivery's log")
     before = _prepare(cluster)
-    with Flow(product.delivery_log, show=print, width=WIDTH) as flow:
-        title(f"Somebody wants {NEW}; a run begins once the control plane has it")
-        wanted = json.dumps({"spec": {"desiredUpdate": {"version": NEW}}})
-        show(cluster, "patch", "clusterversion", "version", "--type=merge", "-p", wanted)
-        run, seconds = _follow(cluster, flow)
-    title("Every worker is upgraded, its Jobs are done, and the pools are as they were")
-    show(cluster, "get", "nodes", "-L", f"{VERSION_LABEL},{RUN_LABEL}")
-    show(cluster, "get", "jobs", "-n", NAMESPACE)
+    with EventLogFollower(product.delivery_log, print_line=print, width=FUNCTION_NAME_WIDTH) as flow:
+        print_heading(f"Set the desired version {NEW_VERSION}; the run begins when the control plane has it")
+        patch = json.dumps({"spec": {"desiredUpdate": {"version": NEW_VERSION}}})
+        show_kubectl(cluster, "patch", "clusterversion", "version", "--type=merge", "-p", patch)
+        run, seconds = _follow_run(cluster, flow)
+    print_heading("All workers are upgraded, all Jobs are complete, and the pools are restored")
+    show_kubectl(cluster, "get", "nodes", "-L", f"{VERSION_LABEL},{RUN_LABEL}")
+    show_kubectl(cluster, "get", "jobs", "-n", DEFAULT_NAMESPACE)
     _show_pools(cluster)
-    _check(cluster, run, before)
-    title("How long each step took")
-    for line in flow.summary():
+    _check_upgraded(cluster, run, before)
+    print_heading("Duration of each step")
+    for line in flow.summarize():
         print(f"  {line}")
-    print(f"  wanted to Finished: {seconds:.1f} s for {len(run['status']['record']['order'])} nodes")
+    print(f"  from the desired version to Finished: {seconds:.1f} s for {len(run['status']['record']['order'])} nodes")
 
 
 def _prepare(cluster: LocalCluster) -> dict[str, Object]:
     """Create the pools, the rules, the target and the run config; return the pools as they are before the run."""
-    title("Two pools of two workers each, an empty canary, two rules with cleanup Jobs, one run")
-    kubectl(cluster, "label", "node", *INFRA, "node-role.kubernetes.io/infra=")
-    show(cluster, "apply", "-f", str(STORY))
+    print_heading("Create two pools of two workers each, an empty canary, two rules with cleanup Jobs, and one run")
+    run_kubectl(cluster, "label", "node", *INFRA_NODES, "node-role.kubernetes.io/infra=")
+    show_kubectl(cluster, "apply", "-f", str(MANIFEST))
     waiting = ("--for=jsonpath={.status.step}=Waiting", "--timeout=30s")
-    kubectl(cluster, "wait", "mutexrunconfig", NAME, "-n", NAMESPACE, *waiting)
-    show(cluster, "get", "nodes", "-L", VERSION_LABEL)
+    run_kubectl(cluster, "wait", "mutexrunconfig", RUN_NAME, "-n", DEFAULT_NAMESPACE, *waiting)
+    show_kubectl(cluster, "get", "nodes", "-L", VERSION_LABEL)
     _show_pools(cluster)
-    return _pools(cluster)
+    return _list_pools(cluster)
 
 
-def _follow(cluster: LocalCluster, flow: Flow) -> tuple[Object, float]:
+def _follow_run(cluster: LocalCluster, event_log: EventLogFollower) -> tuple[Object, float]:
     """Print the run's progress until it is finished; return the run and the seconds that it took."""
-    started, shown, are_pools_shown = time.monotonic(), "", False
-    for change in cluster.watch(collection(RUN), fields=f"metadata.name={NAME}", seconds=SECONDS):
+    started, printed, are_pools_shown = time.monotonic(), "", False
+    for change in cluster.watch(
+        build_collection_path(RUN_KIND), fields=f"metadata.name={RUN_NAME}", timeout=TIMEOUT_SECONDS
+    ):
         status = change.object.get("status") or {}
-        line = progress_line(status)
-        if line != shown:
-            flow.interleave(f"  {'':9} {line}")
-            shown = line
+        line = format_progress(status)
+        if line != printed:
+            event_log.print_between_entries(f"  {'':9} {line}")
+            printed = line
         if status.get("step") == "RunningJobs" and not are_pools_shown:
             _show_pools(cluster)
             are_pools_shown = True
         if status.get("step") == "Finished":
             return change.object, time.monotonic() - started
         if status.get("step") == "Failed":
-            raise DemoError(f"the run stopped: {status['record']['failure']['message']}")
-    raise DemoError("the run fell silent")
+            raise DemoError(f'MutexRunConfig "{RUN_NAME}" failed: {status["record"]["failure"]["message"]}')
+    raise DemoError(f'MutexRunConfig "{RUN_NAME}": the watch ended before the run finished')
 
 
-def progress_line(status: Object) -> str:
+def format_progress(status: Object) -> str:
     """Return the run's status as one line: the number of finished nodes, the step, the node and the current Job."""
     nodes = ((status.get("record") or {}).get("nodes") or {}).values()
     done = sum("cleanedAt" in node for node in nodes)
@@ -115,34 +126,40 @@ def progress_line(status: Object) -> str:
     return "  ".join(str(word) for word in words if word)
 
 
-def _check(cluster: LocalCluster, run: Object, before: dict[str, Object]) -> None:
+def _check_upgraded(cluster: LocalCluster, run: Object, pools_before: dict[str, Object]) -> None:
     """Check the upgraded nodes, the pools and the Jobs. Raises `DemoError` if one is not as expected."""
-    nodes = cluster.door().list(NODES, labels=WORKER)["items"]
+    nodes = cluster.get_client().list(NODES_PATH, label_selector=WORKER_LABEL)["items"]
     labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in nodes}
-    if late := [name for name, own in labels.items() if own[VERSION_LABEL] != NEW]:
-        raise DemoError(f"not upgraded: {', '.join(late)}")
-    if left := [name for name, own in labels.items() if any(key.startswith((RULE_LABEL, RUN_LABEL)) for key in own)]:
-        raise DemoError(f"labels of the run were left on {', '.join(left)}")
-    if _pools(cluster) != before:
-        raise DemoError("the pools are not as they were before the run")
+    if outdated := [name for name, own in labels.items() if own[VERSION_LABEL] != NEW_VERSION]:
+        raise DemoError(f"nodes {', '.join(outdated)}: not upgraded to {NEW_VERSION} after the run")
+    if still_labelled := [
+        name for name, own in labels.items() if any(key.startswith((RULE_LABEL_PREFIX, RUN_LABEL)) for key in own)
+    ]:
+        raise DemoError(f"nodes {', '.join(still_labelled)}: labels of the run remain after the run")
+    if _list_pools(cluster) != pools_before:
+        raise DemoError("MachineConfigPools: the specs differ from those before the run")
     record = run["status"]["record"]
-    turns = [record["nodes"][name] for name in record["order"]]
-    if len(turns) != len(labels) or any(second["releasedAt"] < first["cleanedAt"] for first, second in pairwise(turns)):
-        raise DemoError(f"the nodes were not released one after another: {record['nodes']}")
-    jobs = cluster.door().list(f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs")["items"]
-    if len(jobs) != JOBS * len(labels) or any(job["status"].get("succeeded") != 1 for job in jobs):
-        raise DemoError(f"{len(jobs)} Jobs, of which not each is complete")
+    node_records = [record["nodes"][name] for name in record["order"]]
+    if len(node_records) != len(labels) or any(
+        later["releasedAt"] < earlier["cleanedAt"] for earlier, later in pairwise(node_records)
+    ):
+        raise DemoError(f"nodes were not released one after another: {record['nodes']}")
+    jobs = cluster.get_client().list(f"/apis/batch/v1/namespaces/{DEFAULT_NAMESPACE}/jobs")["items"]
+    expected_count = JOBS_PER_NODE * len(labels)
+    complete_count = sum(job["status"].get("succeeded") == 1 for job in jobs)
+    if not len(jobs) == complete_count == expected_count:
+        raise DemoError(f"Jobs: expected {expected_count} complete ones, found {complete_count} of {len(jobs)}")
 
 
 def _show_pools(cluster: LocalCluster) -> None:
     columns = "NAME:.metadata.name,PAUSED:.spec.paused,SELECTOR:.spec.nodeSelector"
-    show(cluster, "get", "machineconfigpools", "-o", f"custom-columns={columns}")
+    show_kubectl(cluster, "get", "machineconfigpools", "-o", f"custom-columns={columns}")
 
 
-def _pools(cluster: LocalCluster) -> dict[str, Any]:
+def _list_pools(cluster: LocalCluster) -> dict[str, Any]:
     """Return the spec of each pool, by name."""
-    return {pool["metadata"]["name"]: pool["spec"] for pool in cluster.door().list(POOLS)["items"]}
+    return {pool["metadata"]["name"]: pool["spec"] for pool in cluster.get_client().list(POOLS_PATH)["items"]}
 
 
 if __name__ == "__main__":
-    tell(main)
+    run_demo(main)

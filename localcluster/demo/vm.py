@@ -16,39 +16,47 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from kube.cpu.node_patch import MODEL
 from kube.client.api import Api
-from kube.client.list_watch import Change, follow, merged
+from kube.client.list_watch import Change, follow, merge_streams
+from kube.cpu.node_patch import MODEL_LABEL_PREFIX
 from kube.maintenance.groups import MEDIK8S
-from kube.nodes import NODES
+from kube.nodes import NODES_PATH
 from kube.paths import Object
-from kube.virtualization.vmis import INSTANCES
 from kube.virtualization.drain_forecast import BLOCKS, MOVES, RESTARTS, STOPS
+from kube.virtualization.vmis import VMIS_PATH
 from localcluster import delivery_engines
 from localcluster.cluster import LocalCluster
-from localcluster.demo.event_log import Flow
-from localcluster.demo.common import DemoError, drain_line, maintenance, say, show, tell, title
-from localcluster.demo.uptimes import Uptime, counters, outcomes, told, uptime
-from localcluster.product import Product
-from localcluster.components.fakes import Actors
+from localcluster.components.fakes import Fakes
 from localcluster.components.selection import CPU_LABELS, MAINTENANCE, VIRTUALIZATION
+from localcluster.demo.common import (
+    DemoError,
+    format_drain_status,
+    print_heading,
+    print_line,
+    run_demo,
+    run_maintenance_command,
+    show_kubectl,
+)
+from localcluster.demo.event_log import EventLogFollower
+from localcluster.demo.uptimes import Uptime, check_outcomes, describe_change, format_uptimes, read_uptime
+from localcluster.product import Product
 
-STORY, CPUS = (Path(__file__).with_name(name) for name in ("machines.yaml", "cpus.yaml"))
-WINGS = (MAINTENANCE, VIRTUALIZATION, CPU_LABELS)
+VMS_MANIFEST, CPUS_MANIFEST = (Path(__file__).with_name(name) for name in ("machines.yaml", "cpus.yaml"))
+COMPONENTS = (MAINTENANCE, VIRTUALIZATION, CPU_LABELS)
 NODE, NODE_COUNT = "node-1", 3
-FORETOLD = {"live": MOVES, "pinned": BLOCKS, "always": RESTARTS, "rerun": RESTARTS, "manual": STOPS}
+PREVIEW = {"live": MOVES, "pinned": BLOCKS, "always": RESTARTS, "rerun": RESTARTS, "manual": STOPS}
 """The forecast that the preview must show for each virtual machine, and that the drain must then confirm."""
-STUCK = "pinned"
+BLOCKED_VM = "pinned"
 NOT_MIGRATABLE = "NotMigratable"
-KEPT, OBSOLETE = "Penryn", "Haswell"
-SECONDS = 60.0
+KEPT_MODEL, OBSOLETE_MODEL = "Penryn", "Haswell"
+TIMEOUT_SECONDS = 60.0
 """Longest time that one part of the demo may take."""
-WIDTH = 9
+FUNCTION_NAME_WIDTH = 9
 """Length of the longest function name."""
 
 
 @dataclass
-class Scene:
+class DemoState:
     """The state that the demo watches.
 
     Attributes:
@@ -59,152 +67,176 @@ class Scene:
     status: Object = field(default_factory=dict)
     uptimes: dict[str, Uptime] = field(default_factory=dict)
 
-    def take(self, change: Change) -> str:
+    def apply_change(self, change: Change) -> str:
         """Apply a change of a NodeMaintenance or a VMI; return a line to print, "" if the line would not change."""
         item, name = change.object, change.object["metadata"]["name"]
         if item["kind"] == "NodeMaintenance":
             before, self.status = self.status, item.get("status") or {}
-            line = drain_line(self.status)
-            return line if line != drain_line(before) else ""
-        was, now = self.uptimes.get(name, Uptime()), Uptime() if change.kind == "DELETED" else uptime(item)
+            line = format_drain_status(self.status)
+            return line if line != format_drain_status(before) else ""
+        was, now = self.uptimes.get(name, Uptime()), Uptime() if change.change_type == "DELETED" else read_uptime(item)
         self.uptimes[name] = now
-        became = told(was, now)
-        return f"{name} {became}" if became else ""
+        description = describe_change(was, now)
+        return f"{name} {description}" if description else ""
 
-    def blocked(self) -> list[str]:
+    def list_blocking_reasons(self) -> list[str]:
         """Return the reasons of the pods that block the drain, or an empty list while other pods are still pending."""
-        found = [item["reason"] for item in self.status.get("blockedPods") or []]
-        return found if len(found) == self.status.get("pendingCount") else []
+        reasons = [item["reason"] for item in self.status.get("blockedPods") or []]
+        return reasons if len(reasons) == self.status.get("pendingCount") else []
 
-    def run(self, *names: str) -> bool:
+    def are_running(self, *names: str) -> bool:
         """Return whether all these virtual machines run."""
-        return all(self.uptimes.get(name, Uptime()).boot for name in names)
+        return all(self.uptimes.get(name, Uptime()).boot_id for name in names)
 
 
 def main() -> int:
     """Run the demo; return 0 if the drain matched the preview for each virtual machine and the CPU labels followed."""
     started = time.monotonic()
-    say("a cluster for this demo: etcd, API server, controller manager, scheduler, kwok; KubeVirt is played")
-    engine = delivery_engines.named("local")
-    engine.build(WINGS)
+    print_line(
+        "starting a temporary cluster: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok, "
+        "and a simulator of KubeVirt"
+    )
+    engine = delivery_engines.get_engine("local")
+    engine.build(COMPONENTS)
     with tempfile.TemporaryDirectory(prefix="nodemaintenance-demo-") as folder:
-        where = Path(folder)
-        with engine.cluster(where / "cluster", NODE_COUNT) as cluster:
-            say(f"three nodes on a real API server after {time.monotonic() - started:.1f} s")
-            with engine.open(cluster, where / "product", WINGS) as product, Actors(cluster, where / "product", WINGS):
-                say("KubeVirt's and our CRDs installed; functions, delivery and fake-virt at work")
-                _tell(cluster, product)
-    say("everything that was started is stopped")
+        directory = Path(folder)
+        with engine.create_cluster(directory / "cluster", NODE_COUNT) as cluster:
+            print_line(f"a real API server and three fake nodes are ready after {time.monotonic() - started:.1f} s")
+            with (
+                engine.install_product(cluster, directory / "product", COMPONENTS) as product,
+                Fakes(cluster, directory / "product", COMPONENTS),
+            ):
+                print_line("installed KubeVirt's and the product's CRDs; functions, delivery and fake-virt are ready")
+                _run_scenario(cluster, product)
+    print_line("everything that was started is stopped")
     return 0
 
 
-def _tell(cluster: LocalCluster, product: delivery_engines.Running) -> None:
+def _run_scenario(cluster: LocalCluster, product: delivery_engines.RunningProduct) -> None:
     if not isinstance(product, Product):
-        raise TypeError("the flow of events is read from the local delivery's log")
-    with Flow(product.delivery_log, width=WIDTH) as all_along:
-        scene = Scene()
-        _start_machines(cluster, scene)
-        _preview(cluster)
-        before = dict(scene.uptimes)
-        with Flow(product.delivery_log, show=print, width=WIDTH) as flow:
-            _drain(cluster, scene, flow)
-        title("What was said before, and what came of it")
-        for line in outcomes(NODE, FORETOLD, before, scene.uptimes):
+        raise TypeError("product must be a localcluster.product.Product: the demo reads the local delivery's log")
+    with EventLogFollower(product.delivery_log, width=FUNCTION_NAME_WIDTH) as whole_log:
+        state = DemoState()
+        _start_vms(cluster, state)
+        _check_preview(cluster)
+        before = dict(state.uptimes)
+        with EventLogFollower(product.delivery_log, print_line=print, width=FUNCTION_NAME_WIDTH) as flow:
+            _drain(cluster, state, flow)
+        print_heading("The forecast and the outcome")
+        for line in check_outcomes(NODE, PREVIEW, before, state.uptimes):
             print(f"  {line}")
-        title(f"Give {NODE} back; no machine moves back by itself")
-        maintenance(cluster, "stop", NODE)
-        show(cluster, "get", "vmi", "-n", "demo")
-        _label(cluster)
-    title("How long each step took")
-    for line in all_along.summary():
+        print_heading(f"Make {NODE} schedulable again; no virtual machine moves back by itself")
+        run_maintenance_command(cluster, "stop", NODE)
+        show_kubectl(cluster, "get", "vmi", "-n", "demo")
+        _label_cpus(cluster)
+    print_heading("Duration of each step")
+    for line in whole_log.summarize():
         print(f"  {line}")
 
 
-def _start_machines(cluster: LocalCluster, scene: Scene) -> None:
-    title(f"A virtual machine of each kind, all of them on {NODE}")
-    show(cluster, "apply", "-f", str(STORY))
-    _follow(cluster, scene, lambda: scene.run(*FORETOLD))
-    show(cluster, "get", "vmi", "-n", "demo")
+def _start_vms(cluster: LocalCluster, state: DemoState) -> None:
+    print_heading(f"Create one virtual machine of each kind on {NODE}")
+    show_kubectl(cluster, "apply", "-f", str(VMS_MANIFEST))
+    _print_changes_until(cluster, state, lambda: state.are_running(*PREVIEW))
+    show_kubectl(cluster, "get", "vmi", "-n", "demo")
 
 
-def _preview(cluster: LocalCluster) -> None:
-    title("What a drain would do with them, said before anything is changed")
-    maintenance(cluster, "start", NODE, "--dry-run")
-    maintenance(cluster, "status", NODE)
-    found = json.loads(maintenance(cluster, "status", NODE, "-o", "json", silent=True))["virtualMachines"]
-    if (said := {each["name"]: each["drain"] for each in found}) != FORETOLD:
-        raise DemoError(f"the preview said {said}, and not {FORETOLD}")
+def _check_preview(cluster: LocalCluster) -> None:
+    print_heading("Preview what a drain would do with the virtual machines")
+    run_maintenance_command(cluster, "start", NODE, "--dry-run")
+    run_maintenance_command(cluster, "status", NODE)
+    vms = json.loads(run_maintenance_command(cluster, "status", NODE, "-o", "json", quiet=True))["virtualMachines"]
+    if (preview := {each["name"]: each["drain"] for each in vms}) != PREVIEW:
+        raise DemoError(f'node "{NODE}": the preview must be {PREVIEW}, but is {preview}')
 
 
-def _drain(cluster: LocalCluster, scene: Scene, flow: Flow) -> None:
+def _drain(cluster: LocalCluster, state: DemoState, event_log: EventLogFollower) -> None:
     """Drain the node until only one virtual machine blocks; then make it migratable, so that the drain continues."""
-    title(f"Maintain {NODE}")
-    maintenance(cluster, "start", NODE, "--reason", "a new power supply")
-    restarted = [name for name, drain in FORETOLD.items() if drain == RESTARTS]
-    _follow(cluster, scene, lambda: scene.blocked() == [NOT_MIGRATABLE] and scene.run(*restarted), flow.interleave)
-    title(f"All have left but {STUCK}, which blocks and says why")
-    maintenance(cluster, "status", NODE)
-    title("Its disk is shared from now on: the drain goes on by itself")
-    asked = time.monotonic()
-    show(cluster, "annotate", "vmi", STUCK, "-n", "demo", "fake-virt/not-migratable-")
-    _follow(cluster, scene, lambda: scene.status.get("phase") == "Succeeded", flow.interleave)
-    say(f"Succeeded {time.monotonic() - asked:.1f} s later")
+    print_heading(f"Start the maintenance of {NODE}")
+    run_maintenance_command(cluster, "start", NODE, "--reason", "a new power supply")
+    restarted = [name for name, drain in PREVIEW.items() if drain == RESTARTS]
+    _print_changes_until(
+        cluster,
+        state,
+        lambda: state.list_blocking_reasons() == [NOT_MIGRATABLE] and state.are_running(*restarted),
+        event_log.print_between_entries,
+    )
+    print_heading(f"All virtual machines except {BLOCKED_VM} have left; the status states why it blocks the drain")
+    run_maintenance_command(cluster, "status", NODE)
+    print_heading("Make its disk shared; the drain continues by itself")
+    annotated_at = time.monotonic()
+    show_kubectl(cluster, "annotate", "vmi", BLOCKED_VM, "-n", "demo", "fake-virt/not-migratable-")
+    _print_changes_until(
+        cluster, state, lambda: state.status.get("phase") == "Succeeded", event_log.print_between_entries
+    )
+    print_line(f"the maintenance is Succeeded after {time.monotonic() - annotated_at:.1f} s")
 
 
-def _follow(cluster: LocalCluster, scene: Scene, done: Callable[[], bool], line: Callable[[str], None] = print) -> None:
-    """Print each change and the virtual machines' uptimes until `done` returns true."""
+def _print_changes_until(
+    cluster: LocalCluster, state: DemoState, is_done: Callable[[], bool], print_line: Callable[[str], None] = print
+) -> None:
+    """Print each change and the virtual machines' uptimes until `is_done` returns true."""
 
     async def watch(api: Api) -> None:
-        streams = follow(api, MEDIK8S.path), follow(api, INSTANCES)
-        async with aclosing(merged(*streams)) as changes:
+        streams = follow(api, MEDIK8S.path), follow(api, VMIS_PATH)
+        async with aclosing(merge_streams(*streams)) as changes:
             async for _, change in changes:
-                if change.kind != "SYNCED" and (news := scene.take(change)):
-                    line(f"  {'':9} {news}")
-                    line(f"  {'':9}   {counters(scene.uptimes, datetime.now(timezone.utc))}")
-                if done():
+                if change.change_type != "SYNCED" and (line := state.apply_change(change)):
+                    print_line(f"  {'':9} {line}")
+                    print_line(f"  {'':9}   {format_uptimes(state.uptimes, datetime.now(timezone.utc))}")
+                if is_done():
                     return
 
-    _within_time(cluster, watch, "machines and maintenance did not become as they should")
+    _run_with_timeout(cluster, watch, "virtual machines and NodeMaintenance did not reach the expected state")
 
 
-def _label(cluster: LocalCluster) -> None:
+def _label_cpus(cluster: LocalCluster) -> None:
     """Label the nodes with the capabilities of their CPUs, then mark a CPU model as obsolete."""
-    title(f"The labels of CPUs, by which machines find a node: {KEPT} and {OBSOLETE}, which becomes obsolete")
-    show(cluster, "apply", "-f", str(CPUS))
-    _await_labels(cluster, {KEPT: NODE_COUNT, OBSOLETE: NODE_COUNT})
-    columns = ("get", "nodes", "-L", f"{MODEL}{KEPT},{MODEL}{OBSOLETE}")
-    show(cluster, *columns)
-    wish = json.dumps({"spec": {"obsoleteCPUs": {"cpuModels": [OBSOLETE]}}})
-    show(cluster, "patch", "hyperconverged", "kubevirt-hyperconverged", "-n", "demo", "--type=merge", "-p", wish)
-    asked = time.monotonic()
-    _await_labels(cluster, {KEPT: NODE_COUNT, OBSOLETE: 0})
-    say(f"all nodes follow after {time.monotonic() - asked:.1f} s")
-    show(cluster, *columns)
+    print_heading(
+        f"Label the nodes with the CPU models {KEPT_MODEL} and {OBSOLETE_MODEL}; then make {OBSOLETE_MODEL} obsolete"
+    )
+    show_kubectl(cluster, "apply", "-f", str(CPUS_MANIFEST))
+    _await_labels(cluster, {KEPT_MODEL: NODE_COUNT, OBSOLETE_MODEL: NODE_COUNT})
+    columns = ("get", "nodes", "-L", f"{MODEL_LABEL_PREFIX}{KEPT_MODEL},{MODEL_LABEL_PREFIX}{OBSOLETE_MODEL}")
+    show_kubectl(cluster, *columns)
+    patch = json.dumps({"spec": {"obsoleteCPUs": {"cpuModels": [OBSOLETE_MODEL]}}})
+    show_kubectl(
+        cluster, "patch", "hyperconverged", "kubevirt-hyperconverged", "-n", "demo", "--type=merge", "-p", patch
+    )
+    patched_at = time.monotonic()
+    _await_labels(cluster, {KEPT_MODEL: NODE_COUNT, OBSOLETE_MODEL: 0})
+    print_line(f"the labels of all nodes changed after {time.monotonic() - patched_at:.1f} s")
+    show_kubectl(cluster, *columns)
 
 
-def _await_labels(cluster: LocalCluster, wanted: Mapping[str, int]) -> None:
+def _await_labels(cluster: LocalCluster, expected_counts: Mapping[str, int]) -> None:
     """Return once the label of each CPU model is on the given number of nodes."""
     labels: dict[str, Mapping[str, str]] = {}
 
     async def watch(api: Api) -> None:
-        async with aclosing(follow(api, NODES)) as changes:
+        async with aclosing(follow(api, NODES_PATH)) as changes:
             async for change in changes:
-                if change.kind != "SYNCED":
+                if change.change_type != "SYNCED":
                     labels[change.object["metadata"]["name"]] = change.object["metadata"]["labels"]
-                if all(sum(MODEL + name in own for own in labels.values()) == n for name, n in wanted.items()):
+                if all(
+                    sum(MODEL_LABEL_PREFIX + name in own for own in labels.values()) == n
+                    for name, n in expected_counts.items()
+                ):
                     return
 
-    _within_time(cluster, watch, f"the nodes were not labelled with {dict(wanted)}")
+    _run_with_timeout(
+        cluster, watch, f"CPU model labels did not reach the expected node counts {dict(expected_counts)}"
+    )
 
 
-def _within_time(cluster: LocalCluster, watch: Callable[[Api], Coroutine[Any, Any, None]], trouble: str) -> None:
-    """Run the watch to its end. Raises `DemoError` after `SECONDS`."""
-    door = cluster.door()
+def _run_with_timeout(cluster: LocalCluster, watch: Callable[[Api], Coroutine[Any, Any, None]], message: str) -> None:
+    """Run the watch to its end. Raises `DemoError` after `TIMEOUT_SECONDS`."""
+    client = cluster.get_client()
     try:
-        door.run(asyncio.wait_for(watch(door.api), SECONDS))
+        client.run(asyncio.wait_for(watch(client.api), TIMEOUT_SECONDS))
     except asyncio.TimeoutError:
-        raise DemoError(f"{trouble} within {SECONDS:.0f} s") from None
+        raise DemoError(f"{message} within {TIMEOUT_SECONDS:.0f} s") from None
 
 
 if __name__ == "__main__":
-    tell(main)
+    run_demo(main)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-KNATIVE = ".knative.dev"
-BROKER_CLASS = "eventing.knative.dev/broker.class"
-KEY = "signing"
+KNATIVE_DOMAIN = ".knative.dev"
+BROKER_CLASS_ANNOTATION = "eventing.knative.dev/broker.class"
+SIGNING_SECRET = "signing"  # noqa: S105 - a name, not a secret
 """The Secret with the key that the product's programs sign events with."""
-PLACEHOLDER = "nodemaintenance"
+PLACEHOLDER_IMAGE = "nodemaintenance"
 """The image name in the manifests, which `images` of an overlay must replace: it is in no registry."""
-LOOKED_AT = ("Broker", "Service", "ContainerSource")
+NAMESPACED_KINDS = ("Broker", "Service", "ContainerSource")
 """Kinds whose namespace is needed for the checks before anything is applied."""
 Kind = tuple[str, str]
 """An `apiVersion` and a `kind`."""
 
 
-def needed(items: Sequence[Mapping[str, Any]]) -> set[Kind]:
+def list_required_kinds(items: Sequence[Mapping[str, Any]]) -> set[Kind]:
     """Return the kinds that the cluster must already serve: those that the objects use but do not define."""
     defined = {
         (f"{spec['group']}/{version['name']}", spec["names"]["kind"])
@@ -27,47 +27,56 @@ def needed(items: Sequence[Mapping[str, Any]]) -> set[Kind]:
     return {(item["apiVersion"], item["kind"]) for item in items} - defined
 
 
-def placed(items: Sequence[Mapping[str, Any]], home: str) -> list[Mapping[str, Any]]:
-    """Return the objects, with `home` as the namespace of each `LOOKED_AT` object that names none, as kubectl does."""
+def set_default_namespace(items: Sequence[Mapping[str, Any]], namespace: str) -> list[Mapping[str, Any]]:
+    """Return the objects; `namespace` is set in each `NAMESPACED_KINDS` object without one, as kubectl does."""
     return [
-        {**item, "metadata": {"namespace": home, **item["metadata"]}} if item["kind"] in LOOKED_AT else item
+        {**item, "metadata": {"namespace": namespace, **item["metadata"]}} if item["kind"] in NAMESPACED_KINDS else item
         for item in items
     ]
 
 
-def spaces(items: Sequence[Mapping[str, Any]]) -> list[str]:
+def list_namespaces(items: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the namespaces in which these objects have a Broker, or a core or Knative Service."""
     return sorted({item["metadata"]["namespace"] for item in items if item["kind"] in ("Broker", "Service")})
 
 
-def obstacles(items: Sequence[Mapping[str, Any]], live: Sequence[Mapping[str, Any]]) -> list[str]:
+def list_conflicts(items: Sequence[Mapping[str, Any]], live_items: Sequence[Mapping[str, Any]]) -> list[str]:
     """Describe each live object that these objects cannot replace because another choice of components created it.
 
     The class of a Broker is immutable. Knative Serving neither adopts a foreign core Service nor releases its own.
     """
-    there = {(item["kind"], item["metadata"]["namespace"], item["metadata"]["name"]): item for item in live}
-    found = []
+    live_by_key = {(item["kind"], item["metadata"]["namespace"], item["metadata"]["name"]): item for item in live_items}
+    conflicts = []
     for item in items:
         kind, space, name = item["kind"], item["metadata"].get("namespace", ""), item["metadata"]["name"]
-        other = there.get((kind, space, name))
-        if other is None:
+        live = live_by_key.get((kind, space, name))
+        if live is None:
             continue
-        if kind == "Broker" and _class(other) != _class(item):
-            found.append(f"Broker {space}/{name} is of the class {_class(other)}, not {_class(item)}")
-        elif kind == "Service" and _is_of_serving(other) != (KNATIVE in item["apiVersion"]):
-            whose = "" if _is_of_serving(other) else "not "
-            found.append(f"Service {space}/{name} is {whose}of Knative Serving")
-    return found
+        if kind == "Broker" and _get_broker_class(live) != _get_broker_class(item):
+            conflicts.append(
+                f"Broker {space}/{name} has the class {_get_broker_class(live)}, not {_get_broker_class(item)}"
+            )
+        elif kind == "Service" and _is_of_serving(live) != (KNATIVE_DOMAIN in item["apiVersion"]):
+            verb = "belongs" if _is_of_serving(live) else "does not belong"
+            conflicts.append(f"Service {space}/{name} {verb} to Knative Serving")
+    return conflicts
 
 
-def robbed(items: Sequence[Mapping[str, Any]], live: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
+def find_stripped_accounts(
+    items: Sequence[Mapping[str, Any]], live_bindings: Sequence[Mapping[str, Any]]
+) -> set[tuple[str, str]]:
     """Return the ServiceAccounts that applying these objects would remove from live ClusterRoleBindings."""
-    ours = {item["metadata"]["name"]: _accounts(item) for item in items if item["kind"] == "ClusterRoleBinding"}
-    lost = (_accounts(item) - ours.get(item["metadata"]["name"], _accounts(item)) for item in live)
+    new_accounts = {
+        item["metadata"]["name"]: _list_accounts(item) for item in items if item["kind"] == "ClusterRoleBinding"
+    }
+    lost = (
+        _list_accounts(item) - new_accounts.get(item["metadata"]["name"], _list_accounts(item))
+        for item in live_bindings
+    )
     return set().union(*lost)
 
 
-def nameless(items: Sequence[Mapping[str, Any]]) -> list[str]:
+def list_placeholder_users(items: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the names of the objects that would run the placeholder image, which cannot be pulled."""
     return [f"{item['kind']} {item['metadata']['name']}" for item in items if _has_placeholder(item)]
 
@@ -75,11 +84,11 @@ def nameless(items: Sequence[Mapping[str, Any]]) -> list[str]:
 def _has_placeholder(part: Any) -> bool:
     """Return whether a container in this object, or in this part of one, has the placeholder image."""
     if isinstance(part, Mapping):
-        return part.get("image") == PLACEHOLDER or any(map(_has_placeholder, part.values()))
+        return part.get("image") == PLACEHOLDER_IMAGE or any(map(_has_placeholder, part.values()))
     return isinstance(part, list) and any(map(_has_placeholder, part))
 
 
-def unkeyed(pods: Sequence[Mapping[str, Any]]) -> list[str]:
+def list_pods_with_key_variable(pods: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the names of the pods that read the key at startup and have not terminated.
 
     If the key does not exist, all these pods run without it.
@@ -93,24 +102,24 @@ def unkeyed(pods: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _reads_key(variable: Mapping[str, Any]) -> bool:
-    return bool(variable.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == KEY)
+    return bool(variable.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == SIGNING_SECRET)
 
 
-def _accounts(binding: Mapping[str, Any]) -> set[tuple[str, str]]:
+def _list_accounts(binding: Mapping[str, Any]) -> set[tuple[str, str]]:
     """Return the ServiceAccounts among a binding's subjects, by namespace and name."""
     subjects = (each for each in binding.get("subjects") or () if each["kind"] == "ServiceAccount")
     return {(each["namespace"], each["name"]) for each in subjects}
 
 
-def _class(broker: Mapping[str, Any]) -> str:
-    return str((broker["metadata"].get("annotations") or {}).get(BROKER_CLASS, ""))
+def _get_broker_class(broker: Mapping[str, Any]) -> str:
+    return str((broker["metadata"].get("annotations") or {}).get(BROKER_CLASS_ANNOTATION, ""))
 
 
 def _is_of_serving(service: Mapping[str, Any]) -> bool:
     """Return whether a core Service was created by Knative Serving."""
-    return any(KNATIVE in owner["apiVersion"] for owner in service["metadata"].get("ownerReferences") or [])
+    return any(KNATIVE_DOMAIN in owner["apiVersion"] for owner in service["metadata"].get("ownerReferences") or [])
 
 
-def signing(items: Sequence[Mapping[str, Any]]) -> set[str]:
+def list_signing_namespaces(items: Sequence[Mapping[str, Any]]) -> set[str]:
     """Return the namespaces whose programs sign events."""
     return {item["metadata"]["namespace"] for item in items if item["kind"] == "ContainerSource"}

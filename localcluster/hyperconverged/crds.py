@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kube.cpu.hyperconverged import PATH
+from kube.cpu.hyperconverged import HYPERCONVERGEDS_PATH
 from localcluster.cluster import LocalCluster
 from localcluster.processes import await_ready
 
-FILE = Path(__file__).with_name("crd.yaml")
+CRD_FILE = Path(__file__).with_name("crd.yaml")
 
 
-def install(cluster: LocalCluster) -> None:
+def install_crd(cluster: LocalCluster) -> None:
     """Apply the CRD; return when its kind is served."""
-    cluster.kubectl("apply", "--server-side", "-f", FILE)
-    await_ready("HyperConverged's kind", lambda: cluster.serves(PATH), cluster.servers)
+    cluster.kubectl("apply", "--server-side", "-f", CRD_FILE)
+    await_ready("HyperConverged's kind", lambda: cluster.is_served(HYPERCONVERGEDS_PATH), cluster.servers)

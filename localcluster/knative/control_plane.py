@@ -7,15 +7,15 @@ from pathlib import Path
 
 from localcluster.cluster import LocalCluster
 from localcluster.knative import install
-from localcluster.knative.install import Part
-from localcluster.knative.fake_kubelet import Kubelet
-from localcluster.processes import Server, Startable, await_ready, free_port, kill_all
+from localcluster.knative.fake_kubelet import FakeKubelet
+from localcluster.knative.install import KnativeProject
+from localcluster.processes import Server, Startable, await_ready, kill_all, reserve_port
 from localcluster.programs import build
-from localcluster.servers import DIRECT
+from localcluster.servers import NO_PROXY_LOCAL_ENV
 
 # High client limits for bursts, and less frequent garbage collection, since the heaps are small.
-SETTINGS = {"KUBE_API_QPS": "500", "KUBE_API_BURST": "1000", "GOGC": "400"}
-SECONDS = 60
+CONTROL_PLANE_ENV = {"KUBE_API_QPS": "500", "KUBE_API_BURST": "1000", "GOGC": "400"}
+TIMEOUT_SECONDS = 60
 
 
 class ControlPlane(Startable):
@@ -23,33 +23,39 @@ class ControlPlane(Startable):
 
     Args:
         directory: The directory for logs.
-        parts: The Knative projects.
+        projects: The Knative projects.
         environment: Variables that every process gets in addition to its own.
     """
 
     def __init__(
-        self, cluster: LocalCluster, directory: Path, parts: Sequence[Part], environment: Mapping[str, str] = DIRECT
+        self,
+        cluster: LocalCluster,
+        directory: Path,
+        projects: Sequence[KnativeProject],
+        environment: Mapping[str, str] = NO_PROXY_LOCAL_ENV,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._cluster, self._parts = cluster, parts
-        more = {**environment, **SETTINGS}
-        self._kubelets = [Kubelet(cluster, build.servers(part.tools), directory, more) for part in parts]
-        self._ports = [{service: free_port() for service in part.webhooks} for part in parts]
+        self._cluster, self._projects = cluster, projects
+        variables = {**environment, **CONTROL_PLANE_ENV}
+        self._kubelets = [
+            FakeKubelet(cluster, build.ensure_programs(part.toolset), directory, variables) for part in projects
+        ]
+        self._ports = [{service: reserve_port() for service in part.webhooks} for part in projects]
         self.servers: list[Server] = []
 
     def install(self) -> None:
         """Apply the manifests of all projects."""
-        for part, ports in zip(self._parts, self._ports, strict=True):
-            install.install(self._cluster, part, ports)
+        for part, ports in zip(self._projects, self._ports, strict=True):
+            install.install_project(self._cluster, part, ports)
 
     def _bring_up(self) -> None:
         """Start the processes of all projects; return when their objects can be created."""
-        for part, kubelet, ports in zip(self._parts, self._kubelets, self._ports, strict=True):
+        for part, kubelet, ports in zip(self._projects, self._kubelets, self._ports, strict=True):
             for name in part.controllers:
-                self.servers.append(kubelet.server(part.namespace, name, PROFILING_PORT=str(free_port())))
+                self.servers.append(kubelet.build_server(part.namespace, name, PROFILING_PORT=str(reserve_port())))
             for service, name in part.webhooks.items():
-                own = {"WEBHOOK_PORT": str(ports[service]), "PROFILING_PORT": str(free_port())}
-                self.servers.append(kubelet.server(part.namespace, name, **own))
+                own = {"WEBHOOK_PORT": str(ports[service]), "PROFILING_PORT": str(reserve_port())}
+                self.servers.append(kubelet.build_server(part.namespace, name, **own))
         for server in self.servers:
             server.start()
         self._await_webhooks()
@@ -60,14 +66,14 @@ class ControlPlane(Startable):
 
     def _await_webhooks(self) -> None:
         """Wait until the webhooks have written their certificates, and the API server calls and trusts the webhooks."""
-        trusted = "--for=jsonpath={.webhooks[0].clientConfig.caBundle}"
+        has_ca_bundle = "--for=jsonpath={.webhooks[0].clientConfig.caBundle}"
         for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
-            self._cluster.kubectl("wait", kind, "--all", trusted, f"--timeout={SECONDS}s")
-        files = [word for part in self._parts for word in ("-f", part.trial)]
-        trial = ("apply", "--dry-run=server", "-n", "default", *files)
+            self._cluster.kubectl("wait", kind, "--all", has_ca_bundle, f"--timeout={TIMEOUT_SECONDS}s")
+        files = [word for part in self._projects for word in ("-f", part.dry_run_file)]
+        dry_run = ("apply", "--dry-run=server", "-n", "default", *files)
         await_ready(
-            "Knative's admission",
-            lambda: self._cluster.kubectl(*trial, check=False).returncode == 0,
+            "Knative's admission webhooks",
+            lambda: self._cluster.kubectl(*dry_run, check=False).returncode == 0,
             self.servers,
-            SECONDS,
+            TIMEOUT_SECONDS,
         )

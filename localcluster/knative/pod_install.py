@@ -14,22 +14,22 @@ import yaml
 
 from localcluster.access import NAMESPACE
 from localcluster.cluster import LocalCluster
+from localcluster.components.overlay import make_relative
 from localcluster.knative import pods
-from localcluster.knative.product import KINDS, PLAIN
+from localcluster.knative.product import EVENTING_KINDS, PLAIN_OVERLAY
 from localcluster.nodes import product_image
 from localcluster.nodes.real_nodes import RealNodes
 from localcluster.servers import ROOT
-from localcluster.components.overlay import relative
 
-COMPONENTS = ROOT / "manifests" / "components"
-SECONDS = 180
+COMPONENTS_DIR = ROOT / "manifests" / "components"
+TIMEOUT_SECONDS = 180
 """A kubelet mounts a certificate that was issued after its pod started only at its next sync, within some 90 s."""
 
 
-class Part(Protocol):
+class Addon(Protocol):
     """An add-on that is installed as pods next to the product; the implementations are modules."""
 
-    def archives(self, folder: Path) -> list[Path]:
+    def write_archives(self, directory: Path) -> list[Path]:
         """Write the add-on's images into a directory."""
 
     def apply(self, cluster: LocalCluster) -> None:
@@ -40,35 +40,37 @@ class Part(Protocol):
 
 
 @contextmanager
-def nodes(directory: Path, count: int = 2, parts: Sequence[Part] = (pods,)) -> Iterator[tuple[LocalCluster, RealNodes]]:
+def start_real_cluster(
+    directory: Path, count: int = 2, addons: Sequence[Addon] = (pods,)
+) -> Iterator[tuple[LocalCluster, RealNodes]]:
     """Yield a cluster with `count` real nodes that are Ready, and with Knative as pods on them; stop it afterwards.
 
     Args:
         directory: A directory that does not exist yet.
         count: The number of real nodes.
-        parts: The add-ons to install, Knative first.
+        addons: The add-ons to install, Knative first.
     """
-    written = [each.archives(directory / "images" / str(number)) for number, each in enumerate(parts)]
-    archives = [product_image.archive(), *itertools.chain(*written)]
+    addon_archives = [each.write_archives(directory / "images" / str(number)) for number, each in enumerate(addons)]
+    archives = [product_image.ensure_archive(), *itertools.chain(*addon_archives)]
     with (
-        LocalCluster(directory / "servers", nodes=1, flags=pods.FLAGS, real=count) as cluster,
+        LocalCluster(directory / "servers", nodes=1, flags=pods.APISERVER_FLAGS, real_nodes=count) as cluster,
         ThreadPoolExecutor(1) as pool,
     ):
-        applied = [pool.submit(each.apply, cluster) for each in parts]  # runs while the nodes import the images
-        with RealNodes(cluster, count, archives) as real:
+        installations = [pool.submit(each.apply, cluster) for each in addons]  # runs while the nodes import the images
+        with RealNodes(cluster, count, archives) as real_nodes:
             shutil.rmtree(directory / "images")
-            for each in applied:
+            for each in installations:
                 each.result()
-            real.await_ready()
-            for part in parts:
+            real_nodes.await_ready()
+            for part in addons:
                 part.await_ready(cluster)
-            yield cluster, real
+            yield cluster, real_nodes
 
 
-def overlay(
-    folder: Path,
+def write_overlay(
+    directory: Path,
     components: Sequence[str] = (),
-    over: Path = PLAIN,
+    base: Path = PLAIN_OVERLAY,
     image: str = product_image.IMAGE,
     files: Sequence[Path] = (),
     patches: Sequence[Mapping[str, Any]] = (),
@@ -76,30 +78,34 @@ def overlay(
     """Write the overlay that a user would write; return its directory.
 
     Args:
-        folder: The directory to write to.
+        directory: The directory to write to.
         components: The components to add.
-        over: The shipped overlay.
+        base: The shipped overlay.
         image: The image with its tag.
         files: Further manifests.
         patches: Kustomize patches.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     name, _, tag = image.rpartition(":")
-    written = {
-        "resources": [relative(folder, over), *(Path(shutil.copy(file, folder)).name for file in files)],
+    kustomization = {
+        "resources": [make_relative(directory, base), *(Path(shutil.copy(file, directory)).name for file in files)],
         "images": [{"name": "nodemaintenance", "newName": name, "newTag": tag}],
-        **({"components": [relative(folder, COMPONENTS / each) for each in components]} if components else {}),
+        **(
+            {"components": [make_relative(directory, COMPONENTS_DIR / each) for each in components]}
+            if components
+            else {}
+        ),
         **({"patches": [*patches]} if patches else {}),
     }
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(written))
-    return folder
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return directory
 
 
-def await_ready(cluster: LocalCluster, *but: str) -> None:
-    """Return when all Knative objects of the product are Ready, and then all its Deployments except those in `but`."""
-    limit = f"--timeout={SECONDS}s"
-    cluster.kubectl("wait", KINDS, "--all", "-n", NAMESPACE, "--for=condition=Ready", limit)
+def await_ready(cluster: LocalCluster, *excluded: str) -> None:
+    """Return when the product's Knative objects are Ready, and then its Deployments except those in `excluded`."""
+    limit = f"--timeout={TIMEOUT_SECONDS}s"
+    cluster.kubectl("wait", EVENTING_KINDS, "--all", "-n", NAMESPACE, "--for=condition=Ready", limit)
     names = cluster.kubectl("get", "deployment", "-n", NAMESPACE, "-o", "name").stdout.split()
     for name in names:
-        if name.rpartition("/")[2] not in but:
+        if name.rpartition("/")[2] not in excluded:
             cluster.kubectl("rollout", "status", "-n", NAMESPACE, name, limit)

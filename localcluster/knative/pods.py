@@ -8,52 +8,52 @@ from pathlib import Path
 
 import yaml
 
-from eventing.local.manifests import LOADER
+from eventing.local.manifests import YAML_LOADER
 from localcluster.cluster import LocalCluster
 from localcluster.knative import install
 from localcluster.knative.install import EVENTING, Manifest
 from localcluster.nodes import images
 from localcluster.programs import build
 
-FLAGS = ("--enable-aggregator-routing=true",)
+APISERVER_FLAGS = ("--enable-aggregator-routing=true",)
 """Makes the API server call webhooks at their pods' addresses, since kube-proxy does not run on its host."""
-BUILT = re.compile(r"ko://knative\.dev/eventing/cmd/(?:\w+/)*(\w+)")
+KO_IMAGE = re.compile(r"ko://knative\.dev/eventing/cmd/(?:\w+/)*(\w+)")
 """Matches the import path that stands for an image in the manifests, as `ko` expects it."""
-NAME = "localhost/knative/{}:local"
-NOT_ROOT = 65532
+IMAGE_NAME = "localhost/knative/{}:local"
+NONROOT_UID = 65532
 """The user of the images that Knative publishes."""
-SECONDS = 120
+TIMEOUT_SECONDS = 120
 WEBHOOKS = ("eventing-webhook", "imc-controller")
 """The Deployments that serve Knative's admission webhooks; each keeps serving for a minute after SIGTERM."""
 
 
 def apply(cluster: LocalCluster) -> None:
     """Install Knative; its pods start once nodes that have its images exist."""
-    for half in install.halves(manifests()):
-        install.apply(cluster, half)
-        cluster.await_kinds()
+    for half in install.split_prerequisites(build_manifests()):
+        install.apply_manifests(cluster, half)
+        cluster.await_crds()
 
 
 def await_ready(cluster: LocalCluster) -> None:
     """Return when Knative's objects can be created; its controllers, which become Ready 20 s later, already run."""
-    limit = f"--timeout={SECONDS}s"
+    limit = f"--timeout={TIMEOUT_SECONDS}s"
     cluster.kubectl("wait", "deployment", *WEBHOOKS, "-n", EVENTING.namespace, "--for=condition=Available", limit)
 
 
-def manifests() -> list[Manifest]:
+def build_manifests() -> list[Manifest]:
     """Return Knative's objects, with only the image names changed."""
-    text = yaml.safe_dump_all(EVENTING.manifests(frozenset()))
-    return [*yaml.load_all(BUILT.sub(lambda match: NAME.format(match[1]), text), Loader=LOADER)]
+    text = yaml.safe_dump_all(EVENTING.load_manifests(frozenset()))
+    return [*yaml.load_all(KO_IMAGE.sub(lambda match: IMAGE_NAME.format(match[1]), text), Loader=YAML_LOADER)]
 
 
-def archives(folder: Path) -> list[Path]:
+def write_archives(directory: Path) -> list[Path]:
     """Write the images of all programs into a directory; return the archives."""
-    folder.mkdir(parents=True)
-    programs = build.servers(build.KNATIVE)
+    directory.mkdir(parents=True)
+    programs = build.ensure_programs(build.KNATIVE)
 
-    def written(name: str) -> Path:
-        image = images.Image(NAME.format(name), programs / name, (f"/bin/{name}",), user=NOT_ROOT)
-        return images.write(image, folder / f"{name}.tar")
+    def write_archive(name: str) -> Path:
+        image = images.Image(IMAGE_NAME.format(name), programs / name, (f"/bin/{name}",), user=NONROOT_UID)
+        return images.write_image(image, directory / f"{name}.tar")
 
     with ThreadPoolExecutor() as pool:
-        return list(pool.map(written, build.KNATIVE.programs))
+        return list(pool.map(write_archive, build.KNATIVE.programs))

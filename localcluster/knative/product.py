@@ -9,23 +9,23 @@ from eventing import sinks
 from kube.paths import Object
 from localcluster.access import NAMESPACE
 from localcluster.cluster import LocalCluster
-from localcluster.engine_product import EngineProduct
-from localcluster.knative import oidc, install
-from localcluster.knative.planes import Planes
-from localcluster.processes import Server, await_ready, free_port
-from localcluster.servers import ROOT
 from localcluster.components import overlay
-from localcluster.components.selection import DEFAULT, Wings
+from localcluster.components.selection import DEFAULT_COMPONENTS, Components
+from localcluster.engine_product import EngineProduct
+from localcluster.knative import install, oidc
+from localcluster.knative.planes import KnativePlanes
+from localcluster.processes import Server, await_ready, reserve_port
+from localcluster.servers import ROOT
 
-SECONDS = 60
-PLAIN, V1ALPHA1 = ROOT / "manifests" / "overlays" / "plain", ROOT / "manifests" / "v1alpha1"
-KINDS = "apiserversource,pingsource,containersource,sinkbinding,broker,trigger"
-BROKER = f"/{NAMESPACE}/default"
+TIMEOUT_SECONDS = 60
+PLAIN_OVERLAY, V1ALPHA1_DIR = ROOT / "manifests" / "overlays" / "plain", ROOT / "manifests" / "v1alpha1"
+EVENTING_KINDS = "apiserversource,pingsource,containersource,sinkbinding,broker,trigger"
+BROKER_PATH = f"/{NAMESPACE}/default"
 """Path of the product's Broker at the ingress that all Brokers share."""
 SOURCE_LABEL = "eventing.knative.dev/sourceName"
-PODSOURCE, PING = "podsource-deployment", "pingsource-mt-adapter"
+PODSOURCE_DEPLOYMENT, PING_DEPLOYMENT = "podsource-deployment", "pingsource-mt-adapter"
 """Deployments of Knative: the adapter of the product's ContainerSource, and that of all PingSources."""
-IDENTITY = "podsource-sinkbinding.token"
+TOKEN_FILE = "podsource-sinkbinding.token"  # noqa: S105 - a file name, not a token
 """The token file of the ContainerSource's SinkBinding, which exists if Knative authenticates senders."""
 
 
@@ -35,15 +35,15 @@ class KnativeProduct(EngineProduct):
     Args:
         cluster: A cluster that was started with `install.APISERVER_FLAGS`.
         directory: The directory for logs and the journal.
-        wings: The components to install.
+        components: The components to install.
     """
 
-    planes: Planes
+    planes: KnativePlanes
 
-    def __init__(self, cluster: LocalCluster, directory: Path, wings: Wings = DEFAULT) -> None:
-        self.planes = Planes(cluster, directory / "knative")
-        super().__init__(cluster, directory, self.planes.ingress_url + BROKER, wings)
-        self._overlay = overlay.folder_of(PLAIN, wings, directory / "overlay")
+    def __init__(self, cluster: LocalCluster, directory: Path, components: Components = DEFAULT_COMPONENTS) -> None:
+        self.planes = KnativePlanes(cluster, directory / "knative")
+        super().__init__(cluster, directory, self.planes.ingress_url + BROKER_PATH, components)
+        self._overlay = overlay.ensure_overlay(PLAIN_OVERLAY, components, directory / "overlay")
         self._api_sources: list[str] = []
 
     def _bring_up(self) -> None:
@@ -51,83 +51,91 @@ class KnativeProduct(EngineProduct):
         self.planes.start()
         self._install()
         self.start_functions()
-        self.adapters = self._adapters()
+        self.adapters = self._build_adapters()
         self.start_delivery()
-        for server in (*self.planes.control.servers, *self.adapters.values()):
-            server.may_restart = self.planes.dispatcher_answers
-        ready = ("--for=condition=Ready", f"--timeout={SECONDS}s")
-        self._cluster.kubectl("wait", KINDS, "--all", "-n", NAMESPACE, *ready)
+        for server in (*self.planes.control_plane.servers, *self.adapters.values()):
+            server.may_restart = self.planes.is_dispatcher_ready
+        ready = ("--for=condition=Ready", f"--timeout={TIMEOUT_SECONDS}s")
+        self._cluster.kubectl("wait", EVENTING_KINDS, "--all", "-n", NAMESPACE, *ready)
 
-    def route(self, url_of: Callable[[str], str]) -> None:
+    def route_triggers(self, get_url: Callable[[str], str]) -> None:
         """Make every Trigger call its function at another address; return when Knative has resolved the addresses."""
-        triggers = [item for item in self._shipped(self._overlay, url_of=url_of) if item["kind"] == "Trigger"]
-        install.apply(self._cluster, triggers)
-        wanted: dict[str, list[str]] = {}
+        triggers = [
+            item for item in self._render_manifests(self._overlay, get_url=get_url) if item["kind"] == "Trigger"
+        ]
+        install.apply_manifests(self._cluster, triggers)
+        names_by_url: dict[str, list[str]] = {}
         for item in triggers:
-            wanted.setdefault(item["spec"]["subscriber"]["uri"], []).append(f"trigger/{item['metadata']['name']}")
-        for url, names in wanted.items():
-            taken = f"--for=jsonpath={{.status.subscriberUri}}={url}"
-            self._cluster.kubectl("wait", *names, "-n", NAMESPACE, taken, f"--timeout={SECONDS}s")
+            names_by_url.setdefault(item["spec"]["subscriber"]["uri"], []).append(f"trigger/{item['metadata']['name']}")
+        for url, names in names_by_url.items():
+            is_resolved = f"--for=jsonpath={{.status.subscriberUri}}={url}"
+            self._cluster.kubectl("wait", *names, "-n", NAMESPACE, is_resolved, f"--timeout={TIMEOUT_SECONDS}s")
 
-    def require_identities(self) -> None:
+    def enable_oidc(self) -> None:
         """Enable authentication of senders (`authentication-oidc`); return when all Knative objects have identities."""
-        self._identify(oidc.require)
+        self._switch_oidc(oidc.enable)
 
-    def waive_identities(self) -> None:
+    def disable_oidc(self) -> None:
         """Disable authentication of senders, which is Knative's default."""
-        self._identify(oidc.waive)
+        self._switch_oidc(oidc.disable)
 
-    def _identify(self, switch: Callable[[LocalCluster], None]) -> None:
+    def _switch_oidc(self, switch: Callable[[LocalCluster], None]) -> None:
         """Switch authentication, and pass the identities on to the product's programs and Knative's adapters.
 
         The product's programs read their tokens from files; Knative's adapters restart with other environment
         variables.
         """
         switch(self._cluster)
-        oidc.mount(self._cluster, self._directory)
-        told = oidc.told(self._cluster)
+        oidc.write_tokens(self._cluster, self._directory)
+        variables = oidc.read_oidc_variables(self._cluster)
         for server in (self.adapters[source] for source in self._api_sources):
             server.kill()
-            kept = {name: value for name, value in server.env.items() if name not in oidc.TOLD}
-            server.env = {**kept, **told[server.name]}
+            kept = {name: value for name, value in server.env.items() if name not in oidc.OIDC_VARIABLES}
+            server.env = {**kept, **variables[server.name]}
         self.start_delivery()
 
     def _install(self) -> None:
         """Apply the manifests; only the Triggers' subscribers differ, since functions do not run as pods here."""
-        found = self._shipped(self._overlay, V1ALPHA1)
-        self._api_sources = [item["metadata"]["name"] for item in found if item["kind"] == "ApiServerSource"]
-        install.apply(self._cluster, [item for item in found if item["kind"] in install.FIRST])
-        install.place(self._cluster, NAMESPACE)
-        self._cluster.await_kinds()
-        install.apply(self._cluster, [item for item in found if item["kind"] not in install.FIRST])
+        items = self._render_manifests(self._overlay, V1ALPHA1_DIR)
+        self._api_sources = [item["metadata"]["name"] for item in items if item["kind"] == "ApiServerSource"]
+        install.apply_manifests(self._cluster, [item for item in items if item["kind"] in install.PREREQUISITE_KINDS])
+        install.pin_namespace(self._cluster, NAMESPACE)
+        self._cluster.await_crds()
+        install.apply_manifests(
+            self._cluster, [item for item in items if item["kind"] not in install.PREREQUISITE_KINDS]
+        )
 
-    def _adapters(self) -> dict[str, Server]:
+    def _build_adapters(self) -> dict[str, Server]:
         """Return the processes of the sources, from the Deployments that Knative created for them."""
         kubelet, system = self.planes.kubelet, install.EVENTING.namespace
-        await_ready("what Knative makes of our sources", self._is_made, [], SECONDS)
-        made = self._made_of_api_sources(oidc.deployments(self._cluster))
-        found = {source: kubelet.server(NAMESPACE, name) for source, name in made.items()}
-        own = {"PORT": str(free_port()), sinks.FILE: str(self._directory / IDENTITY)}
-        found["podsource"] = kubelet.server(NAMESPACE, PODSOURCE, **own)
-        found["ping"] = kubelet.server(system, PING)
-        return found
+        await_ready(
+            "the Deployments that Knative creates for the sources", self._are_sources_deployed, [], TIMEOUT_SECONDS
+        )
+        deployments = self._map_api_source_deployments(oidc.list_deployments(self._cluster))
+        servers = {source: kubelet.build_server(NAMESPACE, name) for source, name in deployments.items()}
+        own = {"PORT": str(reserve_port()), sinks.TOKEN_FILE_VARIABLE: str(self._directory / TOKEN_FILE)}
+        servers["podsource"] = kubelet.build_server(NAMESPACE, PODSOURCE_DEPLOYMENT, **own)
+        servers["ping"] = kubelet.build_server(system, PING_DEPLOYMENT)
+        return servers
 
-    def _is_made(self) -> bool:
+    def _are_sources_deployed(self) -> bool:
         """Return whether Knative has created and configured all adapters.
 
         That is one Deployment per ApiServerSource, a sink for PodSource's Deployment, and one replica of the ping
         adapter.
         """
-        ours = oidc.deployments(self._cluster)
-        (bound,) = [oidc.entries(item) for item in ours if item["metadata"]["name"] == PODSOURCE] or [[]]
-        ping = f"/apis/apps/v1/namespaces/{install.EVENTING.namespace}/deployments/{PING}"
+        deployments = oidc.list_deployments(self._cluster)
+        (variables,) = [
+            oidc.list_variables(item) for item in deployments if item["metadata"]["name"] == PODSOURCE_DEPLOYMENT
+        ] or [[]]
+        ping = f"/apis/apps/v1/namespaces/{install.EVENTING.namespace}/deployments/{PING_DEPLOYMENT}"
         return (
-            set(self._api_sources) <= self._made_of_api_sources(ours).keys()
-            and any(each["name"] == "K_SINK" and each.get("value") for each in bound)
-            and self._cluster.door().get(ping)["spec"]["replicas"] == 1
+            set(self._api_sources) <= self._map_api_source_deployments(deployments).keys()
+            and any(each["name"] == "K_SINK" and each.get("value") for each in variables)
+            and self._cluster.get_client().get(ping)["spec"]["replicas"] == 1
         )
 
-    def _made_of_api_sources(self, ours: Iterable[Object]) -> dict[str, str]:
+    def _map_api_source_deployments(self, deployments: Iterable[Object]) -> dict[str, str]:
         """Return the name of the Deployment that Knative created for each ApiServerSource."""
-        found = {item["metadata"]["labels"].get(SOURCE_LABEL): item["metadata"]["name"] for item in ours}
-        return {source: found[source] for source in self._api_sources if source in found}
+        names = {item["metadata"]["labels"].get(SOURCE_LABEL): item["metadata"]["name"] for item in deployments}
+        return {source: names[source] for source in self._api_sources if source in names}

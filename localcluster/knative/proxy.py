@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 
-from localcluster.processes import Server, free_port
-from localcluster.programs.packages import find
-from localcluster.servers import DIRECT, LOOPBACK
+from localcluster.processes import Server, reserve_port
+from localcluster.programs.packages import find_program
+from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV
 
-CONFIG = Path(__file__).with_name("nginx.conf")
+CONFIG_TEMPLATE = Path(__file__).with_name("nginx.conf")
 
 
-def check() -> None:
+def check_nginx() -> None:
     """Raise `LocalClusterError` if nginx, which replaces cluster DNS, is not installed."""
-    find("nginx")
+    find_program("nginx")
 
 
 class Proxy:
@@ -23,13 +23,13 @@ class Proxy:
 
     def __init__(self, directory: Path, ports: Mapping[str, int]) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        port = free_port()
+        port = reserve_port()
         self.url = f"http://{LOOPBACK}:{port}"
         file = directory / "nginx.conf"
-        file.write_text(Template(CONFIG.read_text()).substitute(ports, directory=directory, port=port))
-        command: list[str | Path] = [find("nginx"), "-p", directory, "-e", "stderr", "-c", file]
+        file.write_text(Template(CONFIG_TEMPLATE.read_text()).substitute(ports, directory=directory, port=port))
+        command: list[str | Path] = [find_program("nginx"), "-p", directory, "-e", "stderr", "-c", file]
         self.server = Server("nginx", command, directory / "nginx.log")
 
-    def environment(self) -> dict[str, str]:
+    def build_environment(self) -> dict[str, str]:
         """Return the environment variables that route a program's requests through this proxy."""
-        return {**DIRECT, "HTTP_PROXY": self.url, "http_proxy": self.url}
+        return {**NO_PROXY_LOCAL_ENV, "HTTP_PROXY": self.url, "http_proxy": self.url}

@@ -11,23 +11,23 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kube.client.api import absent_ok
+from kube.client.api import get_or_none
 from localcluster.cluster import LocalCluster
 from localcluster.kubevirt.controller import NAMESPACE
-from localcluster.processes import Server, Startable, await_ready, free_port
+from localcluster.processes import Server, Startable, await_ready, reserve_port
 from localcluster.programs import build
-from localcluster.readiness import answers
-from localcluster.servers import DIRECT, LOOPBACK, ROOT
+from localcluster.readiness import is_responding
+from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV, ROOT
 
-WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
-WEBHOOK = "virt-api-validator"
-EVICTIONS = "virt-launcher-eviction-interceptor.kubevirt.io"
-ASKED = "apiserver_admission_webhook_request_total{"
+WEBHOOKS_PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+WEBHOOK_CONFIGURATION = "virt-api-validator"
+EVICTION_WEBHOOK = "virt-launcher-eviction-interceptor.kubevirt.io"
+WEBHOOK_REQUESTS_METRIC = "apiserver_admission_webhook_request_total{"
 """The API server's own request counter for this webhook."""
-NOBODY = "/api/v1/namespaces/default/pods/nobody"
-EVICTION = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "nobody"}}
+ABSENT_POD_PATH = "/api/v1/namespaces/default/pods/absent"
+EVICTION_BODY = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "absent"}}
 REQUEST_HEADERS = {"username-headers": "User", "group-headers": "Group", "extra-headers-prefix": "Extra-"}
-SECONDS = 60
+TIMEOUT_SECONDS = 60
 
 
 class VirtApi(Startable):
@@ -40,8 +40,8 @@ class VirtApi(Startable):
 
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
         self._cluster = cluster
-        program = build.servers(build.KUBEVIRT) / "virt-api"
-        self._url = f"https://{LOOPBACK}:{(port := free_port())}"
+        program = build.ensure_programs(build.KUBEVIRT) / "virt-api"
+        self._url = f"https://{LOOPBACK}:{(port := reserve_port())}"
         pki = cluster.directory / "pki"  # any certificate for this address works
         self._certificate, key = pki / "apiserver.crt", pki / "apiserver.key"
         flags = {
@@ -53,37 +53,43 @@ class VirtApi(Startable):
         }
         words = [f"--{name}={value}" for name, value in flags.items()]
         directory.mkdir(parents=True, exist_ok=True)
-        self.server = Server("virt-api", [program, *words], directory / "virt-api.log", DIRECT, ROOT)
+        self.server = Server("virt-api", [program, *words], directory / "virt-api.log", NO_PROXY_LOCAL_ENV, ROOT)
 
     def _bring_up(self) -> None:
         """Start virt-api; return when the API server calls its webhook."""
-        trusted = self._cluster.certificate
+        ca_bundle = self._cluster.certificate
         headers = {f"requestheader-{name}": json.dumps([f"X-Remote-{word}"]) for name, word in REQUEST_HEADERS.items()}
-        known = {"client-ca-file": trusted, "requestheader-client-ca-file": trusted, **headers}
-        self._have("kube-system", "extension-apiserver-authentication", known)
-        self._have(NAMESPACE, "kubevirt-ca", {"ca-bundle": trusted})
+        data = {"client-ca-file": ca_bundle, "requestheader-client-ca-file": ca_bundle, **headers}
+        self._apply_config_map("kube-system", "extension-apiserver-authentication", data)
+        self._apply_config_map(NAMESPACE, "kubevirt-ca", {"ca-bundle": ca_bundle})
         self.server.start()
-        await_ready("virt-api", lambda: answers(f"{self._url}/healthz", self._certificate), [self.server], SECONDS)
-        self._cluster.door().create(WEBHOOKS, self._webhook(trusted))
-        await_ready("the webhook of virt-api", self._is_asked, [self.server], SECONDS)
+        await_ready(
+            "virt-api", lambda: is_responding(f"{self._url}/healthz", self._certificate), [self.server], TIMEOUT_SECONDS
+        )
+        self._cluster.get_client().create(WEBHOOKS_PATH, self._build_webhook_configuration(ca_bundle))
+        await_ready("virt-api's webhook", self._is_webhook_called, [self.server], TIMEOUT_SECONDS)
 
     def stop(self) -> None:
         """Unregister the webhook, and kill virt-api without a graceful shutdown."""
-        door = self._cluster.door()
-        door.run(absent_ok(door.api.request("DELETE", f"{WEBHOOKS}/{WEBHOOK}")))
+        client = self._cluster.get_client()
+        client.run(get_or_none(client.api.request("DELETE", f"{WEBHOOKS_PATH}/{WEBHOOK_CONFIGURATION}")))
         self.server.kill()
 
-    def _is_asked(self) -> bool:
+    def _is_webhook_called(self) -> bool:
         """Return whether the API server calls the webhook; it loads a new webhook configuration with a delay."""
-        door, before = self._cluster.door(), self._times_asked()
-        door.run(absent_ok(door.api.create(f"{NOBODY}/eviction", EVICTION)))
-        return self._times_asked() > before
+        client, before = self._cluster.get_client(), self._count_webhook_calls()
+        client.run(get_or_none(client.api.create(f"{ABSENT_POD_PATH}/eviction", EVICTION_BODY)))
+        return self._count_webhook_calls() > before
 
-    def _times_asked(self) -> float:
+    def _count_webhook_calls(self) -> float:
         lines = self._cluster.kubectl("get", "--raw", "/metrics").stdout.splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(ASKED) and EVICTIONS in line)
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in lines
+            if line.startswith(WEBHOOK_REQUESTS_METRIC) and EVICTION_WEBHOOK in line
+        )
 
-    def _have(self, namespace: str, name: str, data: dict[str, str]) -> None:
+    def _apply_config_map(self, namespace: str, name: str, data: dict[str, str]) -> None:
         """Apply a ConfigMap."""
         body = {
             "apiVersion": "v1",
@@ -93,24 +99,24 @@ class VirtApi(Startable):
         }
         self._cluster.apply([body], "--force-conflicts")
 
-    def _webhook(self, trusted: str) -> dict[str, Any]:
+    def _build_webhook_configuration(self, ca: str) -> dict[str, Any]:
         """Return KubeVirt's webhook for evictions, as its operator would write it."""
         rule = {"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/eviction"]}
-        where = {
+        client_config = {
             "url": f"{self._url}/launcher-eviction-validate",
-            "caBundle": base64.b64encode(trusted.encode()).decode(),
+            "caBundle": base64.b64encode(ca.encode()).decode(),
         }
         hook = {
-            "name": EVICTIONS,
+            "name": EVICTION_WEBHOOK,
             "admissionReviewVersions": ["v1"],
             "sideEffects": "NoneOnDryRun",
             "failurePolicy": "Ignore",
-            "clientConfig": where,
+            "clientConfig": client_config,
             "rules": [{**rule, "scope": "*"}],
         }
         return {
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": "ValidatingWebhookConfiguration",
-            "metadata": {"name": WEBHOOK},
+            "metadata": {"name": WEBHOOK_CONFIGURATION},
             "webhooks": [hook],
         }

@@ -10,7 +10,7 @@ from localcluster.kubevirt.controller import VirtController
 from localcluster.processes import Server, Startable, kill_all
 
 
-class KubeVirt(Startable):
+class KubeVirtControlPlane(Startable):
     """Both processes, installed as KubeVirt's operator would install them.
 
     Args:
@@ -27,8 +27,8 @@ class KubeVirt(Startable):
 
     def _bring_up(self) -> None:
         """Install KubeVirt with its default configuration and start it; return when evictions call its webhook."""
-        self._controller.install()
-        self._controller.declare()
+        self._controller.install_crds()
+        self._controller.create_kubevirt()
         self._controller.start()
         self._api.start()
 

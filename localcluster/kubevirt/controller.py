@@ -10,24 +10,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kube.client.api import JSON_PATCH, absent_ok
+from kube.client.api import JSON_PATCH, get_or_none
 from localcluster.cluster import LocalCluster
 from localcluster.kubevirt import crds
-from localcluster.processes import Server, Startable, await_ready, free_port
+from localcluster.processes import Server, Startable, await_ready, reserve_port
 from localcluster.programs import build
-from localcluster.readiness import answers
-from localcluster.servers import DIRECT, LOOPBACK, ROOT
+from localcluster.readiness import is_responding
+from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV, ROOT
 
-NAMESPACE = NAME = "kubevirt"
-PATH = f"/apis/{crds.GROUP}/{crds.STORED}/namespaces/{NAMESPACE}/kubevirts"
-LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/virt-controller"
-IMAGE = "fake"
+NAMESPACE = KUBEVIRT_NAME = "kubevirt"
+KUBEVIRTS_PATH = f"/apis/{crds.GROUP}/{crds.STORAGE_VERSION}/namespaces/{NAMESPACE}/kubevirts"
+LEASE_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/virt-controller"
+FAKE_IMAGE = "fake"
 """The nodes here are fake and pull no images."""
-SECONDS = 60
+TIMEOUT_SECONDS = 60
 
 
 class VirtController(Startable):
-    """The virt-controller process. Call `install` before the first start; the process can be started again.
+    """The virt-controller process. Call `install_crds` before the first start; the process can be started again.
 
     Args:
         directory: The directory for the log.
@@ -35,15 +35,15 @@ class VirtController(Startable):
 
     def __init__(self, cluster: LocalCluster, directory: Path) -> None:
         self._cluster = cluster
-        program = build.servers(build.KUBEVIRT) / "virt-controller"
-        port = free_port()
+        program = build.ensure_programs(build.KUBEVIRT) / "virt-controller"
+        port = reserve_port()
         self._url = f"https://{LOOPBACK}:{port}/healthz"
         pki = cluster.directory / "pki"  # any certificate for this address works
         self._certificate = pki / "apiserver.crt"
         flags = {
             "kubeconfig": cluster.kubeconfig,
-            "launcher-image": IMAGE,
-            "exporter-image": IMAGE,
+            "launcher-image": FAKE_IMAGE,
+            "exporter-image": FAKE_IMAGE,
             "listen": LOOPBACK,
             "port": port,
             "prom-cert-file": self._certificate,
@@ -51,34 +51,36 @@ class VirtController(Startable):
         }
         words = [f"--{name}={value}" for name, value in flags.items()]
         directory.mkdir(parents=True, exist_ok=True)
-        self.server = Server("virt-controller", [program, *words], directory / "virt-controller.log", DIRECT, ROOT)
+        self.server = Server(
+            "virt-controller", [program, *words], directory / "virt-controller.log", NO_PROXY_LOCAL_ENV, ROOT
+        )
 
-    def install(self) -> None:
+    def install_crds(self) -> None:
         """Apply KubeVirt's CRDs and create its namespace."""
-        crds.install(self._cluster, (*crds.KINDS, *crds.WATCHED))
+        crds.install_crds(self._cluster, (*crds.INSTALLED_CRDS, *crds.WATCHED_CRDS))
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-        self._cluster.door().create("/api/v1/namespaces", body)
+        self._cluster.get_client().create("/api/v1/namespaces", body)
 
-    def declare(self, configuration: Mapping[str, Any] | None = None) -> None:
+    def create_kubevirt(self, configuration: Mapping[str, Any] | None = None) -> None:
         """Create the KubeVirt object with this configuration, and set its phase to Deployed."""
         body = {
-            "apiVersion": f"{crds.GROUP}/{crds.STORED}",
+            "apiVersion": f"{crds.GROUP}/{crds.STORAGE_VERSION}",
             "kind": "KubeVirt",
-            "metadata": {"name": NAME},
+            "metadata": {"name": KUBEVIRT_NAME},
             "spec": {"configuration": dict(configuration or {})},
         }
-        self._cluster.door().create(PATH, body)
-        self._cluster.door().patch(f"{PATH}/{NAME}/status", {"status": {"phase": "Deployed"}})
+        self._cluster.get_client().create(KUBEVIRTS_PATH, body)
+        self._cluster.get_client().patch(f"{KUBEVIRTS_PATH}/{KUBEVIRT_NAME}/status", {"status": {"phase": "Deployed"}})
 
     def configure(self, configuration: Mapping[str, Any]) -> None:
         """Replace the configuration in the KubeVirt object."""
         change = [{"op": "replace", "path": "/spec/configuration", "value": dict(configuration)}]
-        self._cluster.door().patch(f"{PATH}/{NAME}", change, JSON_PATCH)
+        self._cluster.get_client().patch(f"{KUBEVIRTS_PATH}/{KUBEVIRT_NAME}", change, JSON_PATCH)
 
-    def revoke(self) -> None:
+    def delete_kubevirt(self) -> None:
         """Delete the KubeVirt object."""
-        door = self._cluster.door()
-        door.delete(f"{PATH}/{NAME}", uid=door.get(f"{PATH}/{NAME}")["metadata"]["uid"])
+        client, path = self._cluster.get_client(), f"{KUBEVIRTS_PATH}/{KUBEVIRT_NAME}"
+        client.delete(path, uid=client.get(path)["metadata"]["uid"])
 
     def _bring_up(self) -> None:
         """Start virt-controller; return when it is healthy.
@@ -86,10 +88,12 @@ class VirtController(Startable):
         Deletes the lease of an earlier leader, which has ended, so that the new process need not wait until the lease
         expires.
         """
-        door = self._cluster.door()
-        door.run(absent_ok(door.api.request("DELETE", LEASE)))
+        client = self._cluster.get_client()
+        client.run(get_or_none(client.api.request("DELETE", LEASE_PATH)))
         self.server.start()
-        await_ready("virt-controller", lambda: answers(self._url, self._certificate), [self.server], SECONDS)
+        await_ready(
+            "virt-controller", lambda: is_responding(self._url, self._certificate), [self.server], TIMEOUT_SECONDS
+        )
 
     def stop(self) -> None:
         """Kill virt-controller without a graceful shutdown."""

@@ -15,24 +15,24 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from eventing.local.manifests import LOADER
+from eventing.local.manifests import YAML_LOADER
 from localcluster.cluster import LocalCluster
+from localcluster.errors import LocalClusterError
 from localcluster.processes import await_ready
 from localcluster.programs import build
-from localcluster.errors import LocalClusterError
 
 MODULE = "kubevirt.io/kubevirt"
-SCHEMAS = "pkg/virt-operator/resource/generate/components/validations_generated.go"
-GROUP, STORED = "kubevirt.io", "v1"
+SCHEMAS_FILE = "pkg/virt-operator/resource/generate/components/validations_generated.go"
+GROUP, STORAGE_VERSION = "kubevirt.io", "v1"
 MIGRATION_POLICIES = "migrationpolicies"
 
 
-class Kind(NamedTuple):
+class CrdInfo(NamedTuple):
     """The parts of a CRD that its schema does not contain.
 
     Attributes:
         name: The kind.
-        short: Its short names.
+        short_names: Its short names.
         columns: Printer columns besides the name: heading to JSON path.
         has_status: Whether it has a status subresource.
         group: Its API group.
@@ -41,11 +41,11 @@ class Kind(NamedTuple):
     """
 
     name: str
-    short: tuple[str, ...] = ()
-    columns: dict[str, str] = {}  # noqa: RUF012  # nobody writes to it
+    short_names: tuple[str, ...] = ()
+    columns: dict[str, str] = {}  # noqa: RUF012  # never mutated
     has_status: bool = True
     group: str = GROUP
-    versions: tuple[str, ...] = (STORED, "v1alpha3")
+    versions: tuple[str, ...] = (STORAGE_VERSION, "v1alpha3")
     scope: str = "Namespaced"
 
     @property
@@ -64,65 +64,75 @@ class Kind(NamedTuple):
         return f"/apis/{self.group}/{self.versions[0]}/{self.plural}"
 
 
-READY = ".status.conditions[?(@.type=='Ready')].status"
-KINDS = (
-    Kind("VirtualMachine", ("vm", "vms"), {"Status": ".status.printableStatus", "Ready": READY}),
-    Kind(
+READY_JSON_PATH = ".status.conditions[?(@.type=='Ready')].status"
+INSTALLED_CRDS = (
+    CrdInfo("VirtualMachine", ("vm", "vms"), {"Status": ".status.printableStatus", "Ready": READY_JSON_PATH}),
+    CrdInfo(
         "VirtualMachineInstance",
         ("vmi", "vmis"),
         {
             "Phase": ".status.phase",
             "IP": ".status.interfaces[0].ipAddress",
             "NodeName": ".status.nodeName",
-            "Ready": READY,
+            "Ready": READY_JSON_PATH,
         },
         has_status=False,
     ),
-    Kind("VirtualMachineInstanceMigration", ("vmim", "vmims"), {"Phase": ".status.phase", "VMI": ".spec.vmiName"}),
-    Kind("KubeVirt", ("kv", "kvs"), {"Phase": ".status.phase"}),
+    CrdInfo("VirtualMachineInstanceMigration", ("vmim", "vmims"), {"Phase": ".status.phase", "VMI": ".spec.vmiName"}),
+    CrdInfo("KubeVirt", ("kv", "kvs"), {"Phase": ".status.phase"}),
 )
-_BETA = ("v1beta1",)
-WATCHED = (
-    Kind("VirtualMachineInstancePreset"),
-    Kind("VirtualMachineInstanceReplicaSet"),
-    Kind("VirtualMachinePool", group=f"pool.{GROUP}", versions=("v1alpha1",)),
+_BETA_VERSIONS = ("v1beta1",)
+WATCHED_CRDS = (
+    CrdInfo("VirtualMachineInstancePreset"),
+    CrdInfo("VirtualMachineInstanceReplicaSet"),
+    CrdInfo("VirtualMachinePool", group=f"pool.{GROUP}", versions=("v1alpha1",)),
     *(
-        Kind(name, group=f"snapshot.{GROUP}", versions=_BETA)
+        CrdInfo(name, group=f"snapshot.{GROUP}", versions=_BETA_VERSIONS)
         for name in ("VirtualMachineSnapshot", "VirtualMachineSnapshotContent", "VirtualMachineRestore")
     ),
-    Kind("VirtualMachineExport", group=f"export.{GROUP}", versions=_BETA),
-    Kind("VirtualMachineClone", group=f"clone.{GROUP}", versions=_BETA),
+    CrdInfo("VirtualMachineExport", group=f"export.{GROUP}", versions=_BETA_VERSIONS),
+    CrdInfo("VirtualMachineClone", group=f"clone.{GROUP}", versions=_BETA_VERSIONS),
     *(
-        Kind(f"VirtualMachine{scope}{what}", (), {}, False, f"instancetype.{GROUP}", _BETA, scope or "Namespaced")
-        for what in ("Instancetype", "Preference")
+        CrdInfo(
+            f"VirtualMachine{scope}{suffix}",
+            (),
+            {},
+            False,
+            f"instancetype.{GROUP}",
+            _BETA_VERSIONS,
+            scope or "Namespaced",
+        )
+        for suffix in ("Instancetype", "Preference")
         for scope in ("", "Cluster")
     ),
-    Kind("MigrationPolicy", group=f"migrations.{GROUP}", versions=("v1alpha1",), scope="Cluster"),
+    CrdInfo("MigrationPolicy", group=f"migrations.{GROUP}", versions=("v1alpha1",), scope="Cluster"),
 )
 """Further kinds that virt-controller watches; it does not start without them."""
 
 
-def file() -> Path:
+def fetch_schemas_file() -> Path:
     """Return the file with the schemas. Raises `LocalClusterError` if the module cannot be fetched."""
-    return build.module_folder("kubevirt", MODULE) / SCHEMAS
+    return build.download_program_module("kubevirt", MODULE) / SCHEMAS_FILE
 
 
-def definitions(kinds: Sequence[Kind] = KINDS) -> list[dict[str, Any]]:
+def build_crds(crds: Sequence[CrdInfo] = INSTALLED_CRDS) -> list[dict[str, Any]]:
     """Return the CustomResourceDefinitions."""
-    text = file().read_text()
-    return [_definition(kind, _schema(kind, text)) for kind in kinds]
+    text = fetch_schemas_file().read_text()
+    return [_build_crd(kind, _parse_schema(kind, text)) for kind in crds]
 
 
-def _schema(kind: Kind, text: str) -> dict[str, Any]:
-    found = re.search(rf'^\t"{kind.singular}": `([^`]*)`', text, re.MULTILINE)
-    if found is None:
-        raise LocalClusterError(f"{SCHEMAS} of {MODULE} has no schema of {kind.name}: see go.mod for its version")
-    schema: dict[str, Any] = yaml.load(found[1], Loader=LOADER)  # noqa: S506  # it is the safe one, in C
+def _parse_schema(crd: CrdInfo, text: str) -> dict[str, Any]:
+    match = re.search(rf'^\t"{crd.singular}": `([^`]*)`', text, re.MULTILINE)
+    if match is None:
+        raise LocalClusterError(
+            f"module {MODULE}: {SCHEMAS_FILE} has no schema of {crd.name}: check its version in go.mod"
+        )
+    schema: dict[str, Any] = yaml.load(match[1], Loader=YAML_LOADER)  # noqa: S506  # the C implementation of SafeLoader
     return schema
 
 
-def _definition(kind: Kind, schema: dict[str, Any]) -> dict[str, Any]:
-    columns = {"Age": ".metadata.creationTimestamp", **kind.columns}
+def _build_crd(crd: CrdInfo, schema: dict[str, Any]) -> dict[str, Any]:
+    columns = {"Age": ".metadata.creationTimestamp", **crd.columns}
     version = {
         "served": True,
         "schema": schema,
@@ -130,25 +140,25 @@ def _definition(kind: Kind, schema: dict[str, Any]) -> dict[str, Any]:
             {"name": name, "type": "date" if name == "Age" else "string", "jsonPath": path}
             for name, path in columns.items()
         ],
-        **({"subresources": {"status": {}}} if kind.has_status else {}),
+        **({"subresources": {"status": {}}} if crd.has_status else {}),
     }
-    names = {"plural": kind.plural, "singular": kind.singular, "kind": kind.name, "shortNames": list(kind.short)}
+    names = {"plural": crd.plural, "singular": crd.singular, "kind": crd.name, "shortNames": list(crd.short_names)}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{kind.plural}.{kind.group}"},
+        "metadata": {"name": f"{crd.plural}.{crd.group}"},
         "spec": {
-            "group": kind.group,
+            "group": crd.group,
             "names": {**names, "categories": ["all"]},
-            "scope": kind.scope,
-            "versions": [{"name": name, "storage": name == kind.versions[0], **version} for name in kind.versions],
+            "scope": crd.scope,
+            "versions": [{"name": name, "storage": name == crd.versions[0], **version} for name in crd.versions],
         },
     }
 
 
-def install(cluster: LocalCluster, kinds: Sequence[Kind] = KINDS) -> None:
+def install_crds(cluster: LocalCluster, crds: Sequence[CrdInfo] = INSTALLED_CRDS) -> None:
     """Apply the CustomResourceDefinitions; return when all kinds are served."""
-    written = cluster.directory / "kubevirt.json"
-    written.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": definitions(kinds)}))
-    cluster.kubectl("apply", "--server-side", "-f", written)
-    await_ready("KubeVirt's kinds", lambda: all(cluster.serves(kind.path) for kind in kinds), cluster.servers)
+    file = cluster.directory / "kubevirt.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": build_crds(crds)}))
+    cluster.kubectl("apply", "--server-side", "-f", file)
+    await_ready("KubeVirt's kinds", lambda: all(cluster.is_served(kind.path) for kind in crds), cluster.servers)

@@ -12,52 +12,54 @@ import os
 import time
 from pathlib import Path
 
-from localcluster.processes import POLL_SECONDS
 from localcluster.errors import LocalClusterError
+from localcluster.processes import POLL_SECONDS
 
-MOUNTS = Path("/proc/self/mounts")
-SECONDS = 10.0
+MOUNTS_FILE = Path("/proc/self/mounts")
+TIMEOUT_SECONDS = 10.0
 
 
-def name(directory: Path) -> str:
+def get_cgroup_name(directory: Path) -> str:
     """Return the name of the group of all nodes of the cluster in this directory."""
     return f"nodemaintenance-{hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:12]}"
 
 
-def trees() -> list[Path]:
+def list_hierarchies() -> list[Path]:
     """Return the mount points of the cgroup trees."""
-    rows = [line.split() for line in MOUNTS.read_text().splitlines()]
+    rows = [line.split() for line in MOUNTS_FILE.read_text().splitlines()]
     return [Path(row[1]) for row in rows if row[2] in ("cgroup", "cgroup2")]
 
 
-def make(group: str) -> None:
+def create_cgroup(cgroup: str) -> None:
     """Create a group in each tree, with the CPUs and memory nodes of its parent."""
-    for tree in trees():
-        place = tree
-        for part in group.split("/"):
-            _pass_on(place)
-            place /= part
-            place.mkdir(exist_ok=True)
+    for tree in list_hierarchies():
+        folder = tree
+        for part in cgroup.split("/"):
+            _enable_controllers(folder)
+            folder /= part
+            folder.mkdir(exist_ok=True)
             for file in ("cpuset.mems", "cpuset.cpus"):
-                if (place / file).exists() and not (tree / "cgroup.controllers").exists():
-                    (place / file).write_text((place.parent / file).read_text())
+                if (folder / file).exists() and not (tree / "cgroup.controllers").exists():
+                    (folder / file).write_text((folder.parent / file).read_text())
 
 
-def _pass_on(place: Path) -> None:
+def _enable_controllers(cgroup_dir: Path) -> None:
     """Enable the same controllers for the child groups, which only cgroup v2 requires."""
     with contextlib.suppress(FileNotFoundError):
-        if words := (place / "cgroup.controllers").read_text().split():
-            (place / "cgroup.subtree_control").write_text(" ".join(f"+{word}" for word in words))
+        if controllers := (cgroup_dir / "cgroup.controllers").read_text().split():
+            (cgroup_dir / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers))
 
 
-def remove(group: str) -> None:
+def remove_cgroup(cgroup: str) -> None:
     """Remove a group and its descendants from each tree, once their last process has ended."""
-    deadline = time.monotonic() + SECONDS
-    for tree in trees():
-        while (tree / group).is_dir():
-            for folder, _, _ in os.walk(tree / group, topdown=False):
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    for tree in list_hierarchies():
+        while (tree / cgroup).is_dir():
+            for folder, _, _ in os.walk(tree / cgroup, topdown=False):
                 with contextlib.suppress(OSError):  # a process is still ending
                     os.rmdir(folder)
             if time.monotonic() > deadline:
-                raise LocalClusterError(f"{tree / group} does not go: see the cgroup.procs below it")
+                raise LocalClusterError(
+                    f"cannot remove cgroup {tree / cgroup}: end the processes in the cgroup.procs files below it"
+                )
             time.sleep(POLL_SECONDS)

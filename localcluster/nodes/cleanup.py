@@ -8,8 +8,8 @@ from pathlib import Path
 from localcluster.nodes import cgroups
 
 
-def clear(directory: Path) -> None:
+def remove_leftovers(directory: Path) -> None:
     """Remove the control groups and containerd data of the cluster in this directory, whose processes have ended."""
-    cgroups.remove(cgroups.name(directory))
+    cgroups.remove_cgroup(cgroups.get_cgroup_name(directory))
     for folder in (directory / "nodes").glob("*/containerd"):
         shutil.rmtree(folder, ignore_errors=True)

@@ -7,78 +7,80 @@ from pathlib import Path
 
 from localcluster import access, certificates
 
-PROXY = "system:kube-proxy"
-CALLER = "kube-apiserver-kubelet-client"
+KUBE_PROXY_USER = "system:kube-proxy"
+KUBELET_CLIENT_USER = "kube-apiserver-kubelet-client"
 
 
-def name(number: int) -> str:
+def get_node_name(number: int) -> str:
     """Return the name of a real node."""
     return f"real-{number}"
 
 
-def kubelet(number: int) -> str:
+def get_kubelet_user(number: int) -> str:
     """Return the user name of the kubelet of a real node."""
-    return f"system:node:{name(number)}"
+    return f"system:node:{get_node_name(number)}"
 
 
-def users(count: int) -> dict[str, tuple[str, ...]]:
+def list_users(count: int) -> dict[str, tuple[str, ...]]:
     """Return the users of `count` real nodes, with their groups."""
     if not count:
         return {}
-    kubelets = {kubelet(number): ("system:nodes", access.AUTHENTICATED) for number in range(1, count + 1)}
-    return {PROXY: (access.AUTHENTICATED,), **kubelets}
+    kubelets = {get_kubelet_user(number): ("system:nodes", access.AUTHENTICATED) for number in range(1, count + 1)}
+    return {KUBE_PROXY_USER: (access.AUTHENTICATED,), **kubelets}
 
 
-class Caller:
+class KubeletClientCertificate:
     """The API server's client certificate for kubelets, in a directory."""
 
-    def __init__(self, folder: Path) -> None:
-        self.authority, self.certificate, self.key = (
-            folder / f"kubelet-client{ending}" for ending in ("-ca.crt", ".crt", ".key")
+    def __init__(self, directory: Path) -> None:
+        self.ca_file, self.certificate_file, self.key_file = (
+            directory / f"kubelet-client{ending}" for ending in ("-ca.crt", ".crt", ".key")
         )
 
-    def write(self) -> None:
+    def write_certificate(self) -> None:
         """Issue the certificate."""
-        self.authority.write_text(certificates.write("kubelets", [CALLER], self.certificate, self.key))
+        self.ca_file.write_text(
+            certificates.write_certificate("kubelets", [KUBELET_CLIENT_USER], self.certificate_file, self.key_file)
+        )
 
-    def flags(self) -> tuple[str, ...]:
+    def build_apiserver_flags(self) -> tuple[str, ...]:
         """Return the API server flags for calling kubelets and pods, and for authorizing kubelets."""
         return (
             "--authorization-mode=Node,RBAC",
-            f"--kubelet-client-certificate={self.certificate}",
-            f"--kubelet-client-key={self.key}",
+            f"--kubelet-client-certificate={self.certificate_file}",
+            f"--kubelet-client-key={self.key_file}",
             "--kubelet-preferred-address-types=InternalIP",
             "--enable-aggregator-routing=true",  # webhooks are called at pod addresses: no kube-proxy on this host
         )
 
 
-class Etcd:
+class EtcdCertificate:
     """The certificate with which etcd and the API server authenticate each other, in a directory.
 
     Kubelets that run as root act on the content of etcd, so no other user of this host may write to it.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.authority, self.certificate, self.key = (
-            folder / f"etcd{ending}" for ending in ("-ca.crt", ".crt", ".key")
+    def __init__(self, directory: Path) -> None:
+        self.ca_file, self.certificate_file, self.key_file = (
+            directory / f"etcd{ending}" for ending in ("-ca.crt", ".crt", ".key")
         )
 
-    def write(self, address: str) -> None:
+    def write_certificate(self, address: str) -> None:
         """Issue the certificate for the address on which etcd listens."""
-        self.authority.write_text(certificates.write("etcd", [address], self.certificate, self.key))
+        self.ca_file.write_text(certificates.write_certificate("etcd", [address], self.certificate_file, self.key_file))
 
-    def server_flags(self) -> Iterator[str]:
+    def build_server_flags(self) -> Iterator[str]:
         """Yield the flags of an etcd that requires this certificate from clients and peers."""
-        for whom in ("", "peer-"):
-            yield f"--{whom}cert-file={self.certificate}"
-            yield f"--{whom}key-file={self.key}"
-            yield f"--{whom}trusted-ca-file={self.authority}"
-            yield f"--{whom}client-cert-auth=true"
+        for prefix in ("", "peer-"):
+            yield f"--{prefix}cert-file={self.certificate_file}"
+            yield f"--{prefix}key-file={self.key_file}"
+            yield f"--{prefix}trusted-ca-file={self.ca_file}"
+            yield f"--{prefix}client-cert-auth=true"
 
-    def client_flags(self) -> tuple[str, ...]:
+    def build_client_flags(self) -> tuple[str, ...]:
         """Return the API server's flags for connecting to etcd."""
         return (
-            f"--etcd-cafile={self.authority}",
-            f"--etcd-certfile={self.certificate}",
-            f"--etcd-keyfile={self.key}",
+            f"--etcd-cafile={self.ca_file}",
+            f"--etcd-certfile={self.certificate_file}",
+            f"--etcd-keyfile={self.key_file}",
         )

@@ -15,17 +15,17 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from localcluster.processes import Server, await_ready
-from localcluster.programs.build import alone, cache
 from localcluster.errors import LocalClusterError
+from localcluster.processes import Server, await_ready
+from localcluster.programs.build import get_cache_dir, hold_build_lock
 
-ROOT = "containerd"
-"""The name of each containerd root directory, which `leftovers` removes."""
-KEPT = 2
+CONTAINERD_DIR = "containerd"
+"""The name of each containerd root directory, which `cleanup` removes."""
+MAX_CACHED_STORES = 2
 """The most recently used sets to keep besides the one in use; each takes up to 2 GB."""
-UNFINISHED = "images.new-"
+PARTIAL_PREFIX = "images.new-"
 """Prefix of directories that are unfinished or are being deleted."""
-CONFIG = """version = 2
+CONFIG_TEMPLATE = """version = 2
 root = "{root}"
 state = "{folder}/state"
 disabled_plugins = ["io.containerd.grpc.v1.cri"]
@@ -34,90 +34,90 @@ disabled_plugins = ["io.containerd.grpc.v1.cri"]
 [plugins."io.containerd.internal.v1.opt"]
   path = "{folder}/opt"
 """
-SECONDS = 60
+TIMEOUT_SECONDS = 60
 
 
-def give(archives: Iterable[Path], snapshotter: str, folders: Iterable[Path]) -> None:
+def install_images(archives: Iterable[Path], snapshotter: str, node_directories: Iterable[Path]) -> None:
     """Put the images of the archives into the directory `containerd` of each node, before its containerd starts.
 
     Raises `LocalClusterError` if containerd rejects an archive.
     """
-    known = list(archives)
-    kept = cache() / f"images-{_digest(known, snapshotter)}"
-    with alone("the images of real nodes", "images.lock"):
-        if not kept.exists():
-            _forget()
-            _fill(kept, known, snapshotter)
-        kept.touch()
-        for folder in folders:
-            _link(kept, folder / ROOT)
+    archive_files = list(archives)
+    store = get_cache_dir() / f"images-{_compute_digest(archive_files, snapshotter)}"
+    with hold_build_lock("the images of real nodes", "images.lock"):
+        if not store.exists():
+            _evict_stores()
+            _import_images(store, archive_files, snapshotter)
+        store.touch()
+        for folder in node_directories:
+            _link_store(store, folder / CONTAINERD_DIR)
 
 
-def _digest(archives: list[Path], snapshotter: str) -> str:
+def _compute_digest(archives: list[Path], snapshotter: str) -> str:
     """Return a digest of a set of images, from their manifests and configs, which identify the layers."""
-    known = hashlib.sha256(snapshotter.encode())
+    digest = hashlib.sha256(snapshotter.encode())
     for archive in archives:
         with tarfile.open(archive) as opened:
-            for name in ("manifest.json", *_settings(opened)):
-                known.update(_read(opened, name))
-    return known.hexdigest()[:12]
+            for name in ("manifest.json", *_list_config_files(opened)):
+                digest.update(_read_member(opened, name))
+    return digest.hexdigest()[:12]
 
 
-def _settings(archive: tarfile.TarFile) -> list[str]:
-    return [image["Config"] for image in json.loads(_read(archive, "manifest.json"))]
+def _list_config_files(archive: tarfile.TarFile) -> list[str]:
+    return [image["Config"] for image in json.loads(_read_member(archive, "manifest.json"))]
 
 
-def _read(archive: tarfile.TarFile, name: str) -> bytes:
+def _read_member(archive: tarfile.TarFile, name: str) -> bytes:
     file = archive.extractfile(name)
     if file is None:
-        raise LocalClusterError(f"an archive of images has no file {name}")
+        raise LocalClusterError(f"image archive {archive.name} has no file {name}")
     return file.read()
 
 
-def _fill(kept: Path, archives: list[Path], snapshotter: str) -> None:
+def _import_images(store: Path, archives: list[Path], snapshotter: str) -> None:
     """Import the archives with a temporary containerd."""
-    with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=kept.parent) as name:
+    with tempfile.TemporaryDirectory(prefix=PARTIAL_PREFIX, dir=store.parent) as name:
         folder = Path(name)
-        (folder / "config.toml").write_text(CONFIG.format(root=folder / ROOT, folder=folder))
+        (folder / "config.toml").write_text(CONFIG_TEMPLATE.format(root=folder / CONTAINERD_DIR, folder=folder))
         command = ("unshare", "--mount", "containerd", "--config", folder / "config.toml")
         containerd = Server("containerd", command, folder / "containerd.log")
         call = ["ctr", "--address", str(folder / "socket"), "--namespace", "k8s.io"]
         containerd.start()
         try:
-            await_ready("containerd", lambda: not _run(*call, "version"), [containerd], SECONDS)
+            await_ready("containerd", lambda: not _run_command(*call, "version"), [containerd], TIMEOUT_SECONDS)
             for archive in archives:
-                said = _run(*call, "images", "import", "--snapshotter", snapshotter, str(archive))
-                if said:
-                    raise LocalClusterError(f"{archive}: {said}")
+                error = _run_command(*call, "images", "import", "--snapshotter", snapshotter, str(archive))
+                if error:
+                    raise LocalClusterError(f"cannot import image archive {archive}: {error}")
         finally:
             containerd.stop()
-        (folder / ROOT).rename(kept)
+        (folder / CONTAINERD_DIR).rename(store)
 
 
-def _run(*command: str) -> str:
+def _run_command(*command: str) -> str:
     """Run a command; return its error, or "" if it succeeded."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return (done.stderr.strip() or f"exit status {done.returncode}") if done.returncode else ""
 
 
-def _link(kept: Path, root: Path) -> None:
+def _link_store(store: Path, target: Path) -> None:
     """Give a node hard links to all files, except for copies of the databases, which containerd writes to."""
-    together = kept.stat().st_dev == root.parent.stat().st_dev
-    wrong = _run("cp", "--archive", *(["--link"] if together else []), str(kept), str(root))
-    if wrong:
-        raise LocalClusterError(f"{root}: the images of a real node were not put there: {wrong}")
-    for database in root.glob("*/*.db"):
+    on_same_device = store.stat().st_dev == target.parent.stat().st_dev
+    error = _run_command("cp", "--archive", *(["--link"] if on_same_device else []), str(store), str(target))
+    if error:
+        raise LocalClusterError(f"cannot copy the images of a real node to {target}: {error}")
+    for database in target.glob("*/*.db"):
         database.unlink()
-        shutil.copy2(kept / database.relative_to(root), database)
+        shutil.copy2(store / database.relative_to(target), database)
 
 
-def _forget() -> None:
+def _evict_stores() -> None:
     """Remove the sets not used recently, and the remains of killed builders, before adding a set.
 
     A set is renamed first, so that a killed process leaves no partial set under a valid name.
     """
-    kept = sorted(cache().glob("images-*"), key=lambda folder: folder.stat().st_mtime, reverse=True)
-    for folder in kept[KEPT:]:
-        folder.rename(cache() / f"{UNFINISHED}{folder.name}")
-    for folder in cache().glob(f"{UNFINISHED}*"):
+    stores = sorted(get_cache_dir().glob("images-*"), key=lambda folder: folder.stat().st_mtime, reverse=True)
+    for folder in stores[MAX_CACHED_STORES:]:
+        folder.rename(get_cache_dir() / f"{PARTIAL_PREFIX}{folder.name}")
+    for folder in get_cache_dir().glob(f"{PARTIAL_PREFIX}*"):
         shutil.rmtree(folder, ignore_errors=True)

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-BIN = PurePosixPath("/bin")
+BIN_DIR = PurePosixPath("/bin")
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,15 @@ class Image:
     user: int = 0
 
 
-def architecture() -> str:
+def get_architecture() -> str:
     """Return the processor architecture of this host in Go's terms."""
     return ARCHITECTURES.get(platform.machine(), platform.machine())
 
 
-def write(image: Image, file: Path) -> Path:
+def write_image(image: Image, file: Path) -> Path:
     """Write the archive; return its path."""
-    layer = _layer(image)
-    config = json.dumps(_config(image, hashlib.sha256(layer).hexdigest())).encode()
+    layer = _build_layer(image)
+    config = json.dumps(_build_config(image, hashlib.sha256(layer).hexdigest())).encode()
     manifest = [{"Config": "config.json", "RepoTags": [image.name], "Layers": ["layer.tar"]}]
     with tarfile.open(file, "w") as archive:
         for name, content in (
@@ -52,43 +52,43 @@ def write(image: Image, file: Path) -> Path:
             ("config.json", config),
             ("manifest.json", json.dumps(manifest).encode()),
         ):
-            _add(archive, name, content, 0o644)
+            _add_file(archive, name, content, 0o644)
     return file
 
 
-def _layer(image: Image) -> bytes:
-    written = io.BytesIO()
-    with tarfile.open(fileobj=written, mode="w") as layer:
-        _add(layer, f"bin/{image.program.name}", image.program.read_bytes(), 0o755)
-        for library in _libraries(image.program):
-            _add(layer, str(library).lstrip("/"), library.read_bytes(), 0o755)
+def _build_layer(image: Image) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as layer:
+        _add_file(layer, f"bin/{image.program.name}", image.program.read_bytes(), 0o755)
+        for library in _list_libraries(image.program):
+            _add_file(layer, str(library).lstrip("/"), library.read_bytes(), 0o755)
         for name in image.links:
-            link = tarfile.TarInfo(str(BIN / name).lstrip("/"))
-            link.type, link.linkname = tarfile.SYMTYPE, str(BIN / image.program.name)
+            link = tarfile.TarInfo(str(BIN_DIR / name).lstrip("/"))
+            link.type, link.linkname = tarfile.SYMTYPE, str(BIN_DIR / image.program.name)
             layer.addfile(link)
         for folder in ("tmp", "etc"):
-            made = tarfile.TarInfo(folder)
-            made.type, made.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
-            layer.addfile(made)
-    return written.getvalue()
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
+            layer.addfile(entry)
+    return buffer.getvalue()
 
 
-def _libraries(program: Path) -> list[Path]:
+def _list_libraries(program: Path) -> list[Path]:
     """Return the libraries of a program: none, or libc and its loader if Go built it with a C compiler."""
-    said = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
-    return [Path(word) for line in said.splitlines() for word in line.split() if word.startswith("/")]
+    output = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+    return [Path(word) for line in output.splitlines() for word in line.split() if word.startswith("/")]
 
 
-def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int) -> None:
+def _add_file(archive: tarfile.TarFile, name: str, content: bytes, mode: int) -> None:
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = len(content), mode
     archive.addfile(entry, io.BytesIO(content))
 
 
-def _config(image: Image, layer: str) -> dict[str, Any]:
+def _build_config(image: Image, layer_digest: str) -> dict[str, Any]:
     return {
-        "architecture": architecture(),
+        "architecture": get_architecture(),
         "os": "linux",
         "config": {"Cmd": [*image.command], "Env": ["PATH=/bin"], "WorkingDir": "/", "User": str(image.user)},
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer}"]},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer_digest}"]},
     }

@@ -1,7 +1,7 @@
-"""Holds the namespaces of one node: `python namespaces.py FOLDER NAME`; `rooms` starts it. Standard library only.
+"""Holds one node's namespaces: `sandbox` runs `python namespace_holder.py DIRECTORY NAME`. Standard library only.
 
 When the first process of a PID namespace ends, the kernel kills all others in it. The mounts, network devices and
-packet filters go with the last process. So killing this process ends the node. FOLDER must have two shell scripts.
+packet filters go with the last process. So killing this process ends the node. DIRECTORY must have two shell scripts.
 `outside` runs in the original namespaces, with the first process's id in $PID. Then `inside` runs in the new
 namespaces. Finally, the program writes the file `pid`.
 """
@@ -21,49 +21,49 @@ PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def main(folder: Path, name: str) -> None:
+def main(directory: Path, name: str) -> None:
     """Create the namespaces, and exit when their first process ends."""
-    file = folder / "pid"
+    file = directory / "pid"
     file.unlink(missing_ok=True)
-    (told, tell), (ready, say) = os.pipe(), os.pipe()
-    here = os.open("/proc/self/ns/pid", os.O_RDONLY)
-    _must(LIBC.unshare(CLONE_NEWPID), "unshare")  # all later children are in it
+    (setup_read, setup_write), (ready_read, ready_write) = os.pipe(), os.pipe()
+    original_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    _check_result(LIBC.unshare(CLONE_NEWPID), "unshare")  # all later children are in it
     first = os.fork()
     if not first:
-        os.close(tell)
-        os.close(ready)
-        _be_first(folder, name, told, say)
-    os.close(told)
-    os.close(say)
-    _must(LIBC.setns(here, CLONE_NEWPID), "setns")  # applies to children after the first one
-    if os.read(ready, 1):
-        _run(folder / "outside", PID=str(first))
-        os.write(tell, b"!")
-    if os.read(ready, 1):
-        fresh = file.with_suffix(".new")
-        fresh.write_text(str(first))
-        fresh.replace(file)
+        os.close(setup_write)
+        os.close(ready_read)
+        _run_init(directory, name, setup_read, ready_write)
+    os.close(setup_read)
+    os.close(ready_write)
+    _check_result(LIBC.setns(original_namespace, CLONE_NEWPID), "setns")  # applies to children after the first one
+    if os.read(ready_read, 1):
+        _run_script(directory / "outside", PID=str(first))
+        os.write(setup_write, b"!")
+    if os.read(ready_read, 1):
+        temporary = file.with_suffix(".new")
+        temporary.write_text(str(first))
+        temporary.replace(file)
     _, status = os.waitpid(first, 0)
-    sys.exit(f"{name} ended: status {status}")
+    sys.exit(f"the first process of {name} exited: wait status {status}")
 
 
-def _be_first(folder: Path, name: str, told: int, say: int) -> None:
+def _run_init(directory: Path, name: str, read_fd: int, write_fd: int) -> None:
     """Run as the first process: set up the new namespaces, then reap orphaned processes forever."""
-    _must(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
-    _must(LIBC.unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET), "unshare")
-    os.write(say, b"!")
-    if not os.read(told, 1):
-        sys.exit("the outside was not set up")
-    _must(LIBC.sethostname(name.encode(), len(name)), "sethostname")
-    _run(folder / "inside")
+    _check_result(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+    _check_result(LIBC.unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET), "unshare")
+    os.write(write_fd, b"!")
+    if not os.read(read_fd, 1):
+        sys.exit("the script outside did not complete")
+    _check_result(LIBC.sethostname(name.encode(), len(name)), "sethostname")
+    _run_script(directory / "inside")
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    os.write(say, b"!")
+    os.write(write_fd, b"!")
     while True:
         signal.sigwait({signal.SIGCHLD})
-        _bury()
+        _reap_children()
 
 
-def _bury() -> None:
+def _reap_children() -> None:
     while True:
         try:
             if not os.waitpid(-1, os.WNOHANG)[0]:
@@ -72,15 +72,15 @@ def _bury() -> None:
             return
 
 
-def _run(script: Path, **more: str) -> None:
-    done = subprocess.run(["sh", "-e", script], env={**os.environ, **more}, check=False)
+def _run_script(script: Path, **variables: str) -> None:
+    done = subprocess.run(["sh", "-e", script], env={**os.environ, **variables}, check=False)
     if done.returncode:
-        sys.exit(f"{script} failed; it says why above")
+        sys.exit(f"{script} failed with exit status {done.returncode}: see its output above")
 
 
-def _must(result: int, what: str) -> None:
+def _check_result(result: int, call: str) -> None:
     if result:
-        sys.exit(f"{what}: {os.strerror(ctypes.get_errno())}")
+        sys.exit(f"{call}: {os.strerror(ctypes.get_errno())}")
 
 
 if __name__ == "__main__":

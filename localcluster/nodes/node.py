@@ -7,13 +7,13 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from localcluster.nodes.node_network import Addresses
-from localcluster.nodes.sandbox import Room
-from localcluster.nodes.node_config import SOCKET, Settings
-from localcluster.processes import Server, await_ready, start_saying
 from localcluster.errors import LocalClusterError
+from localcluster.nodes.node_config import CONTAINERD_SOCKET, NodeConfig
+from localcluster.nodes.node_network import NodeNetwork
+from localcluster.nodes.sandbox import Sandbox
+from localcluster.processes import Server, await_ready, start_and_await_log
 
-OUTSIDE = """
+OUTSIDE_SCRIPT = """
 nsenter --target "$(cat {switch})" --net ip link add {name} type veth peer name eth0 netns $PID
 nsenter --target "$(cat {switch})" --net ip link set {name} master nodes up
 nsenter --target "$(cat {switch})" --net ip route replace {pods} via {address}
@@ -21,7 +21,7 @@ nsenter --target "$(cat {switch})" --net ip route replace {pods} via {address}
 # The node gets the host's /var as a read-only lower layer; its own writes stay in memory. The logs and the kubelet's
 # directory are in the cluster's directory. A kubelet requires some kernel settings, which belong to the host; bind
 # mounts show it the required values.
-INSIDE = """
+INSIDE_SCRIPT = """
 mount --make-rprivate /
 mount --make-rshared /
 mount -t proc proc /proc
@@ -46,7 +46,7 @@ ip link set eth0 up
 ip route add default via {switch}
 echo 1 > /proc/sys/net/ipv4/ip_forward
 """
-SERVES_PODS = "Start streaming server"
+CRI_READY_LOG_LINE = "Start streaming server"
 """The message that containerd logs once it serves CRI.
 
 With many images, containerd serves CRI long after its other services. A kubelet that connects too early exits.
@@ -56,87 +56,91 @@ With many images, containerd serves CRI long after its other services. A kubelet
 class RealNode:
     """A real node.
 
-    `folder` must have the kubeconfig files `kubelet.kubeconfig` and `kube-proxy.kubeconfig` before the node starts.
+    `directory` must have the kubeconfig files `kubelet.kubeconfig` and `kube-proxy.kubeconfig` before the node starts.
 
     Args:
-        settings: The node's configuration.
-        addresses: The addresses of the cluster's network.
+        config: The node's configuration.
+        network: The addresses of the cluster's network.
         switch: The namespaces of the switch.
         programs: The directory of the built programs.
     """
 
-    def __init__(self, settings: Settings, addresses: Addresses, switch: Room, programs: Path) -> None:
-        self.settings, self.name, self.folder = settings, settings.name, settings.folder
-        told = {
+    def __init__(self, config: NodeConfig, network: NodeNetwork, switch: Sandbox, programs: Path) -> None:
+        self.config, self.name, self.directory = config, config.name, config.directory
+        values = {
             "name": self.name,
-            "folder": shlex.quote(str(self.folder)),
-            "address": addresses.node(settings.number),
-            "pods": addresses.pods(settings.number),
+            "folder": shlex.quote(str(self.directory)),
+            "address": network.get_node_address(config.node_number),
+            "pods": network.get_pod_cidr(config.node_number),
         }
-        outside = OUTSIDE.format(switch=shlex.quote(str(switch.file)), **told)
-        inside = INSIDE.format(switch=addresses.switch, **told)
-        self.room = Room(self.name, self.folder, outside, inside)
-        settings.write()
-        self.containerd = self.room.server("containerd", "containerd", "--config", self.folder / "containerd.toml")
-        self.kubelet = self.room.server("kubelet", programs / "kubelet", *self._kubelet(addresses))
-        proxy = self.folder / "kube-proxy.yaml"
-        self.proxy = self.room.server("kube-proxy", programs / "kube-proxy", f"--config={proxy}")
+        outside = OUTSIDE_SCRIPT.format(switch=shlex.quote(str(switch.pid_file)), **values)
+        inside = INSIDE_SCRIPT.format(switch=network.switch_address, **values)
+        self.sandbox = Sandbox(self.name, self.directory, outside, inside)
+        config.write_files()
+        self.containerd = self.sandbox.build_server(
+            "containerd", "containerd", "--config", self.directory / "containerd.toml"
+        )
+        self.kubelet = self.sandbox.build_server("kubelet", programs / "kubelet", *self._build_kubelet_flags(network))
+        proxy = self.directory / "kube-proxy.yaml"
+        self.kube_proxy = self.sandbox.build_server("kube-proxy", programs / "kube-proxy", f"--config={proxy}")
 
-    def _kubelet(self, addresses: Addresses) -> Iterable[str]:
-        yield f"--config={self.folder / 'kubelet.yaml'}"
-        yield f"--kubeconfig={self.folder / 'kubelet.kubeconfig'}"
+    def _build_kubelet_flags(self, network: NodeNetwork) -> Iterable[str]:
+        yield f"--config={self.directory / 'kubelet.yaml'}"
+        yield f"--kubeconfig={self.directory / 'kubelet.kubeconfig'}"
         yield f"--hostname-override={self.name}"
-        yield f"--node-ip={addresses.node(self.settings.number)}"
+        yield f"--node-ip={network.get_node_address(self.config.node_number)}"
         yield "--node-labels=node.kubernetes.io/instance-type=real"
 
     @property
     def servers(self) -> list[Server]:
         """Return all processes, starting with the one that holds the namespaces."""
-        return [self.room.holder, self.containerd, self.kubelet, self.proxy]
+        return [self.sandbox.holder, self.containerd, self.kubelet, self.kube_proxy]
 
     def start(self) -> None:
-        """Start all processes without waiting for the node to be Ready; `store.give` must have run before."""
-        self.room.open()
-        self.proxy.start()
-        start_saying(SERVES_PODS, [self.containerd])
-        await_ready(f"containerd of {self.name}", self._answers, [self.containerd])
+        """Start all processes without waiting for the node to be Ready; call `image_store.install_images` first."""
+        self.sandbox.start()
+        self.kube_proxy.start()
+        start_and_await_log(CRI_READY_LOG_LINE, [self.containerd])
+        await_ready(f"containerd of {self.name}", self._is_containerd_ready, [self.containerd])
         self.kubelet.start()
 
-    def _answers(self) -> bool:
+    def _is_containerd_ready(self) -> bool:
         """Return whether containerd answers on its socket, which another of its threads serves."""
         try:
-            self.room.run("ctr", "--address", SOCKET, "version")
+            self.sandbox.run("ctr", "--address", CONTAINERD_SOCKET, "version")
         except LocalClusterError:
             return False
         return True
 
-    def tag(self, image: str, name: str) -> None:
+    def tag_image(self, image: str, name: str) -> None:
         """Add another name to an image in containerd."""
-        self.room.run(*self._ctr("images", "tag", image, name))
+        self.sandbox.run(*self._build_ctr_command("images", "tag", image, name))
 
-    def running(self, pod: str = "") -> set[str]:
+    def list_running_containers(self, pod_uid: str = "") -> set[str]:
         """Return the ids of the running containers in containerd: those of the pod with this UID, or all.
 
         The result includes each pod's sandbox container.
         """
-        lines = self.room.run(*self._ctr("tasks", "list")).splitlines()[1:]
+        lines = self.sandbox.run(*self._build_ctr_command("tasks", "list")).splitlines()[1:]
         alive = {words[0] for words in map(str.split, lines) if words[2] == "RUNNING"}
-        chosen = [f'labels."io.kubernetes.pod.uid"=={pod}'] if pod else []
-        return alive & set(self.room.run(*self._ctr("containers", "list", "--quiet", *chosen)).split())
+        filters = [f'labels."io.kubernetes.pod.uid"=={pod_uid}'] if pod_uid else []
+        return alive & set(
+            self.sandbox.run(*self._build_ctr_command("containers", "list", "--quiet", *filters)).split()
+        )
 
-    def _ctr(self, *words: str | Path) -> list[str | Path]:
-        return ["ctr", "--address", SOCKET, "--namespace", "k8s.io", *words]
+    def _build_ctr_command(self, *arguments: str | Path) -> list[str | Path]:
+        return ["ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io", *arguments]
 
-    def close(self) -> None:
+    def kill(self) -> None:
         """Kill all processes to simulate a power failure."""
         for server in reversed(self.servers):
             server.kill()
 
 
-def snapshotter(folder: Path) -> str:
+def detect_snapshotter(directory: Path) -> str:
     """Return the containerd snapshotter for a directory: overlayfs if its file system supports it, else native."""
     for name in ("lower", "upper", "work", "merged"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    options = f"lowerdir={folder}/lower,upperdir={folder}/upper,workdir={folder}/work"
-    mount = ["unshare", "--mount", "mount", "-t", "overlay", "-o", options, "overlay", str(folder / "merged")]
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    options = f"lowerdir={directory}/lower,upperdir={directory}/upper,workdir={directory}/work"
+    mount = ["unshare", "--mount", "mount", "-t", "overlay", "-o", options, "overlay", str(directory / "merged")]
     return "native" if subprocess.run(mount, capture_output=True, check=False).returncode else "overlayfs"

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localcluster.nodes.node_network import DNS, Addresses
+from localcluster.nodes.node_network import DNS_ADDRESS, NodeNetwork
 
-PAUSE = "localhost/busybox:local"
+PAUSE_IMAGE = "localhost/busybox:local"
 """The image of a pod's sandbox container."""
-SOCKET = "/run/containerd/containerd.sock"
-DOMAIN = "cluster.local"
-CONTAINERD = """version = 2
+CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+CLUSTER_DOMAIN = "cluster.local"
+CONTAINERD_TEMPLATE = """version = 2
 root = "{folder}/containerd"
 state = "/run/containerd"
 [grpc]
@@ -21,7 +21,7 @@ state = "/run/containerd"
 [plugins."io.containerd.internal.v1.opt"]
   path = "{folder}/opt"
 [plugins."io.containerd.grpc.v1.cri"]
-  # Who may not raise a process above others has it refused, and the container with it.
+  # Without the right to lower oom_score_adj, containerd adjusts the value; otherwise the container would not start.
   restrict_oom_score_adj = true
   sandbox_image = "{pause}"
   [plugins."io.containerd.grpc.v1.cri".cni]
@@ -35,45 +35,45 @@ state = "/run/containerd"
 
 
 @dataclass(frozen=True)
-class Settings:
+class NodeConfig:
     """The configuration of one node.
 
     Attributes:
-        number: The node's number, from 1.
-        addresses: The addresses of the cluster's network.
-        plugins: The directory of the CNI plugins.
-        authority: The CA file for the API server's client certificate.
-        group: The node's control group.
+        node_number: The node's number, from 1.
+        network: The addresses of the cluster's network.
+        cni_plugins: The directory of the CNI plugins.
+        ca_file: The CA file for the API server's client certificate.
+        cgroup: The node's control group.
         snapshotter: The containerd snapshotter, which stores the image layers.
     """
 
-    number: int
+    node_number: int
     name: str
-    folder: Path
-    addresses: Addresses
-    plugins: Path
-    authority: Path
-    group: str
+    directory: Path
+    network: NodeNetwork
+    cni_plugins: Path
+    ca_file: Path
+    cgroup: str
     snapshotter: str
 
-    def write(self) -> None:
+    def write_files(self) -> None:
         """Write all files."""
-        cni = self.folder / "cni"
-        for folder in (cni, self.folder / "static"):
+        cni = self.directory / "cni"
+        for folder in (cni, self.directory / "static"):
             folder.mkdir()
-        (self.folder / "resolv.conf").write_text("")  # names outside the cluster are not resolved
-        (self.folder / "containerd.toml").write_text(self._containerd())
-        (cni / "10-nodes.conflist").write_text(json.dumps(self._network()))
-        (self.folder / "kubelet.yaml").write_text(json.dumps(self._kubelet()))
-        (self.folder / "kube-proxy.yaml").write_text(json.dumps(self._proxy()))
+        (self.directory / "resolv.conf").write_text("")  # names outside the cluster are not resolved
+        (self.directory / "containerd.toml").write_text(self._build_containerd_config())
+        (cni / "10-nodes.conflist").write_text(json.dumps(self._build_cni_config()))
+        (self.directory / "kubelet.yaml").write_text(json.dumps(self._build_kubelet_config()))
+        (self.directory / "kube-proxy.yaml").write_text(json.dumps(self._build_kube_proxy_config()))
 
-    def _containerd(self) -> str:
-        told = {"folder": self.folder, "plugins": self.plugins, "snapshotter": self.snapshotter}
-        return CONTAINERD.format(socket=SOCKET, pause=PAUSE, **told)
+    def _build_containerd_config(self) -> str:
+        values = {"folder": self.directory, "plugins": self.cni_plugins, "snapshotter": self.snapshotter}
+        return CONTAINERD_TEMPLATE.format(socket=CONTAINERD_SOCKET, pause=PAUSE_IMAGE, **values)
 
-    def _network(self) -> dict[str, Any]:
+    def _build_cni_config(self) -> dict[str, Any]:
         """Return the pods' bridge network; it needs no masquerading, since the nodes have routes to each other."""
-        ranges = [[{"subnet": self.addresses.pods(self.number)}]]
+        ranges = [[{"subnet": self.network.get_pod_cidr(self.node_number)}]]
         bridge = {
             "type": "bridge",
             "bridge": "pods",
@@ -84,31 +84,31 @@ class Settings:
         ports = {"type": "portmap", "capabilities": {"portMappings": True}}
         return {"cniVersion": "1.0.0", "name": "nodes", "plugins": [bridge, ports]}
 
-    def _kubelet(self) -> dict[str, Any]:
+    def _build_kubelet_config(self) -> dict[str, Any]:
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
-            "address": self.addresses.node(self.number),
+            "address": self.network.get_node_address(self.node_number),
             "authentication": {
                 "anonymous": {"enabled": False},
                 "webhook": {"enabled": True},
-                "x509": {"clientCAFile": str(self.authority)},
+                "x509": {"clientCAFile": str(self.ca_file)},
             },
             "authorization": {"mode": "Webhook"},
-            "containerRuntimeEndpoint": f"unix://{SOCKET}",
-            "staticPodPath": str(self.folder / "static"),
-            "volumePluginDir": str(self.folder / "volumeplugins"),
-            "resolvConf": str(self.folder / "resolv.conf"),
-            "clusterDNS": [DNS],
-            "clusterDomain": DOMAIN,
-            **self._limits(),
+            "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
+            "staticPodPath": str(self.directory / "static"),
+            "volumePluginDir": str(self.directory / "volumeplugins"),
+            "resolvConf": str(self.directory / "resolv.conf"),
+            "clusterDNS": [DNS_ADDRESS],
+            "clusterDomain": CLUSTER_DOMAIN,
+            **self._build_resource_settings(),
         }
 
-    def _limits(self) -> dict[str, Any]:
+    def _build_resource_settings(self) -> dict[str, Any]:
         """Return the resource settings for a shared host: no reservations, and eviction only when it is almost full."""
         return {
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{self.group}",
+            "cgroupRoot": f"/{self.cgroup}",
             "failCgroupV1": False,
             "enforceNodeAllocatable": [],
             "failSwapOn": False,
@@ -118,15 +118,15 @@ class Settings:
             "imageGCLowThresholdPercent": 99,
         }
 
-    def _proxy(self) -> dict[str, Any]:
-        nothing = {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"}
+    def _build_kube_proxy_config(self) -> dict[str, Any]:
+        unchanged = {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"}
         return {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
             "mode": "iptables",
             "hostnameOverride": self.name,
-            "clusterCIDR": self.addresses.all,
-            "clientConnection": {"kubeconfig": str(self.folder / "kube-proxy.kubeconfig")},
-            "conntrack": nothing,  # conntrack limits belong to the host, not to a namespace
+            "clusterCIDR": self.network.cidr,
+            "clientConnection": {"kubeconfig": str(self.directory / "kube-proxy.kubeconfig")},
+            "conntrack": unchanged,  # conntrack limits belong to the host, not to a namespace
             "oomScoreAdj": 0,
         }

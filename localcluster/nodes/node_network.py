@@ -15,73 +15,75 @@ from dataclasses import dataclass, field
 
 from localcluster.errors import LocalClusterError
 
-CANDIDATES = range(200, 255)
-MOST_NODES = 16
-DNS = "10.0.0.10"
+SECOND_OCTETS = range(200, 255)
+MAX_NODES = 16
+DNS_ADDRESS = "10.0.0.10"
 """The tenth address of `servers.SERVICE_CIDR`, by convention."""
 
 
 @dataclass(frozen=True)
-class Addresses:
+class NodeNetwork:
     """The addresses of one cluster's network.
 
     Attributes:
-        number: The second octet of all addresses.
-        claim: A socket that reserves the network while it is open.
+        second_octet: The second octet of all addresses.
+        reservation: A socket that reserves the network while it is open.
     """
 
-    number: int
-    claim: socket.socket | None = field(default=None, compare=False, repr=False)
+    second_octet: int
+    reservation: socket.socket | None = field(default=None, compare=False, repr=False)
 
     def release(self) -> None:
         """Release the reservation of the network."""
-        if self.claim:
-            self.claim.close()
+        if self.reservation:
+            self.reservation.close()
 
     @property
-    def all(self) -> str:
+    def cidr(self) -> str:
         """Return the network of all nodes and pods."""
-        return f"10.{self.number}.0.0/16"
+        return f"10.{self.second_octet}.0.0/16"
 
     @property
-    def machine(self) -> str:
+    def host_address(self) -> str:
         """Return the host's address on its link to the switch."""
-        return f"10.{self.number}.0.1"
+        return f"10.{self.second_octet}.0.1"
 
     @property
-    def door(self) -> str:
+    def uplink_address(self) -> str:
         """Return the switch's address on its link to the host."""
-        return f"10.{self.number}.0.2"
+        return f"10.{self.second_octet}.0.2"
 
     @property
-    def switch(self) -> str:
+    def switch_address(self) -> str:
         """Return the switch's address for the nodes: their default gateway, which forwards the API server's port."""
-        return f"10.{self.number}.1.1"
+        return f"10.{self.second_octet}.1.1"
 
-    def node(self, number: int) -> str:
+    def get_node_address(self, number: int) -> str:
         """Return the address of the node with this number, from 1."""
-        return f"10.{self.number}.1.{10 + number}"
+        return f"10.{self.second_octet}.1.{10 + number}"
 
-    def pods(self, number: int) -> str:
+    def get_pod_cidr(self, number: int) -> str:
         """Return the pod network of the node with this number."""
-        return f"10.{self.number}.{100 + number}.0/24"
+        return f"10.{self.second_octet}.{100 + number}.0/24"
 
 
-def choose() -> Addresses:
+def reserve_network() -> NodeNetwork:
     """Return a network that the host has no route to and no other cluster has reserved."""
-    taken = _routes()
-    for number in CANDIDATES:
+    routes = _list_routes()
+    for number in SECOND_OCTETS:
         network = ipaddress.ip_network(f"10.{number}.0.0/16")
-        claim = socket.socket(socket.AF_UNIX)
+        reservation = socket.socket(socket.AF_UNIX)
         with contextlib.suppress(OSError):
-            claim.bind(f"\0nodemaintenance-network-{number}")
-            if not any(network.overlaps(route) for route in taken):
-                return Addresses(number, claim)
-        claim.close()
-    raise LocalClusterError("no network of 10.200.0.0/16 to 10.254.0.0/16 is free for real nodes; see `ip route`")
+            reservation.bind(f"\0nodemaintenance-network-{number}")
+            if not any(network.overlaps(route) for route in routes):
+                return NodeNetwork(number, reservation)
+        reservation.close()
+    raise LocalClusterError(
+        "no free network from 10.200.0.0/16 to 10.254.0.0/16 for the real nodes: remove one of the routes in `ip route`"
+    )
 
 
-def _routes() -> list[ipaddress.IPv4Network]:
+def _list_routes() -> list[ipaddress.IPv4Network]:
     """Return the networks in the host's routing table, except for the default route."""
     listed = subprocess.run(["ip", "-json", "-4", "route"], capture_output=True, text=True, check=True).stdout
     found = [route["dst"] for route in json.loads(listed or "[]")]

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from localcluster.errors import LocalClusterError
 
-UNABLE = 3
+EXIT_UNSUPPORTED = 3
 """Exit status on a host that cannot run real nodes; that of an error is 1."""
-CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
+REQUIRED_CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 """A kubelet does not start without these."""
-VERSION_1, VERSION_2 = Path("/proc/self/mounts"), Path("/sys/fs/cgroup/cgroup.controllers")
-TRIALS = {
+MOUNTS_FILE, CGROUP2_CONTROLLERS_FILE = Path("/proc/self/mounts"), Path("/sys/fs/cgroup/cgroup.controllers")
+PROBES = {
     "network devices (`ip link add`)": """
         ip link add one type veth peer name two
         ip link add three type bridge
@@ -34,55 +34,63 @@ TRIALS = {
         """,
 }
 """Requirement to shell script that tests it, in namespaces that end with the test."""
-TRIED = ("unshare", "--net", "--mount", "--pid", "--fork", "--ipc", "--uts", "sh", "-e", "-c")
-PLACE = "a machine where root may make namespaces and control groups: a virtual machine, or a privileged container"
+PROBE_COMMAND = ("unshare", "--net", "--mount", "--pid", "--fork", "--ipc", "--uts", "sh", "-e", "-c")
+SUPPORTED_HOSTS = (
+    "a host where root may create namespaces and control groups, such as a virtual machine or a privileged container"
+)
 
 
-def check() -> None:
+def check_host() -> None:
     """Raise `LocalClusterError` with one line if this host cannot run real nodes; packages are checked elsewhere.
 
     The check skips a test whose program is not installed. Run it again after installing the packages.
     """
-    if lacks := list(_lacks()):
-        raise LocalClusterError(f"REAL needs {', '.join(lacks)}, not to be had here: leave it out, or take {PLACE}")
+    if missing := list(_list_missing()):
+        raise LocalClusterError(
+            f"REAL needs {', '.join(missing)}, which this host lacks: omit REAL, or use {SUPPORTED_HOSTS}"
+        )
 
 
-def _lacks() -> Iterator[str]:
+def _list_missing() -> Iterator[str]:
     if sys.platform != "linux":
         yield "Linux"
         return
     if os.geteuid():
         yield "root (sudo make up REAL=2)"
         return
-    if missing := [name for name in CONTROLLERS if name not in _controllers()]:
-        yield f"the cgroup controllers {', '.join(missing)}, mounted to be written to"
-    if _fails("true"):
+    if missing := [name for name in REQUIRED_CONTROLLERS if name not in _list_controllers()]:
+        yield f"the cgroup controllers {', '.join(missing)}, mounted read-write"
+    if _is_failing("true"):
         yield "namespaces (`unshare`)"
         return
-    yield from (what for what, trial in TRIALS.items() if _is_there(trial) and _fails(trial))
+    yield from (name for name, probe in PROBES.items() if _is_program_installed(probe) and _is_failing(probe))
 
 
-def _is_there(trial: str) -> bool:
+def _is_program_installed(probe: str) -> bool:
     """Return whether a test's program is installed; on a fresh host a missing program proves nothing."""
-    return shutil.which(trial.split()[0]) is not None
+    return shutil.which(probe.split()[0]) is not None
 
 
-def _controllers() -> set[str]:
+def _list_controllers() -> set[str]:
     """Return the cgroup controllers in writable trees."""
-    rows = [line.split() for line in VERSION_1.read_text().splitlines()]
+    rows = [line.split() for line in MOUNTS_FILE.read_text().splitlines()]
     options = [row[3].split(",") for row in rows if row[2] == "cgroup"]
-    first = {word for words in options if "rw" in words for word in words}
-    second = VERSION_2.read_text().split() if VERSION_2.exists() and os.access(VERSION_2.parent, os.W_OK) else []
-    return first | set(second)
+    v1_controllers = {word for words in options if "rw" in words for word in words}
+    v2_controllers = (
+        CGROUP2_CONTROLLERS_FILE.read_text().split()
+        if CGROUP2_CONTROLLERS_FILE.exists() and os.access(CGROUP2_CONTROLLERS_FILE.parent, os.W_OK)
+        else []
+    )
+    return v1_controllers | set(v2_controllers)
 
 
-def _fails(trial: str) -> bool:
-    return subprocess.run([*TRIED, trial], capture_output=True, check=False).returncode != 0
+def _is_failing(probe: str) -> bool:
+    return subprocess.run([*PROBE_COMMAND, probe], capture_output=True, check=False).returncode != 0
 
 
 if __name__ == "__main__":
     try:
-        check()
+        check_host()
     except LocalClusterError as error:
         print(error, file=sys.stderr)
-        raise SystemExit(UNABLE) from None
+        raise SystemExit(EXIT_UNSUPPORTED) from None

@@ -10,36 +10,36 @@ from localcluster.nodes.buildah import Buildah
 from localcluster.programs import build
 from localcluster.servers import ROOT
 
-NAME, VERSION = "localhost/nodemaintenance", "0.0.0"
-IMAGE = f"{NAME}:v{VERSION}"
-MADE_OF = ("Dockerfile", "requirements.txt", "functions", "eventing", "kube", "console")
+IMAGE_NAME, VERSION = "localhost/nodemaintenance", "0.0.0"
+IMAGE = f"{IMAGE_NAME}:v{VERSION}"
+SOURCES = ("Dockerfile", "requirements.txt", "functions", "eventing", "kube", "console")
 """The inputs of the Dockerfile."""
-IGNORED = "__pycache__"
-KEPT = 2
+IGNORED_DIR = "__pycache__"
+MAX_CACHED_IMAGES = 2
 """Images of other sources to keep, since another work tree may be about to import one."""
 
 
-def archive() -> Path:
+def ensure_archive() -> Path:
     """Return the image's archive in the format of `docker save`; building one for new sources takes a minute."""
-    return buildah.kept(build.cache() / f"image-{digest(ROOT)}.tar", _build)
+    return buildah.ensure_archive(build.get_cache_dir() / f"image-{compute_digest(ROOT)}.tar", _build_image)
 
 
-def digest(sources: Path) -> str:
+def compute_digest(sources: Path) -> str:
     """Return a digest of the sources."""
-    known = hashlib.sha256()
-    for file in sorted(file for name in MADE_OF for file in _files(sources / name)):
-        known.update(f"{file.relative_to(sources)}\0".encode())
-        known.update(hashlib.sha256(file.read_bytes()).digest())
-    return known.hexdigest()[:12]
+    digest = hashlib.sha256()
+    for file in sorted(file for name in SOURCES for file in _list_files(sources / name)):
+        digest.update(f"{file.relative_to(sources)}\0".encode())
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:12]
 
 
-def _files(place: Path) -> list[Path]:
-    found = place.rglob("*") if place.is_dir() else [place]
-    return [file for file in found if file.is_file() and IGNORED not in file.parts]
+def _list_files(path: Path) -> list[Path]:
+    found = path.rglob("*") if path.is_dir() else [path]
+    return [file for file in found if file.is_file() and IGNORED_DIR not in file.parts]
 
 
-def _build(engine: Buildah) -> str:
-    known = sorted(build.cache().glob("image-*.tar"), key=lambda file: file.stat().st_mtime)
-    for older in known[:-KEPT]:
+def _build_image(buildah: Buildah) -> str:
+    archives = sorted(build.get_cache_dir().glob("image-*.tar"), key=lambda file: file.stat().st_mtime)
+    for older in archives[:-MAX_CACHED_IMAGES]:
         older.unlink(missing_ok=True)
-    return engine.make_image(NAME, VERSION)
+    return buildah.build_product_image(IMAGE_NAME, VERSION)

@@ -9,41 +9,41 @@ from typing import Any
 
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from localcluster.nodes import node_network, cgroups, identities, images, cleanup, sandbox, image_store
-from localcluster.nodes.node import RealNode, snapshotter
-from localcluster.nodes.node_config import PAUSE, Settings
-from localcluster.nodes.switch import switch
+from localcluster.errors import LocalClusterError
+from localcluster.nodes import cgroups, cleanup, identities, image_store, images, node_network, sandbox
+from localcluster.nodes.node import RealNode, detect_snapshotter
+from localcluster.nodes.node_config import PAUSE_IMAGE, NodeConfig
+from localcluster.nodes.switch import build_switch
 from localcluster.processes import Server, Startable, await_ready
 from localcluster.programs import build, packages
-from localcluster.errors import LocalClusterError
 
-DNS = Path(__file__).with_name("dns.yaml")
-DNS_PODS = 2
+DNS_MANIFEST = Path(__file__).with_name("dns.yaml")
+DNS_REPLICAS = 2
 """Each replica needs a node of its own, so with one node there is only one replica."""
-COREDNS = "localhost/coredns:local"
-TOOLS = (
+COREDNS_IMAGE = "localhost/coredns:local"
+BUSYBOX_APPLETS = (
     *("sh", "sleep", "wget", "nslookup", "httpd", "nc", "cat", "touch", "echo", "true", "false", "date", "ls"),
     *("kill", "mkdir"),
 )
 """The commands in the minimal container image."""
-SECONDS = 60
-ITS_OWN = (Path("/run"), Path("/var"))
+TIMEOUT_SECONDS = 60
+PRIVATE_DIRS = (Path("/run"), Path("/var"))
 """Directories that a node replaces with its own."""
-MEANINGFUL = frozenset(',:\\"')
+FORBIDDEN_CHARS = frozenset(',:\\"')
 """Characters with a special meaning in the options of an overlay mount or in containerd's configuration."""
-SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-ASKS = {
+ENDPOINT_SLICES_PATH = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+KUBELET_API_BINDING = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
     "kind": "ClusterRoleBinding",
-    "metadata": {"name": identities.CALLER},
+    "metadata": {"name": identities.KUBELET_CLIENT_USER},
     "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:kubelet-api-admin"},
-    "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": identities.CALLER}],
+    "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": identities.KUBELET_CLIENT_USER}],
 }
 """Authorizes the API server to call kubelets, for example for logs."""
 
 
 class RealNodes(Startable):
-    """Real kubelets next to kwok's nodes, on a cluster that was created with `LocalCluster(real=...)`.
+    """Real kubelets next to kwok's nodes, on a cluster that was created with `LocalCluster(real_nodes=...)`.
 
     Entering starts the nodes. `await_ready` waits until they are Ready, and installs cluster DNS.
 
@@ -54,24 +54,25 @@ class RealNodes(Startable):
 
     def __init__(self, cluster: LocalCluster, count: int, archives: Iterable[Path] = ()) -> None:
         self._cluster, self._count, self._archives = cluster, count, archives
-        self.folder = cluster.directory / "nodes"
-        self.group = cgroups.name(cluster.directory)
-        self._programs = build.servers(build.NODES)
+        self.directory = cluster.directory / "nodes"
+        self.cgroup = cgroups.get_cgroup_name(cluster.directory)
+        self._programs = build.ensure_programs(build.NODES)
         self.nodes: list[RealNode] = []
-        self._switch: sandbox.Room | None = None
-        self._network: node_network.Addresses | None = None
+        self._switch: sandbox.Sandbox | None = None
+        self._network: node_network.NodeNetwork | None = None
 
     def _bring_up(self) -> None:
         """Start the switch, then the nodes concurrently."""
-        check_place(self.folder)
-        network = self._network = node_network.choose()
-        self._switch = switch(self.folder / "switch", network, self._cluster.port)
-        self._switch.open()
-        known = [*self._images(), *self._archives]
-        self._let_in(network)
-        layers = snapshotter(self.folder / "trial")
-        self.nodes = [self._node(number, network, self._switch, layers) for number in range(1, self._count + 1)]
-        image_store.give(known, layers, (node.folder for node in self.nodes))
+        check_directory(self.directory)
+        network = self._network = node_network.reserve_network()
+        self._switch = build_switch(self.directory / "switch", network, self._cluster.port)
+        self._switch.start()
+        archives = [*self._write_images(), *self._archives]
+        self._grant_access(network)
+        snapshotter = detect_snapshotter(self.directory / "trial")
+        numbers = range(1, self._count + 1)
+        self.nodes = [self._build_node(number, network, self._switch, snapshotter) for number in numbers]
+        image_store.install_images(archives, snapshotter, (node.directory for node in self.nodes))
         with ThreadPoolExecutor(len(self.nodes)) as pool:
             list(pool.map(RealNode.start, self.nodes))
 
@@ -82,10 +83,12 @@ class RealNodes(Startable):
         existing kinds, and it repeats the discovery only after half a minute. Until then it rejects owners of newer
         kinds.
         """
-        self._name_services()
+        self._apply_dns()
         names = {node.name for node in self.nodes}
-        await_ready("the real nodes", lambda: names <= self._cluster.ready_nodes(), self.servers, SECONDS)
-        self._cluster.kubectl("rollout", "status", "-n", "kube-system", "deployment/coredns", f"--timeout={SECONDS}s")
+        await_ready("the real nodes", lambda: names <= self._cluster.list_ready_nodes(), self.servers, TIMEOUT_SECONDS)
+        self._cluster.kubectl(
+            "rollout", "status", "-n", "kube-system", "deployment/coredns", f"--timeout={TIMEOUT_SECONDS}s"
+        )
 
     @property
     def servers(self) -> list[Server]:
@@ -96,72 +99,77 @@ class RealNodes(Startable):
     def stop(self) -> None:
         """Kill the nodes, and remove their control groups and large directories."""
         for node in self.nodes:
-            node.close()
+            node.kill()
         if self._switch:
-            self._switch.close()
+            self._switch.kill()
         if self._network:
             self._network.release()
-        cleanup.clear(self._cluster.directory)
+        cleanup.remove_leftovers(self._cluster.directory)
 
-    def node(self, name: str) -> RealNode:
+    def get_node(self, name: str) -> RealNode:
         """Return the node with this name."""
         return next(node for node in self.nodes if node.name == name)
 
     @property
-    def machine(self) -> str:
+    def host_address(self) -> str:
         """Return this host's address for pods; "" before the nodes are started."""
-        return self._network.machine if self._network else ""
+        return self._network.host_address if self._network else ""
 
-    def _node(self, number: int, network: node_network.Addresses, way: sandbox.Room, layers: str) -> RealNode:
-        name = identities.name(number)
-        folder = self.folder / name
-        group = f"{self.group}/{name}"
-        cgroups.make(group)
-        settings = Settings(
-            number=number,
+    def _build_node(
+        self, number: int, network: node_network.NodeNetwork, switch: sandbox.Sandbox, snapshotter: str
+    ) -> RealNode:
+        name = identities.get_node_name(number)
+        folder = self.directory / name
+        group = f"{self.cgroup}/{name}"
+        cgroups.create_cgroup(group)
+        settings = NodeConfig(
+            node_number=number,
             name=name,
-            folder=folder,
-            addresses=network,
-            plugins=packages.find("host-local").parent,
-            authority=identities.Caller(self._cluster.pki).authority,
-            group=group,
-            snapshotter=layers,
+            directory=folder,
+            network=network,
+            cni_plugins=packages.find_program("host-local").parent,
+            ca_file=identities.KubeletClientCertificate(self._cluster.pki).ca_file,
+            cgroup=group,
+            snapshotter=snapshotter,
         )
-        node = RealNode(settings, network, way, self._programs)
-        url = f"https://{network.switch}:{self._cluster.port}"
-        for program, user in (("kubelet", identities.kubelet(number)), ("kube-proxy", identities.PROXY)):
-            self._introduce(folder / f"{program}.kubeconfig", url, user)
+        node = RealNode(settings, network, switch, self._programs)
+        url = f"https://{network.switch_address}:{self._cluster.port}"
+        for program, user in (
+            ("kubelet", identities.get_kubelet_user(number)),
+            ("kube-proxy", identities.KUBE_PROXY_USER),
+        ):
+            self._write_kubeconfig(folder / f"{program}.kubeconfig", url, user)
         return node
 
-    def _introduce(self, file: Path, url: str, user: str) -> None:
+    def _write_kubeconfig(self, file: Path, url: str, user: str) -> None:
         """Write a kubeconfig for a client that reaches the API server through the switch.
 
         It sets `tls-server-name`, since the API server's certificate does not contain the switch's address.
         """
-        token = self._cluster.token(user)
+        token = self._cluster.get_token(user)
         access.write_kubeconfig(file, url, self._cluster.certificate, user, token, "kubernetes.default.svc")
 
-    def _images(self) -> list[Path]:
+    def _write_images(self) -> list[Path]:
         """Write the images that every node has from the start."""
-        busybox, coredns = packages.find("busybox").resolve(), self._programs / "coredns"
-        small = images.Image(PAUSE, busybox, ("/bin/busybox", "sleep", "2000000000"), TOOLS)
+        busybox, coredns = packages.find_program("busybox").resolve(), self._programs / "coredns"
+        busybox_image = images.Image(PAUSE_IMAGE, busybox, ("/bin/busybox", "sleep", "2000000000"), BUSYBOX_APPLETS)
         return [
-            images.write(small, self.folder / "busybox.tar"),
-            images.write(images.Image(COREDNS, coredns, ("/bin/coredns",)), self.folder / "coredns.tar"),
+            images.write_image(busybox_image, self.directory / "busybox.tar"),
+            images.write_image(images.Image(COREDNS_IMAGE, coredns, ("/bin/coredns",)), self.directory / "coredns.tar"),
         ]
 
-    def _let_in(self, network: node_network.Addresses) -> None:
+    def _grant_access(self, network: node_network.NodeNetwork) -> None:
         """Publish the API server's address, and authorize the API server to call kubelets."""
-        door = self._cluster.door()
-        door.create(SLICES, _kubernetes(network.switch, self._cluster.port))
-        door.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", ASKS)
+        client = self._cluster.get_client()
+        client.create(ENDPOINT_SLICES_PATH, _build_kubernetes_endpoints(network.switch_address, self._cluster.port))
+        client.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", KUBELET_API_BINDING)
 
-    def _name_services(self) -> None:
-        names = DNS.read_text().replace("{replicas}", str(min(DNS_PODS, self._count)))
-        self._cluster.kubectl("apply", "--server-side", "-f", "-", input=names)
+    def _apply_dns(self) -> None:
+        manifest = DNS_MANIFEST.read_text().replace("{replicas}", str(min(DNS_REPLICAS, self._count)))
+        self._cluster.kubectl("apply", "--server-side", "-f", "-", input=manifest)
 
 
-def _kubernetes(address: str, port: int) -> dict[str, Any]:
+def _build_kubernetes_endpoints(address: str, port: int) -> dict[str, Any]:
     """Return the EndpointSlice of the Service `kubernetes`."""
     return {
         "apiVersion": "discovery.k8s.io/v1",
@@ -173,9 +181,12 @@ def _kubernetes(address: str, port: int) -> dict[str, Any]:
     }
 
 
-def check_place(folder: Path) -> None:
+def check_directory(directory: Path) -> None:
     """Raise `LocalClusterError` for a directory in which a node cannot run."""
-    if any(place in folder.parents for place in ITS_OWN):
-        raise LocalClusterError(f"{folder} is below /run or /var, of which a real node has its own: give another")
-    if not MEANINGFUL.isdisjoint(str(folder)):
-        raise LocalClusterError(f"{folder} has one of {' '.join(sorted(MEANINGFUL))} in its path: give another")
+    if any(path in directory.parents for path in PRIVATE_DIRS):
+        raise LocalClusterError(
+            f"directory {directory} is below /run or /var, which each real node replaces: use another directory"
+        )
+    if not FORBIDDEN_CHARS.isdisjoint(str(directory)):
+        characters = " ".join(sorted(FORBIDDEN_CHARS))
+        raise LocalClusterError(f"directory {directory} has one of {characters} in its path: use another directory")

@@ -6,55 +6,59 @@ import subprocess
 import sys
 from pathlib import Path
 
-from localcluster.processes import Server, await_ready
-from localcluster.servers import UNPROXIED
 from localcluster.errors import LocalClusterError
+from localcluster.processes import Server, await_ready
+from localcluster.servers import NO_PROXY_ALL_ENV
 
-PROGRAM = Path(__file__).with_name("namespaces.py")
-ENTER = 'exec nsenter --target "$(cat "$0")" --mount --uts --ipc --net --pid -- "$@"'
+HOLDER_PROGRAM = Path(__file__).with_name("namespace_holder.py")
+ENTER_COMMAND = 'exec nsenter --target "$(cat "$0")" --mount --uts --ipc --net --pid -- "$@"'
 """Reads the holder's process id at each use, since a restarted holder has another one."""
 
 
-class Room:
+class Sandbox:
     """A sandbox.
 
     Args:
         name: The sandbox's name.
-        folder: A directory of its own.
+        directory: A directory of its own.
         outside: Shell script for the original namespaces, with the holder's first process in $PID.
         inside: Shell script for the sandbox.
     """
 
-    def __init__(self, name: str, folder: Path, outside: str, inside: str) -> None:
-        folder.mkdir(parents=True)
-        (folder / "outside").write_text(outside)
-        (folder / "inside").write_text(inside)
-        self.name, self.folder = name, folder
-        self.file = folder / "pid"
-        self.holder = Server(name, [sys.executable, "-I", "-S", PROGRAM, folder, name], folder / "room.log")
+    def __init__(self, name: str, directory: Path, outside: str, inside: str) -> None:
+        directory.mkdir(parents=True)
+        (directory / "outside").write_text(outside)
+        (directory / "inside").write_text(inside)
+        self.name, self.directory = name, directory
+        self.pid_file = directory / "pid"
+        self.holder = Server(
+            name, [sys.executable, "-I", "-S", HOLDER_PROGRAM, directory, name], directory / "namespaces.log"
+        )
 
-    def open(self) -> None:
+    def start(self) -> None:
         """Create the namespaces; return when servers can be started in them."""
         self.holder.start()
-        await_ready(f"the namespaces of {self.name}", self.file.exists, [self.holder], 30)
+        await_ready(f"the namespaces of {self.name}", self.pid_file.exists, [self.holder], 30)
 
-    def close(self) -> None:
+    def kill(self) -> None:
         """Kill the sandbox with all its processes."""
         self.holder.kill()
 
-    def server(self, name: str, *command: str | Path) -> Server:
+    def build_server(self, name: str, *command: str | Path) -> Server:
         """Return a server that runs in the sandbox, uses no proxy, and logs to the sandbox's directory."""
-        server = Server(f"{self.name}-{name}", self._entering(*command), self.folder / f"{name}.log", UNPROXIED)
-        server.may_restart = lambda: self.holder.alive and self.file.exists()
+        server = Server(
+            f"{self.name}-{name}", self._build_enter_command(*command), self.directory / f"{name}.log", NO_PROXY_ALL_ENV
+        )
+        server.may_restart = lambda: self.holder.is_alive and self.pid_file.exists()
         return server
 
     def run(self, *command: str | Path) -> str:
         """Run a program in the sandbox and return its output. Raises `LocalClusterError`."""
-        done = subprocess.run(self._entering(*command), capture_output=True, text=True, check=False)
+        done = subprocess.run(self._build_enter_command(*command), capture_output=True, text=True, check=False)
         if done.returncode:
             words = " ".join(map(str, command))
             raise LocalClusterError(f"{self.name}: {words}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
 
-    def _entering(self, *command: str | Path) -> list[str | Path]:
-        return ["sh", "-c", ENTER, self.file, *command]
+    def _build_enter_command(self, *command: str | Path) -> list[str | Path]:
+        return ["sh", "-c", ENTER_COMMAND, self.pid_file, *command]

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from localcluster.programs import assets, envtest, go_install, toolchain
 from localcluster.errors import LocalClusterError
+from localcluster.programs import assets, envtest, go_install, toolchain
 
-MODULES = Path(__file__).parents[1]
+MODULES_DIR = Path(__file__).parents[1]
 """The directory with one subdirectory per Go module."""
 KUBERNETES_VERSION = "v1.36.3"
 # Without these the server reports a version that cannot be parsed, and clients reject it.
@@ -28,7 +28,7 @@ LDFLAGS = " ".join(
     f"-X {package}/version.gitVersion={KUBERNETES_VERSION}"
     for package in ("k8s.io/component-base", "k8s.io/client-go/pkg")
 )
-FLAGS = ("-mod=readonly", "-buildvcs=false", go_install.NO_DEBUG_INFORMATION, "-ldflags", f"-s -w {LDFLAGS}")
+BUILD_FLAGS = ("-mod=readonly", "-buildvcs=false", go_install.NO_DWARF_FLAG, "-ldflags", f"-s -w {LDFLAGS}")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Toolset:
 
     Attributes:
         title: The name in the progress output.
-        modules: Directories in `MODULES` with a go.mod whose tool lines name the programs.
+        modules: Directories in `MODULES_DIR` with a go.mod whose tool lines name the programs.
         programs: The files that the build must produce.
         packages: The Go packages to build, each in the module whose tool lines name it; if empty, all of them.
     """
@@ -99,86 +99,100 @@ NODES = Toolset(
     ("k8s.io/kubernetes/cmd/kubelet", "k8s.io/kubernetes/cmd/kube-proxy", "github.com/coredns/coredns"),
 )
 """The programs of real nodes that the distribution's packages do not provide."""
-RENAMED = {"server": "etcd"}  # etcd's root package builds a program with the name of its module
+PROGRAM_NAMES = {"server": "etcd"}  # etcd's root package builds a program with the name of its module
 
 
-def cache() -> Path:
+def get_cache_dir() -> Path:
     """Return the cache directory, which all work trees of this user share."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nodemaintenance"
 
 
-def target(tools: Toolset = KUBERNETES) -> Path:
+def get_target_dir(toolset: Toolset = KUBERNETES) -> Path:
     """Return the directory of a toolset's programs; its name depends on the content of the module files.
 
     For Kubernetes it is a directory of links if some of the programs are prebuilt.
     """
-    given = _ready_made() if tools is KUBERNETES else None
-    return assets.joined(given, _controllers(), cache()) if given else _own(tools)
+    prebuilt = _find_prebuilt() if toolset is KUBERNETES else None
+    return (
+        assets.get_link_dir(prebuilt, _get_controllers_dir(), get_cache_dir()) if prebuilt else _get_build_dir(toolset)
+    )
 
 
-def _ready_made() -> Path | None:
+def _find_prebuilt() -> Path | None:
     """Return the directory of prebuilt Kubernetes binaries, or None.
 
     That is KUBEBUILDER_ASSETS or, unless Kubernetes was already built here, an earlier download.
     """
-    given = assets.folder()
-    return given if given or _own(KUBERNETES).is_dir() else envtest.downloaded(cache(), KUBERNETES_VERSION)
+    directory = assets.find_assets()
+    return (
+        directory
+        if directory or _get_build_dir(KUBERNETES).is_dir()
+        else envtest.find_downloaded(get_cache_dir(), KUBERNETES_VERSION)
+    )
 
 
-def _own(tools: Toolset) -> Path:
+def _get_build_dir(toolset: Toolset) -> Path:
     """Return the directory of a toolset's locally built programs."""
-    digest = hashlib.sha256("\0".join((*FLAGS, sys.platform, platform.machine(), *tools.packages)).encode())
-    for module in tools.modules:
+    digest = hashlib.sha256("\0".join((*BUILD_FLAGS, sys.platform, platform.machine(), *toolset.packages)).encode())
+    for module in toolset.modules:
         for name in ("go.mod", "go.sum"):
-            digest.update((MODULES / module / name).read_bytes())
-    return cache() / f"bin-{digest.hexdigest()[:12]}"
+            digest.update((MODULES_DIR / module / name).read_bytes())
+    return get_cache_dir() / f"bin-{digest.hexdigest()[:12]}"
 
 
-def _controllers() -> Path:
+def _get_controllers_dir() -> Path:
     """Return the directory of the `CONTROLLERS` programs: that of all Kubernetes programs if built, else their own."""
-    whole = _own(KUBERNETES)
-    return whole if whole.is_dir() else _own(CONTROLLERS)
+    directory = _get_build_dir(KUBERNETES)
+    return directory if directory.is_dir() else _get_build_dir(CONTROLLERS)
 
 
-def servers(tools: Toolset = KUBERNETES) -> Path:
+def ensure_programs(toolset: Toolset = KUBERNETES) -> Path:
     """Return the directory with all programs of a toolset; build those that are missing.
 
     Raises `LocalClusterError` if a build fails, or if KUBEBUILDER_ASSETS names a directory that lacks a program.
     """
-    build_all([tools])
-    return target(tools)
+    build_all([toolset])
+    return get_target_dir(toolset)
 
 
 def build_all(toolsets: Iterable[Toolset]) -> None:
     """Build the missing programs of all these toolsets; the sources are downloaded concurrently.
 
-    Raises `LocalClusterError`, as `servers` does.
+    Raises `LocalClusterError`, as `ensure_programs` does.
     """
-    wanted = tuple(toolsets)
-    if all(target(tools).is_dir() for tools in wanted):
+    requested = tuple(toolsets)
+    if all(get_target_dir(tools).is_dir() for tools in requested):
         return
-    with alone("the servers"):
-        if KUBERNETES in wanted and not target().is_dir() and not assets.folder():
-            envtest.download(toolchain.go(cache()), cache(), KUBERNETES_VERSION)
-        _build({_built(tools): tools for tools in map(_to_build, wanted) if not _built(tools).is_dir()})
-        given = _ready_made()
-        if KUBERNETES in wanted and given and not target().is_dir():
-            assets.join(given, _controllers(), CONTROLLERS.programs, target(), KUBERNETES_VERSION)
+    with hold_build_lock("the servers"):
+        if KUBERNETES in requested and not get_target_dir().is_dir() and not assets.find_assets():
+            envtest.download(toolchain.ensure_go(get_cache_dir()), get_cache_dir(), KUBERNETES_VERSION)
+        _build(
+            {
+                _get_output_dir(tools): tools
+                for tools in map(_select_toolset, requested)
+                if not _get_output_dir(tools).is_dir()
+            }
+        )
+        prebuilt = _find_prebuilt()
+        if KUBERNETES in requested and prebuilt and not get_target_dir().is_dir():
+            assets.link_programs(
+                prebuilt, _get_controllers_dir(), CONTROLLERS.programs, get_target_dir(), KUBERNETES_VERSION
+            )
 
 
-def _to_build(tools: Toolset) -> Toolset:
+def _select_toolset(toolset: Toolset) -> Toolset:
     """Return the toolset to build; for Kubernetes only `CONTROLLERS` if the other programs are prebuilt."""
-    return CONTROLLERS if tools is KUBERNETES and _ready_made() else tools
+    return CONTROLLERS if toolset is KUBERNETES and _find_prebuilt() else toolset
 
 
-def _built(tools: Toolset) -> Path:
-    """Return the directory into which a toolset from `_to_build` is built."""
-    return _controllers() if tools is CONTROLLERS else _own(tools)
+def _get_output_dir(toolset: Toolset) -> Path:
+    """Return the directory into which a toolset from `_select_toolset` is built."""
+    return _get_controllers_dir() if toolset is CONTROLLERS else _get_build_dir(toolset)
 
 
-def module_folder(module: str, path: str) -> Path:
+def download_program_module(module: str, module_path: str) -> Path:
     """Return the files of a Go module that the programs of the project's module `module` are built from."""
-    return download_module(path, MODULES / module)
+    return download_module(module_path, MODULES_DIR / module)
 
 
 def download_module(path: str, where: Path, **more: str) -> Path:
@@ -186,73 +200,76 @@ def download_module(path: str, where: Path, **more: str) -> Path:
 
     Further keyword arguments are environment variables of the command. Raises `LocalClusterError` with go's reason.
     """
-    command = [str(toolchain.go(cache())), "mod", "download", "-json", path]
-    environment = go_install.environment(**more)
+    command = [str(toolchain.ensure_go(get_cache_dir())), "mod", "download", "-json", path]
+    environment = go_install.build_environment(**more)
     done = subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        why = done.stderr.strip() or done.stdout.strip()
-        raise LocalClusterError(f"{path} cannot be downloaded: {why}\n{go_install.OFFLINE}")
+        reason = done.stderr.strip() or done.stdout.strip()
+        raise LocalClusterError(f"cannot download Go module {path}: {reason}\n{go_install.OFFLINE_HINT}")
     return Path(json.loads(done.stdout)["Dir"])
 
 
 @contextmanager
-def alone(what: str, lock: str = "build.lock") -> Iterator[None]:
-    """Hold a lock so that only one process builds `what`; the lock is a file in the cache and ends with its process.
+def hold_build_lock(title: str, lock_name: str = "build.lock") -> Iterator[None]:
+    """Hold a lock so that only one process builds `title`; the lock is a file in the cache and ends with its process.
 
     Raises `LocalClusterError` if the cache is not writable.
     """
-    with _opened(cache() / lock) as file:
+    with _open_lock_file(get_cache_dir() / lock_name) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"another process is building {what}; waiting for it", flush=True)
+            print(f"another process is building {title}; waiting for it", flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _opened(lock: Path) -> IO[str]:
+def _open_lock_file(lock: Path) -> IO[str]:
     """Open a file in the cache; create it and its directory if needed."""
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         return lock.open("w")
     except OSError as error:
-        remedy = "XDG_CACHE_HOME names another place for what is built"
-        raise LocalClusterError(f"{lock.parent} cannot be written to: {error.strerror}; {remedy}") from None
+        remedy = "set XDG_CACHE_HOME to another directory"
+        raise LocalClusterError(f"cannot write to directory {lock.parent}: {error.strerror}: {remedy}") from None
 
 
 def _build(missing: Mapping[Path, Toolset]) -> None:
     """Build toolsets into temporary directories, and rename these to their final names when all are complete."""
     if not missing:
         return
-    go = toolchain.go(cache())
-    for left in cache().glob("bin-*.new-*"):  # a killed builder's go may still write there, so use another name
-        shutil.rmtree(left, ignore_errors=True)
+    go = toolchain.ensure_go(get_cache_dir())
+    # A killed builder's go may still write to a leftover, so new directories get other names.
+    for leftover in get_cache_dir().glob("bin-*.new-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
     started = time.monotonic()
-    fresh = {folder: folder.with_name(f"{folder.name}.new-{os.getpid()}") for folder in missing}
+    staging_dirs = {folder: folder.with_name(f"{folder.name}.new-{os.getpid()}") for folder in missing}
     installs = [
-        go_install.Install(MODULES / module, _packages(module, tools), fresh[folder], FLAGS)
+        go_install.Install(MODULES_DIR / module, _list_packages(module, tools), staging_dirs[folder], BUILD_FLAGS)
         for folder, tools in missing.items()
         for module in tools.modules
     ]
     title = ", ".join(dict.fromkeys(tools.title for tools in missing.values()))
     go_install.install(go, installs, title, sum(len(tools.programs) for tools in missing.values()))
     for folder, tools in missing.items():
-        _finish(fresh[folder], folder, tools)
+        _publish(staging_dirs[folder], folder, tools)
     print(f"built {title} in {time.monotonic() - started:.0f} s", flush=True)
 
 
-def _finish(fresh: Path, folder: Path, tools: Toolset) -> None:
+def _publish(staging: Path, directory: Path, toolset: Toolset) -> None:
     """Rename a build directory to its final name if it has all programs of the toolset."""
-    for name, better in RENAMED.items():
-        if better in tools.programs:
-            (fresh / name).rename(fresh / better)
-    missing = [name for name in tools.programs if not (fresh / name).is_file()]
+    for built_name, name in PROGRAM_NAMES.items():
+        if name in toolset.programs:
+            (staging / built_name).rename(staging / name)
+    missing = [name for name in toolset.programs if not (staging / name).is_file()]
     if missing:
-        raise LocalClusterError(f"the build left out {', '.join(missing)}: see the tool lines of go.mod")
-    fresh.rename(folder)
+        raise LocalClusterError(
+            f"the build of {toolset.title} did not produce {', '.join(missing)}: check the tool lines of go.mod"
+        )
+    staging.rename(directory)
 
 
-def _packages(module: str, tools: Toolset) -> tuple[str, ...]:
+def _list_packages(module: str, toolset: Toolset) -> tuple[str, ...]:
     """Return the packages to build in a module; `tool` is Go's name for all packages in its tool lines."""
-    words = (MODULES / module / "go.mod").read_text().split()
-    return tuple(package for package in tools.packages if package in words) or ("tool",)
+    words = (MODULES_DIR / module / "go.mod").read_text().split()
+    return tuple(package for package in toolset.packages if package in words) or ("tool",)

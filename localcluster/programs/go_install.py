@@ -15,16 +15,16 @@ from time import monotonic
 
 from localcluster.errors import LocalClusterError
 
-DOWNLOADS = 4
+MAX_DOWNLOADS = 4
 """Number of modules whose sources are downloaded concurrently."""
-STALE = "{{if .Stale}}stale\t{{.ImportPath}}{{end}}"
+STALE_TEMPLATE = "{{if .Stale}}stale\t{{.ImportPath}}{{end}}"
 """A template for `go list`: prints one line for each package that is not in Go's build cache."""
-OFFLINE = "the Go modules cannot be downloaded: if this machine is behind a proxy, set HTTPS_PROXY or GOPROXY"
-NO_DEBUG_INFORMATION = "-gcflags=all=-dwarf=false"
+OFFLINE_HINT = "if this host reaches the network only through a proxy, set HTTPS_PROXY or GOPROXY"
+NO_DWARF_FLAG = "-gcflags=all=-dwarf=false"
 """The linker discards debug information; not generating it saves a tenth of the compile time."""
-LINK_PACKAGES = 40
+PACKAGES_PER_LINK = 40
 """Linking one program takes about as long as compiling this many packages."""
-MIN_SHARE = 0.04
+MIN_DONE_SHARE = 0.04
 """Share of the work that must be done before the remaining time is estimated."""
 REPORT_SECONDS = 15.0
 """Seconds between two progress lines in a log; a terminal shows one line that is updated."""
@@ -37,19 +37,19 @@ class Install:
     Attributes:
         module: The directory with the go.mod.
         packages: The main packages to build; `tool` stands for all packages in the tool lines of go.mod.
-        folder: The directory for the programs.
+        directory: The directory for the programs.
         flags: Build flags.
     """
 
     module: Path
     packages: tuple[str, ...]
-    folder: Path
+    directory: Path
     flags: tuple[str, ...]
 
 
-def environment(**more: str) -> dict[str, str]:
+def build_environment(**variables: str) -> dict[str, str]:
     """Return the environment of a go command: the user's own, without settings that change what is built."""
-    return {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off", **more}
+    return {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off", **variables}
 
 
 def install(go: Path, installs: Sequence[Install], title: str, programs: int) -> None:
@@ -63,12 +63,12 @@ def install(go: Path, installs: Sequence[Install], title: str, programs: int) ->
         title: The name in the progress output.
         programs: The number of programs that the commands build in total.
     """
-    progress = Progress(title, programs, {each.folder for each in installs})
-    running = _Processes(go, progress)
-    with progress.shown(), ThreadPoolExecutor(DOWNLOADS) as threads:
+    progress = Progress(title, programs, {each.directory for each in installs})
+    running = _GoCommands(go, progress)
+    with progress.show(), ThreadPoolExecutor(MAX_DOWNLOADS) as threads:
         try:
-            list(threads.map(running.plan, installs))
-            progress.compile()
+            list(threads.map(running.download_sources, installs))
+            progress.start_compiling()
             for each in installs:  # one by one: go uses all cores, and shared packages are compiled once
                 running.install(each)
         except BaseException:
@@ -76,7 +76,7 @@ def install(go: Path, installs: Sequence[Install], title: str, programs: int) ->
             raise
 
 
-class _Processes:
+class _GoCommands:
     """The go commands of one build; if one fails, all are killed."""
 
     def __init__(self, go: Path, progress: Progress) -> None:
@@ -85,20 +85,20 @@ class _Processes:
         self._running: set[subprocess.Popen[str]] = set()
         self._killed = False
 
-    def plan(self, wanted: Install) -> None:
+    def download_sources(self, target: Install) -> None:
         """Download the sources, and add the packages that must be compiled to the progress."""
 
-        def take(line: str) -> bool:
+        def handle_line(line: str) -> bool:
             mark, _, package = line.partition("\t")
             if mark == "stale":
-                self._progress.add(wanted.module, package)
-            return bool(package) or self._progress.take(wanted.module, line)
+                self._progress.add_package(target.module, package)
+            return bool(package) or self._progress.count_line(target.module, line)
 
-        self._run(wanted, ("list", "-deps", "-f", STALE), take, OFFLINE)
+        self._run(target, ("list", "-deps", "-f", STALE_TEMPLATE), handle_line, OFFLINE_HINT)
 
-    def install(self, wanted: Install) -> None:
+    def install(self, target: Install) -> None:
         """Compile and link the programs."""
-        self._run(wanted, ("install", "-v"), lambda line: self._progress.take(wanted.module, line))
+        self._run(target, ("install", "-v"), lambda line: self._progress.count_line(target.module, line))
 
     def kill(self) -> None:
         """Kill the running commands, and start no more."""
@@ -107,29 +107,31 @@ class _Processes:
             for process in self._running:
                 process.kill()
 
-    def _run(self, wanted: Install, words: tuple[str, ...], take: Callable[[str], bool], remedy: str = "") -> None:
-        """Run one go command, and pass each line of its output to `take`, which returns whether it is expected.
+    def _run(
+        self, target: Install, arguments: tuple[str, ...], handle_line: Callable[[str], bool], remedy: str = ""
+    ) -> None:
+        """Run one go command, and pass each line of its output to `handle_line`, which returns whether it is expected.
 
         Raises `LocalClusterError` with the last unexpected lines and the remedy.
         """
         tail: deque[str] = deque(maxlen=20)
-        with self._started([str(self._go), *words, *wanted.flags, *wanted.packages], wanted) as process:
+        with self._start([str(self._go), *arguments, *target.flags, *target.packages], target) as process:
             for line in process.stdout or ():
-                if not take(line.rstrip("\n")):
+                if not handle_line(line.rstrip("\n")):
                     tail.append(line.rstrip())
         if process.returncode:
-            why = "\n  ".join([*tail, *([remedy] if remedy else [])])
-            what = f"building {wanted.module.name} failed (go {words[0]}, exit {process.returncode})"
-            raise LocalClusterError(f"{what}:\n  {why}")
+            reason = "\n  ".join([*tail, *([remedy] if remedy else [])])
+            summary = f"building {target.module.name} failed (go {arguments[0]}, exit {process.returncode})"
+            raise LocalClusterError(f"{summary}:\n  {reason}")
 
     @contextmanager
-    def _started(self, command: list[str], wanted: Install) -> Iterator[subprocess.Popen[str]]:
-        given = environment(GOBIN=str(wanted.folder))
+    def _start(self, command: list[str], target: Install) -> Iterator[subprocess.Popen[str]]:
+        environment = build_environment(GOBIN=str(target.directory))
         pipe, both = subprocess.PIPE, subprocess.STDOUT
         with self._lock:
             if self._killed:
-                raise LocalClusterError("the build was ended")
-            process = subprocess.Popen(command, cwd=wanted.module, env=given, stdout=pipe, stderr=both, text=True)
+                raise LocalClusterError("the build was canceled")
+            process = subprocess.Popen(command, cwd=target.module, env=environment, stdout=pipe, stderr=both, text=True)
             self._running.add(process)
         with process:
             yield process
@@ -143,64 +145,64 @@ class Progress:
     Args:
         title: The name in the progress output.
         programs: The number of programs to link.
-        folders: The directories into which go writes the programs.
+        directories: The directories into which go writes the programs.
     """
 
-    def __init__(self, title: str, programs: int, folders: set[Path]) -> None:
-        self._title, self._programs, self._folders = title, programs, folders
+    def __init__(self, title: str, programs: int, directories: set[Path]) -> None:
+        self._title, self._programs, self._directories = title, programs, directories
         self._packages: set[tuple[Path, str]] = set()
-        self._begun: set[tuple[Path, str]] = set()
+        self._started_packages: set[tuple[Path, str]] = set()
         self._downloaded = 0
         self._compiling_since: float | None = None
 
-    def add(self, module: Path, package: str) -> None:
+    def add_package(self, module: Path, package: str) -> None:
         """Add a package that must be compiled for a module."""
         self._packages.add((module, package))
 
-    def compile(self) -> None:
+    def start_compiling(self) -> None:
         """Record that all sources are downloaded and compiling begins."""
         self._compiling_since = monotonic()
 
-    def take(self, module: Path, line: str) -> bool:
+    def count_line(self, module: Path, line: str) -> bool:
         """Count a line of go's output; return whether it reports progress."""
         if line.startswith("go: downloading "):
             self._downloaded += 1
             return True
         if (module, line) not in self._packages:
             return False
-        self._begun.add((module, line))
+        self._started_packages.add((module, line))
         return True
 
-    def text(self) -> str:
+    def format_line(self) -> str:
         """Return the progress line."""
         if self._compiling_since is None:
             return f"building {self._title}: downloading sources, {self._downloaded} modules so far"
-        linked = sum(1 for folder in self._folders for _ in folder.glob("*"))
-        left = seconds_left(*self._work(linked), monotonic() - self._compiling_since)
-        return f"building {self._title}: {linked} of {self._programs} programs, {_time_left(left)}"
+        linked = sum(1 for folder in self._directories for _ in folder.glob("*"))
+        seconds_left = estimate_seconds_left(*self._count_work(linked), monotonic() - self._compiling_since)
+        return f"building {self._title}: {linked} of {self._programs} programs, {_format_time_left(seconds_left)}"
 
-    def _work(self, linked: int) -> tuple[int, int]:
+    def _count_work(self, linked: int) -> tuple[int, int]:
         """Return the work done and the total work, as numbers of packages."""
-        links = self._programs * LINK_PACKAGES
-        return len(self._begun) + linked * LINK_PACKAGES, len(self._packages) + links
+        links = self._programs * PACKAGES_PER_LINK
+        return len(self._started_packages) + linked * PACKAGES_PER_LINK, len(self._packages) + links
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
+    def show(self) -> Iterator[None]:
         """Show the progress while the block runs."""
         from rich.console import Console  # imported late: usually everything is built already
 
         console, ended = Console(), threading.Event()
         is_terminal = console.is_terminal
         if not is_terminal:
-            print(self.text(), flush=True)
-        with console.status(self.text()) as status:
+            print(self.format_line(), flush=True)
+        with console.status(self.format_line()) as status:
 
             def report() -> None:
                 while not ended.wait(0.5 if is_terminal else REPORT_SECONDS):
                     if is_terminal:
-                        status.update(self.text())
+                        status.update(self.format_line())
                     else:
-                        print(self.text(), flush=True)
+                        print(self.format_line(), flush=True)
 
             reporter = threading.Thread(target=report, daemon=True)
             reporter.start()
@@ -211,14 +213,14 @@ class Progress:
                 reporter.join()
 
 
-def seconds_left(done: int, whole: int, elapsed: float) -> float | None:
+def estimate_seconds_left(done: int, total: int, elapsed: float) -> float | None:
     """Return the estimated time for the remaining work, or None if too little is done for an estimate."""
-    if done < whole * MIN_SHARE:
+    if done < total * MIN_DONE_SHARE:
         return None
-    return elapsed * (whole - done) / done
+    return elapsed * (total - done) / done
 
 
-def _time_left(seconds: float | None) -> str:
+def _format_time_left(seconds: float | None) -> str:
     if seconds is None:
         return "estimating the time left"
     if seconds < 60:

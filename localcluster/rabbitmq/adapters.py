@@ -9,48 +9,56 @@ from eventing.local import container_source
 from eventing.local.manifests import Document
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from localcluster.knative.fake_kubelet import kubeconfig
+from localcluster.knative.fake_kubelet import write_account_kubeconfig
 from localcluster.processes import Server
 from localcluster.rabbitmq import environment, ping
-from localcluster.servers import DIRECT, ROOT
+from localcluster.servers import NO_PROXY_LOCAL_ENV, ROOT
 
 
-class Sources:
+class SourceAdapters:
     """Builds a process for each source, with the permissions of the source's ServiceAccount.
 
     Args:
         programs: The directory of the built programs.
         logs: The directory for logs.
-        sink: The URL to which the sources send events.
+        sink_url: The URL to which the sources send events.
     """
 
-    def __init__(self, cluster: LocalCluster, programs: Path, logs: Path, sink: str) -> None:
-        self._cluster, self._programs, self._logs, self._sink = cluster, programs, logs, sink
+    def __init__(self, cluster: LocalCluster, programs: Path, logs: Path, sink_url: str) -> None:
+        self._cluster, self._programs, self._logs, self._sink_url = cluster, programs, logs, sink_url
 
-    def servers(self, documents: Iterable[Document]) -> dict[str, Server]:
+    def build_servers(self, documents: Iterable[Document]) -> dict[str, Server]:
         """Return the processes by the names of the sources, not started yet."""
-        makers = {"ApiServerSource": self._api_server, "PingSource": self._ping, "ContainerSource": self._container}
-        return {document.name: makers[document.kind](document) for document in documents if document.kind in makers}
+        builders = {
+            "ApiServerSource": self._build_api_server_source,
+            "PingSource": self._build_ping_source,
+            "ContainerSource": self._build_container_source,
+        }
+        return {document.name: builders[document.kind](document) for document in documents if document.kind in builders}
 
-    def _api_server(self, document: Document) -> Server:
-        account = document.need("spec.serviceAccountName", str)
-        found = environment.api_server_source(document, self._sink)
-        return self._server(document, [self._programs / "apiserver_receive_adapter"], account, found)
+    def _build_api_server_source(self, document: Document) -> Server:
+        account = document.require("spec.serviceAccountName", str)
+        variables = environment.build_api_server_source_env(document, self._sink_url)
+        return self._build_server(document, [self._programs / "apiserver_receive_adapter"], account, variables)
 
-    def _ping(self, document: Document) -> Server:
-        ping.install(self._cluster, document, self._sink)
-        found = environment.ping_source(str(kubeconfig(self._cluster, environment.SYSTEM, ping.ACCOUNT)))
+    def _build_ping_source(self, document: Document) -> Server:
+        ping.install_ping_source(self._cluster, document, self._sink_url)
+        variables = environment.build_ping_source_env(
+            str(write_account_kubeconfig(self._cluster, environment.SYSTEM_NAMESPACE, ping.SERVICE_ACCOUNT))
+        )
         # It is the only replica, so it needs no leader election.
         command: list[str | Path] = [self._programs / "mtping", "-disable-ha"]
-        return Server(document.name, command, self._logs / f"{document.name}.log", {**DIRECT, **found})
+        return Server(document.name, command, self._logs / f"{document.name}.log", {**NO_PROXY_LOCAL_ENV, **variables})
 
-    def _container(self, document: Document) -> Server:
-        account = document.need("spec.template.spec.serviceAccountName", str)
-        program = container_source.program(document)
-        own = {"K_SINK": self._sink, "SIGNING_KEY": access.signing_key(self._cluster.directory)}
-        return self._server(document, list(program.command), account, {**program.environment, **own})
+    def _build_container_source(self, document: Document) -> Server:
+        account = document.require("spec.template.spec.serviceAccountName", str)
+        program = container_source.parse_command(document)
+        variables = {"K_SINK": self._sink_url, "SIGNING_KEY": access.ensure_event_signing_key(self._cluster.directory)}
+        return self._build_server(document, list(program.command), account, {**program.variables, **variables})
 
-    def _server(self, document: Document, command: list[str | Path], account: str, found: dict[str, str]) -> Server:
-        identity = kubeconfig(self._cluster, document.namespace, account)
-        everything = {**DIRECT, "KUBECONFIG": str(identity), **found}
-        return Server(document.name, command, self._logs / f"{document.name}.log", everything, ROOT)
+    def _build_server(
+        self, document: Document, command: list[str | Path], account: str, variables: dict[str, str]
+    ) -> Server:
+        identity = write_account_kubeconfig(self._cluster, document.namespace, account)
+        environment_variables = {**NO_PROXY_LOCAL_ENV, "KUBECONFIG": str(identity), **variables}
+        return Server(document.name, command, self._logs / f"{document.name}.log", environment_variables, ROOT)

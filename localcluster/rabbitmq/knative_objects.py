@@ -11,16 +11,16 @@ from typing import Any
 
 import yaml
 
-from eventing.local.manifests import LOADER, Document
+from eventing.local.manifests import YAML_LOADER, Document
 from localcluster.cluster import LocalCluster
 from localcluster.programs import build
 
 MODULE = "knative.dev/eventing"
-ADDRESSED = ("config/core/resources/broker.yaml", "config/core/resources/trigger.yaml")
+CRD_FILES = ("config/core/resources/broker.yaml", "config/core/resources/trigger.yaml")
 Object = dict[str, Any]
 
 
-def install_flow(cluster: LocalCluster, documents: Sequence[Document], broker_url: str) -> None:
+def install_broker_and_triggers(cluster: LocalCluster, documents: Sequence[Document], broker_url: str) -> None:
     """Apply the product's Broker and Triggers, each with the address that its controller would publish in the status.
 
     Args:
@@ -28,29 +28,29 @@ def install_flow(cluster: LocalCluster, documents: Sequence[Document], broker_ur
         broker_url: The URL at which the Broker accepts events.
     """
     flow = [document for document in documents if document.kind in ("Broker", "Trigger")]
-    ours = [(document.body, _address(document, broker_url)) for document in flow]
-    install(cluster, ADDRESSED, ours)
+    objects = [(document.body, _build_status(document, broker_url)) for document in flow]
+    install_objects(cluster, CRD_FILES, objects)
 
 
-def install(cluster: LocalCluster, files: Sequence[str], ours: Sequence[tuple[Object, Object]]) -> None:
+def install_objects(cluster: LocalCluster, files: Sequence[str], objects: Sequence[tuple[Object, Object]]) -> None:
     """Apply Knative's own objects from these files of its Go module, then the product's, each with its status."""
-    module = build.module_folder("rabbitmq", MODULE)
-    theirs = [item for name in files for item in _objects(module / name)]
-    kinds = [item["metadata"]["name"] for item in theirs if item["kind"] == "CustomResourceDefinition"]
-    cluster.apply(theirs)
-    cluster.await_kinds(*kinds)
-    cluster.apply([body for body, _ in ours])
-    cluster.apply([{**_identity(body), "status": status} for body, status in ours], "--subresource=status")
+    module = build.download_program_module("rabbitmq", MODULE)
+    knative_objects = [item for name in files for item in _load_objects(module / name)]
+    kinds = [item["metadata"]["name"] for item in knative_objects if item["kind"] == "CustomResourceDefinition"]
+    cluster.apply(knative_objects)
+    cluster.await_crds(*kinds)
+    cluster.apply([body for body, _ in objects])
+    cluster.apply([{**_build_reference(body), "status": status} for body, status in objects], "--subresource=status")
 
 
-def _address(document: Document, broker_url: str) -> Object:
+def _build_status(document: Document, broker_url: str) -> Object:
     if document.kind == "Broker":
         return {"address": {"url": broker_url}}
-    return {"subscriberUri": document.need("spec.subscriber.uri", str)}
+    return {"subscriberUri": document.require("spec.subscriber.uri", str)}
 
 
-def _objects(file: Path) -> Iterator[Object]:
-    for item in yaml.load_all(file.read_text(), Loader=LOADER):
+def _load_objects(file: Path) -> Iterator[Object]:
+    for item in yaml.load_all(file.read_text(), Loader=YAML_LOADER):
         if item and item["kind"] == "CustomResourceDefinition":
             # One version is enough here, and the conversion webhook does not run.
             item["spec"]["conversion"] = {"strategy": "None"}
@@ -58,6 +58,6 @@ def _objects(file: Path) -> Iterator[Object]:
             yield item
 
 
-def _identity(body: Object) -> Object:
+def _build_reference(body: Object) -> Object:
     metadata = {key: body["metadata"][key] for key in ("name", "namespace")}
     return {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": metadata}

@@ -12,7 +12,7 @@ from string import Template
 
 import yaml
 
-from eventing.local.manifests import LOADER
+from eventing.local.manifests import YAML_LOADER
 from kube.certificates import key_pairs
 from kube.certificates.components import Component
 from localcluster.cluster import LocalCluster
@@ -24,113 +24,122 @@ from localcluster.rabbitmq import server_image
 from localcluster.servers import ROOT
 
 NAMESPACE = "rabbitmq-system"
-BROKER = "knative.dev/eventing-rabbitmq"
-OPERATORS = {
+BROKER_MODULE = "knative.dev/eventing-rabbitmq"
+OPERATOR_MODULES = {
     "cluster-operator": "github.com/rabbitmq/cluster-operator/v2",
     "messaging-topology-operator": "github.com/rabbitmq/messaging-topology-operator",
 }
 """The Go module of each program, which contains its manifests."""
-NAME = "localhost/rabbitmq/{}:local"
-BUILT = re.compile(rf"ko://{re.escape(BROKER)}/cmd/([\w/]+)|rabbitmqoperator/([\w-]+):latest")
+IMAGE_NAME = "localhost/rabbitmq/{}:local"
+IMAGE_REFERENCE = re.compile(rf"ko://{re.escape(BROKER_MODULE)}/cmd/([\w/]+)|rabbitmqoperator/([\w-]+):latest")
 """Matches an import path that stands for an image, as `ko` expects it, or a published image of the operators."""
-NOT_ROOT = 65532
-MANAGER = "/manager"
+NONROOT_UID = 65532
+MANAGER_PATH = "/manager"
 """The path of the program in the operators' published images."""
-CERTIFICATE, ASKED_AT = "webhook-server-cert", f"webhook-service.{NAMESPACE}.svc"
+WEBHOOK_SECRET, WEBHOOK_SERVICE_HOST = "webhook-server-cert", f"webhook-service.{NAMESPACE}.svc"
 """The Secret that cert-manager would fill for the topology operator's webhook, and the webhook's host name."""
-WHOSE = Component("topology-operator", timedelta(days=365))
-BASE = ROOT / "manifests" / "base"
-COMPONENTS = ("certificates/deployment", "admission", "certificates", "plain", "rabbitmq")
+TOPOLOGY_OPERATOR = Component("topology-operator", timedelta(days=365))
+BASE_DIR = ROOT / "manifests" / "base"
+OVERLAY_COMPONENTS = ("certificates/deployment", "admission", "certificates", "plain", "rabbitmq")
 """The components of the overlay `plain`, with another broker."""
-SMALL = {
+CPU_REQUEST_PATCH = {
     "target": {"kind": "Trigger"},
     "patch": "- {op: add, path: /metadata/annotations/rabbitmq.eventing.knative.dev~1cpu-request, value: 5m}",
 }
 """Lowers the dispatchers' CPU request of 50m, since 28 of them exceed what one two-core node has left."""
-CLUSTER = Path(__file__).with_name("cluster.yaml")
-SECONDS = 180
+CLUSTER_TEMPLATE = Path(__file__).with_name("cluster.yaml")
+TIMEOUT_SECONDS = 180
 
 
-def archives(folder: Path) -> list[Path]:
+def write_archives(directory: Path) -> list[Path]:
     """Write the images of all programs into a directory; return the archives, including that of the RabbitMQ server."""
-    folder.mkdir(parents=True)
-    found = {
-        "ingress": build.servers(build.RABBITMQ) / "ingress",
-        "dispatcher": build.servers(build.RABBITMQ) / "dispatcher",
-        "controller-broker": build.servers(build.RABBITMQ_CONTROLLER) / "broker",
-        "webhook-broker": build.servers(build.RABBITMQ_WEBHOOK) / "broker",
-        **{name: build.servers(build.RABBITMQ_OPERATORS) / name for name in OPERATORS},
+    directory.mkdir(parents=True)
+    programs = {
+        "ingress": build.ensure_programs(build.RABBITMQ) / "ingress",
+        "dispatcher": build.ensure_programs(build.RABBITMQ) / "dispatcher",
+        "controller-broker": build.ensure_programs(build.RABBITMQ_CONTROLLER) / "broker",
+        "webhook-broker": build.ensure_programs(build.RABBITMQ_WEBHOOK) / "broker",
+        **{name: build.ensure_programs(build.RABBITMQ_OPERATORS) / name for name in OPERATOR_MODULES},
     }
-    written = [images.write(_image(name, program), folder / f"{name}.tar") for name, program in found.items()]
-    return [*written, server_image.archive()]
+    archives = [
+        images.write_image(_build_image(name, program), directory / f"{name}.tar") for name, program in programs.items()
+    ]
+    return [*archives, server_image.ensure_archive()]
 
 
-def _image(name: str, program: Path) -> images.Image:
-    links = (MANAGER,) if name in OPERATORS else ()
-    return images.Image(NAME.format(name), program, (f"/bin/{program.name}",), links, user=NOT_ROOT)
+def _build_image(name: str, program: Path) -> images.Image:
+    links = (MANAGER_PATH,) if name in OPERATOR_MODULES else ()
+    return images.Image(IMAGE_NAME.format(name), program, (f"/bin/{program.name}",), links, user=NONROOT_UID)
 
 
 def apply(cluster: LocalCluster) -> None:
     """Install everything on a cluster with Knative; the pods start once nodes that have their images exist."""
-    for half in install.halves(manifests(cluster)):
-        install.apply(cluster, half)
+    for half in install.split_prerequisites(build_manifests(cluster)):
+        install.apply_manifests(cluster, half)
 
 
 def await_ready(cluster: LocalCluster) -> None:
     """Return when all Deployments are available."""
     for namespace in (NAMESPACE, EVENTING.namespace):
-        limit = f"--timeout={SECONDS}s"
+        limit = f"--timeout={TIMEOUT_SECONDS}s"
         cluster.kubectl("wait", "deployment", "--all", "-n", namespace, "--for=condition=Available", limit)
 
 
-def manifests(cluster: LocalCluster) -> list[Manifest]:
+def build_manifests(cluster: LocalCluster) -> list[Manifest]:
     """Return all manifests, with local image names and with what cert-manager would have added."""
     texts = [
-        *(_kustomized(cluster, module) for module in OPERATORS.values()),
-        *(file.read_text() for file in sorted((build.module_folder("rabbitmq", BROKER) / "config/broker").iterdir())),
+        *(_render_kustomization(cluster, module) for module in OPERATOR_MODULES.values()),
+        *(
+            file.read_text()
+            for file in sorted((build.download_program_module("rabbitmq", BROKER_MODULE) / "config/broker").iterdir())
+        ),
     ]
-    return [*_certified(item for text in texts for item in yaml.load_all(_named(text), Loader=LOADER) if item)]
+    return [
+        *_add_certificate(
+            item for text in texts for item in yaml.load_all(_rename_images(text), Loader=YAML_LOADER) if item
+        )
+    ]
 
 
-def _kustomized(cluster: LocalCluster, module: str) -> str:
-    folder = build.module_folder("rabbitmq_operators", module) / "config" / "installation"
+def _render_kustomization(cluster: LocalCluster, module: str) -> str:
+    folder = build.download_program_module("rabbitmq_operators", module) / "config" / "installation"
     return cluster.kubectl("kustomize", folder).stdout
 
 
-def _named(text: str) -> str:
+def _rename_images(text: str) -> str:
     """Use the local image names; do not pull at each start, since no registry has these images."""
-    named = BUILT.sub(lambda match: NAME.format((match[1] or match[2]).replace("/", "-")), text)
-    return named.replace("imagePullPolicy: Always", "imagePullPolicy: IfNotPresent")
+    renamed = IMAGE_REFERENCE.sub(lambda match: IMAGE_NAME.format((match[1] or match[2]).replace("/", "-")), text)
+    return renamed.replace("imagePullPolicy: Always", "imagePullPolicy: IfNotPresent")
 
 
-def _certified(items: Iterable[Manifest]) -> Iterable[Manifest]:
+def _add_certificate(items: Iterable[Manifest]) -> Iterable[Manifest]:
     """Add the certificate of the topology operator's webhook, and set its CA in the webhook's configuration."""
     now = datetime.now(timezone.utc)
-    authority = key_pairs.new_authority(WHOSE, now)
-    pair = key_pairs.new_serving(authority, [ASKED_AT], WHOSE, now)
+    ca = key_pairs.create_ca(TOPOLOGY_OPERATOR, now)
+    pair = key_pairs.issue_serving_certificate(ca, [WEBHOOK_SERVICE_HOST], TOPOLOGY_OPERATOR, now)
     yield {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": CERTIFICATE, "namespace": NAMESPACE},
+        "metadata": {"name": WEBHOOK_SECRET, "namespace": NAMESPACE},
         "type": "kubernetes.io/tls",
         "stringData": {"tls.crt": pair.certificate, "tls.key": pair.key},
     }
-    trusted = base64.b64encode(authority.certificate.encode()).decode()
+    ca_bundle = base64.b64encode(ca.certificate.encode()).decode()
     for item in items:
         for webhook in item.get("webhooks", []):
             if webhook["clientConfig"]["service"]["namespace"] == NAMESPACE:
-                webhook["clientConfig"]["caBundle"] = trusted
+                webhook["clientConfig"]["caBundle"] = ca_bundle
         yield item
 
 
-def provide(cluster: LocalCluster, disk: Path) -> None:
+def create_rabbitmq_cluster(cluster: LocalCluster, data_directory: Path) -> None:
     """Create the RabbitmqCluster of the product's Broker, with its data in a directory that all nodes can read."""
-    disk.mkdir(mode=0o700)
-    shutil.chown(disk, server_image.USER)
-    text = Template(CLUSTER.read_text()).substitute(folder=disk, image=server_image.IMAGE)
+    data_directory.mkdir(mode=0o700)
+    shutil.chown(data_directory, server_image.RABBITMQ_UID)
+    text = Template(CLUSTER_TEMPLATE.read_text()).substitute(folder=data_directory, image=server_image.IMAGE)
     cluster.kubectl("apply", "--server-side", "-f", "-", input=text)
 
 
-def overlay(folder: Path) -> Path:
+def write_overlay(directory: Path) -> Path:
     """Write the overlay of a user without Knative Serving, for two nodes with two cores each; return its directory."""
-    return pod_install.overlay(folder, COMPONENTS, BASE, patches=[SMALL])
+    return pod_install.write_overlay(directory, OVERLAY_COMPONENTS, BASE_DIR, patches=[CPU_REQUEST_PATCH])

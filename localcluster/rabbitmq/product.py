@@ -11,17 +11,17 @@ import yaml
 from eventing.local import manifests, triggers
 from eventing.local.manifests import Document
 from localcluster.cluster import LocalCluster
+from localcluster.components import overlay
+from localcluster.components.selection import DEFAULT_COMPONENTS, Components
 from localcluster.engine_product import EngineProduct
-from localcluster.processes import free_port
+from localcluster.processes import reserve_port
 from localcluster.programs import build
 from localcluster.rabbitmq import knative_objects
-from localcluster.rabbitmq.adapters import Sources
-from localcluster.rabbitmq.planes import Planes
+from localcluster.rabbitmq.adapters import SourceAdapters
+from localcluster.rabbitmq.planes import RabbitPlanes
 from localcluster.servers import LOOPBACK, ROOT
-from localcluster.components import overlay
-from localcluster.components.selection import DEFAULT, Wings
 
-DURABLE, V1ALPHA1 = ROOT / "manifests" / "overlays" / "rabbitmq", ROOT / "manifests" / "v1alpha1"
+RABBITMQ_OVERLAY, V1ALPHA1_DIR = ROOT / "manifests" / "overlays" / "rabbitmq", ROOT / "manifests" / "v1alpha1"
 
 
 class RabbitProduct(EngineProduct):
@@ -30,20 +30,24 @@ class RabbitProduct(EngineProduct):
     Args:
         cluster: A cluster with the CRDs and ServiceAccounts installed.
         directory: The directory for logs, RabbitMQ's data and the journal.
-        wings: The installed components.
+        components: The installed components.
     """
 
-    planes: Planes
+    planes: RabbitPlanes
 
-    def __init__(self, cluster: LocalCluster, directory: Path, wings: Wings = DEFAULT) -> None:
-        port = free_port()
-        super().__init__(cluster, directory, f"http://{LOOPBACK}:{port}", wings)
-        self._overlay = overlay.folder_of(DURABLE, wings, directory / "overlay")
-        found = self._documents(self.function_url)
-        broker = next(document.name for document in found if document.kind == "Broker")
-        self.planes = Planes(directory / "rabbitmq", broker, port, triggers.read(found, "").values())
-        knative_objects.install_flow(cluster, found, self.broker_url)
-        self.adapters = Sources(cluster, build.servers(build.RABBITMQ), directory, self.broker_url).servers(found)
+    def __init__(self, cluster: LocalCluster, directory: Path, components: Components = DEFAULT_COMPONENTS) -> None:
+        port = reserve_port()
+        super().__init__(cluster, directory, f"http://{LOOPBACK}:{port}", components)
+        self._overlay = overlay.ensure_overlay(RABBITMQ_OVERLAY, components, directory / "overlay")
+        documents = self._load_documents(self.get_function_url)
+        broker = next(document.name for document in documents if document.kind == "Broker")
+        self.planes = RabbitPlanes(
+            directory / "rabbitmq", broker, port, triggers.parse_triggers(documents, "").values()
+        )
+        knative_objects.install_broker_and_triggers(cluster, documents, self.broker_url)
+        self.adapters = SourceAdapters(
+            cluster, build.ensure_programs(build.RABBITMQ), directory, self.broker_url
+        ).build_servers(documents)
 
     def _bring_up(self) -> None:
         """Start everything; return when events are delivered."""
@@ -51,17 +55,17 @@ class RabbitProduct(EngineProduct):
         self.start_delivery()
         self.start_functions()
 
-    def route(self, url_of: Callable[[str], str]) -> None:
+    def route_triggers(self, get_url: Callable[[str], str]) -> None:
         """Make every Trigger call its function at another address; dead letters keep their address."""
-        self.planes.route(triggers.read(self._documents(url_of), "").values())
+        self.planes.route_triggers(triggers.parse_triggers(self._load_documents(get_url), "").values())
 
     def add_trigger(self, body: dict[str, Any]) -> None:
         """Serve one more Trigger, all of whose addresses are given as `uri`."""
-        (trigger,) = triggers.read([Document(self._directory / "added", body)], "").values()
-        self.planes.add(trigger)
+        (trigger,) = triggers.parse_triggers([Document(self._directory / "added", body)], "").values()
+        self.planes.add_trigger(trigger)
 
-    def _documents(self, url_of: Callable[[str], str]) -> list[Document]:
+    def _load_documents(self, get_url: Callable[[str], str]) -> list[Document]:
         """Return the manifests, parsed as the local delivery parses them."""
         file = self._directory / "manifests.yaml"
-        file.write_text(yaml.safe_dump_all(self._shipped(self._overlay, V1ALPHA1, url_of=url_of)))
-        return manifests.read([file])
+        file.write_text(yaml.safe_dump_all(self._render_manifests(self._overlay, V1ALPHA1_DIR, get_url=get_url)))
+        return manifests.read_documents([file])

@@ -16,17 +16,17 @@ from string import Template
 from typing import Any
 
 from localcluster import access
-from localcluster.processes import Server, await_ready, free_port, listens
+from localcluster.errors import LocalClusterError
+from localcluster.processes import Server, await_ready, is_listening, reserve_port
 from localcluster.rabbitmq.topology import VHOST
 from localcluster.servers import LOOPBACK
-from localcluster.errors import LocalClusterError
 
-CONFIG = Path(__file__).with_name("rabbitmq.conf")
-PLACES = ("/usr/lib/rabbitmq/bin", "/usr/local/lib/rabbitmq/bin", "/opt/rabbitmq/sbin")
+CONFIG_TEMPLATE = Path(__file__).with_name("rabbitmq.conf")
+PROGRAM_DIRS = ("/usr/lib/rabbitmq/bin", "/usr/local/lib/rabbitmq/bin", "/opt/rabbitmq/sbin")
 """Where packages put the programs; the wrappers that they put on PATH require the service's user and directories."""
 PROGRAMS = ("rabbitmq-server", "rabbitmqctl", "epmd")
-SECONDS = 60
-ERLANG = (
+TIMEOUT_SECONDS = 60
+ERLANG_FLAGS = (
     "+sbwt none +sbwtdcpu none +sbwtdio none"  # idle scheduler threads must not spin
     " -kernel inet_dist_use_interface {127,0,0,1}"
 )
@@ -39,7 +39,7 @@ class Login:
     name: str = "nodemaintenance"
     password: str = field(default_factory=lambda: secrets.token_urlsafe(24))
 
-    def hashed(self) -> str:
+    def hash_password(self) -> str:
         """Return the password as RabbitMQ stores it: a salt, then the SHA-256 of salt and password."""
         salt = secrets.token_bytes(4)
         return base64.b64encode(salt + hashlib.sha256(salt + self.password.encode()).digest()).decode()
@@ -49,27 +49,27 @@ class RabbitServer:
     """One RabbitMQ node that declares `definitions` before it accepts its first connection."""
 
     def __init__(self, directory: Path, definitions: Mapping[str, Any]) -> None:
-        self._programs = {name: find(name) for name in PROGRAMS}
+        self._programs = {name: find_program(name) for name in PROGRAMS}
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
-        self._port = free_port()
+        self._port = reserve_port()
         login = Login()
         self.url = f"amqp://{login.name}:{login.password}@{LOOPBACK}:{self._port}"
-        _write(directory, self._port, {**definitions, **_users(login)})
+        _write_config(directory, self._port, {**definitions, **_build_users(login)})
         # Otherwise RabbitMQ would start Erlang's port mapper itself, one per host, and it would outlive this process.
-        mapper = {"ERL_EPMD_PORT": str(free_port()), "ERL_EPMD_ADDRESS": LOOPBACK}
-        self.mapper = Server("epmd", [self._programs["epmd"]], directory / "epmd.log", mapper)
-        self._environment = {**mapper, **_environment(directory)}
+        epmd_variables = {"ERL_EPMD_PORT": str(reserve_port()), "ERL_EPMD_ADDRESS": LOOPBACK}
+        self.epmd = Server("epmd", [self._programs["epmd"]], directory / "epmd.log", epmd_variables)
+        self._environment = {**epmd_variables, **_build_environment(directory)}
         command = [self._programs["rabbitmq-server"]]
         self.server = Server("rabbitmq", command, directory / "rabbitmq.log", self._environment)
 
     def start(self) -> None:
         """Start RabbitMQ; return when it accepts connections and has thus declared everything."""
-        self.mapper.start()
+        self.epmd.start()
         self.server.start()
-        await_ready("RabbitMQ", lambda: listens(self._port), [self.server], SECONDS)
+        await_ready("RabbitMQ", lambda: is_listening(self._port), [self.server], TIMEOUT_SECONDS)
 
-    def declare(self, definitions: Mapping[str, Any]) -> None:
+    def import_definitions(self, definitions: Mapping[str, Any]) -> None:
         """Declare more definitions at run time; they survive a restart."""
         file = self._directory / "more.json"
         file.write_text(json.dumps(definitions))
@@ -77,53 +77,55 @@ class RabbitServer:
         environment = {**os.environ, **self._environment}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise LocalClusterError(f"RabbitMQ did not declare {file}: {done.stderr.strip() or done.stdout.strip()}")
+            raise LocalClusterError(
+                f"cannot import RabbitMQ definitions from {file}: {done.stderr.strip() or done.stdout.strip()}"
+            )
 
 
-def check() -> None:
+def check_programs() -> None:
     """Raise `LocalClusterError` if a program is missing, before anything is built or started."""
     for program in PROGRAMS:
-        find(program)
+        find_program(program)
 
 
-def find(program: str) -> Path:
+def find_program(program: str) -> Path:
     """Return the path of a program of RabbitMQ or Erlang."""
-    found = next((path for place in PLACES if (path := Path(place) / program).is_file()), None)
-    found = found or (Path(named) if (named := shutil.which(program)) else None)
+    found = next((path for folder in PROGRAM_DIRS if (path := Path(folder) / program).is_file()), None)
+    found = found or (Path(on_path) if (on_path := shutil.which(program)) else None)
     if found is None:
         raise LocalClusterError(
-            f"DELIVERY=rabbitmq needs RabbitMQ, and {program} is not there: apt-get install -y rabbitmq-server"
+            f"DELIVERY=rabbitmq needs {program}, which is missing; run as root: apt-get install -y rabbitmq-server"
         )
     return found
 
 
-def _users(login: Login) -> dict[str, list[dict[str, str]]]:
-    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+def _build_users(login: Login) -> dict[str, list[dict[str, str]]]:
+    full_access = {"configure": ".*", "write": ".*", "read": ".*"}
     return {
-        "users": [{"name": login.name, "password_hash": login.hashed(), "tags": ""}],
-        "permissions": [{"user": login.name, "vhost": VHOST, **everything}],
+        "users": [{"name": login.name, "password_hash": login.hash_password(), "tags": ""}],
+        "permissions": [{"user": login.name, "vhost": VHOST, **full_access}],
     }
 
 
-def _write(directory: Path, port: int, definitions: Mapping[str, Any]) -> None:
+def _write_config(directory: Path, port: int, definitions: Mapping[str, Any]) -> None:
     access.write_secret(directory / "definitions.json", json.dumps(definitions, indent=1))
-    config = Template(CONFIG.read_text()).substitute(address=f"{LOOPBACK}:{port}", directory=directory)
+    config = Template(CONFIG_TEMPLATE.read_text()).substitute(address=f"{LOOPBACK}:{port}", directory=directory)
     (directory / "rabbitmq.conf").write_text(config)
     (directory / "enabled_plugins").write_text("[].\n")
     (directory / "environment.conf").touch()
 
 
-def _environment(directory: Path) -> dict[str, str]:
+def _build_environment(directory: Path) -> dict[str, str]:
     """Return variables that replace all paths below /etc and /var that RabbitMQ would use."""
     return {
         "HOME": str(directory),  # for the Erlang cookie
         "RABBITMQ_NODENAME": "nodemaintenance@localhost",
-        "RABBITMQ_DIST_PORT": str(free_port()),
+        "RABBITMQ_DIST_PORT": str(reserve_port()),
         "RABBITMQ_CONF_ENV_FILE": str(directory / "environment.conf"),
         "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq.conf"),
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
         "RABBITMQ_MNESIA_BASE": str(directory / "data"),
         "RABBITMQ_LOG_BASE": str(directory),
-        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": ERLANG,
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": ERLANG_FLAGS,
         "RUNNING_UNDER_SYSTEMD": "true",  # makes its script exec the server, so that SIGKILL reaches it
     }

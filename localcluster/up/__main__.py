@@ -11,25 +11,25 @@ from pathlib import Path
 
 from localcluster.errors import LocalClusterError
 from localcluster.up import state_directory
-from localcluster.up.down import down
-from localcluster.up.status import status
+from localcluster.up.down import stop_cluster
+from localcluster.up.status import print_status
 
 
-def env(directory: Path) -> None:
+def print_env(directory: Path) -> None:
     """Print the export lines of the running cluster, for a shell's eval."""
-    print(state_directory.exports(directory), end="")
+    print(state_directory.read_exports(directory), end="")
 
 
-DEEDS = {"env": env, "down": down, "status": status}
+COMMANDS = {"env": print_env, "down": stop_cluster, "status": print_status}
 
 
 def main() -> None:
     """Run the command that the command line names."""
-    parser = argparse.ArgumentParser(prog="python -m localcluster.up", description="Look at a cluster, or end it.")
-    parser.add_argument("deed", choices=DEEDS)
-    parser.add_argument("--directory", type=Path, default=Path(".cluster"), help="Where the cluster keeps its files.")
-    wanted = parser.parse_args()
-    DEEDS[wanted.deed](wanted.directory)
+    parser = argparse.ArgumentParser(prog="python -m localcluster.up", description="Show or stop a running cluster.")
+    parser.add_argument("command", choices=COMMANDS)
+    parser.add_argument("--directory", type=Path, default=Path(".cluster"), help="Directory of the cluster's files.")
+    arguments = parser.parse_args()
+    COMMANDS[arguments.command](arguments.directory)
 
 
 if __name__ == "__main__":

@@ -6,52 +6,54 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from localcluster.nodes import preflight
-from localcluster.errors import LocalClusterError
 from localcluster.components import selection
+from localcluster.errors import LocalClusterError
+from localcluster.nodes import preflight
 
 
 @dataclass(frozen=True)
-class Wish:
+class ClusterSpec:
     """The specification of one cluster with the product on it.
 
     Attributes:
         nodes: The number of fake nodes.
         control_planes: How many of them are control-plane nodes.
-        wings: The installed components.
-        actors: Which fakes of the components' dependencies run, one of `choice.ACTORS`.
-        real: The number of real nodes besides the fake ones.
+        engine: The engine that delivers the events.
+        components: The installed components.
+        fakes: Which fakes of the components' dependencies run (`SIMULATORS`), one of `selection.FAKE_MODES`.
+        real_nodes: The number of real nodes besides the fake ones.
     """
 
     nodes: int = 3
     control_planes: int = 0
-    delivery: str = "local"
-    wings: Sequence[str] = selection.DEFAULT
-    actors: str = selection.OFF
-    real: int = 0
+    engine: str = "local"
+    components: Sequence[str] = selection.DEFAULT_COMPONENTS
+    fakes: str = selection.FAKES_OFF
+    real_nodes: int = 0
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Raise `LocalClusterError` if parts of the specification contradict each other."""
         if self.control_planes >= self.nodes:
-            short = f"CONTROL_PLANES={self.control_planes} leaves none of NODES={self.nodes} for pods"
-            raise LocalClusterError(f"{short}: raise NODES")
-        if self.real:
-            preflight.check()
-        selection.check_actors(self.wings, self.actors)
+            reason = f"CONTROL_PLANES={self.control_planes} leaves no worker node of NODES={self.nodes}"
+            raise LocalClusterError(f"{reason}: increase NODES")
+        if self.real_nodes:
+            preflight.check_host()
+        selection.check_fakes(self.components, self.fakes)
 
-    def title(self) -> str:
+    def format_title(self) -> str:
         """Return the specification in the variables of `make`; equal specifications have equal titles."""
         control_planes = f" CONTROL_PLANES={self.control_planes}" if self.control_planes else ""
-        wings = "" if tuple(self.wings) == selection.DEFAULT else f" WINGS={','.join(self.wings)}"
-        actors = "" if self.actors == selection.OFF else f" ACTORS={self.actors}"
-        real = f" REAL={self.real}" if self.real else ""
-        return f"NODES={self.nodes}{control_planes} DELIVERY={self.delivery}{wings}{actors}{real}"
+        is_default = tuple(self.components) == selection.DEFAULT_COMPONENTS
+        components = "" if is_default else f" COMPONENTS={','.join(self.components)}"
+        simulators = "" if self.fakes == selection.FAKES_OFF else f" SIMULATORS={self.fakes}"
+        real = f" REAL={self.real_nodes}" if self.real_nodes else ""
+        return f"NODES={self.nodes}{control_planes} DELIVERY={self.engine}{components}{simulators}{real}"
 
-    def text(self) -> str:
+    def to_json(self) -> str:
         """Return the specification as one command line argument."""
         return json.dumps(asdict(self))
 
 
-def read(text: str) -> Wish:
-    """Return the specification that `Wish.text` wrote."""
-    return Wish(**json.loads(text))
+def parse_spec(text: str) -> ClusterSpec:
+    """Return the specification that `ClusterSpec.to_json` wrote."""
+    return ClusterSpec(**json.loads(text))

@@ -7,43 +7,47 @@ import os
 import signal
 from pathlib import Path
 
-from localcluster.nodes import cleanup as nodes
 from localcluster.errors import LocalClusterError
+from localcluster.nodes import cleanup as nodes
 from localcluster.up import state_directory
 
-STOP_SECONDS = 30.0
+STOP_TIMEOUT_SECONDS = 30.0
 
 
-def down(directory: Path) -> None:
+def stop_cluster(directory: Path) -> None:
     """Stop the supervisor and wait until every process that it started has ended.
 
     Raises `LocalClusterError` if a process does not end, or if the cluster belongs to another user.
     """
     try:
-        was_up = state_directory.running(directory)
+        was_up = state_directory.is_running(directory)
         if was_up:
-            _end_all(directory)
-        nodes.clear(directory / state_directory.SERVERS)
-        print("down" if was_up else "not up: nothing to do")
-        state_directory.forget(directory)
+            _stop_all(directory)
+        nodes.remove_leftovers(directory / state_directory.SERVERS_DIR)
+        print("down" if was_up else "no cluster is running")
+        state_directory.remove_state_files(directory)
     except PermissionError as error:
-        raise LocalClusterError(f"{directory} is another user's cluster, whose `make down` ends it: {error}") from None
+        raise LocalClusterError(
+            f"the cluster in {directory} belongs to another user, who must run `make down`: {error}"
+        ) from None
 
 
-def _end_all(directory: Path) -> None:
-    pids = {*state_directory.supervisors(directory), state_directory.supervisor_pid(directory)} - {0}
-    asked = [pid for pid in pids if _asked(pid)]
-    if not state_directory.await_end(directory, STOP_SECONDS if asked else state_directory.ORPHAN_SECONDS):
+def _stop_all(directory: Path) -> None:
+    pids = {*state_directory.find_supervisors(directory), state_directory.read_supervisor_pid(directory)} - {0}
+    terminated = [pid for pid in pids if _terminate(pid)]
+    if not state_directory.await_exit(
+        directory, STOP_TIMEOUT_SECONDS if terminated else state_directory.ORPHAN_TIMEOUT_SECONDS
+    ):
         # The lock is held, so processes of the supervisor still run, and their process ids cannot have been reused.
-        for group in (*state_directory.groups(directory), *pids):
+        for group in (*state_directory.list_process_groups(directory), *pids):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
-        if not state_directory.await_end(directory, STOP_SECONDS):
+        if not state_directory.await_exit(directory, STOP_TIMEOUT_SECONDS):
             file = directory / state_directory.PID_FILE
-            raise LocalClusterError(f"something started from {directory} does not end: see `fuser {file}`")
+            raise LocalClusterError(f"processes of the cluster in {directory} did not exit: `fuser {file}` lists them")
 
 
-def _asked(pid: int) -> bool:
+def _terminate(pid: int) -> bool:
     """Send SIGTERM to a process; return whether it exists."""
     try:
         os.kill(pid, signal.SIGTERM)

@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from itertools import chain
 from types import TracebackType
 
-from kube.backoff import pauses
+from kube.backoff import generate_delays
 from localcluster.processes import Server
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 1.0, 60.0
 """The first and the longest backoff in seconds; the first restart is immediate, and then the backoff doubles.
 
 A kubelet does the same with `ReduceDefaultCrashLoopBackOffDecay`.
 """
-TURN_SECONDS, TURN_LOOK_SECONDS = 15.0, 0.1
+MAY_RESTART_TIMEOUT_SECONDS, MAY_RESTART_POLL_SECONDS = 15.0, 0.1
 """How long a restart waits for `Server.may_restart` at most, and the poll interval, in seconds."""
-LONG_LIFE = 120.0
+BACKOFF_RESET_SECONDS = 120.0
 """Seconds of uptime after which the next exit counts as the first again."""
 
 
 @dataclass(frozen=True)
-class Record:
+class ProcessRecord:
     """The state of one server; times are seconds since the epoch.
 
     Attributes:
@@ -37,26 +37,26 @@ class Record:
         pid: The process id of the latest process, which may have exited.
         log: The path of its log.
         restarts: The number of restarts.
-        ended: How the previous process exited, or the latest one while the server is down; "" if none has exited.
-        ended_at: When that process exited.
-        due: When the next restart is due while the server is down, else None.
+        exit_reason: How the previous process exited, or the latest one while the server is down; "" if none has exited.
+        exited_at: When that process exited.
+        restart_at: When the next restart is due while the server is down, else None.
     """
 
     name: str
     pid: int
     log: str
     restarts: int = 0
-    ended: str = ""
-    ended_at: float = 0.0
-    due: float | None = None
+    exit_reason: str = ""
+    exited_at: float = 0.0
+    restart_at: float | None = None
 
 
-def restart_pauses() -> Iterator[float]:
+def iter_restart_backoffs() -> Iterator[float]:
     """Yield the backoff after each exit in a crash loop, in seconds: none after the first exit."""
-    return chain((0.0,), pauses(FIRST_PAUSE, LONGEST_PAUSE))
+    return chain((0.0,), generate_delays(FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS))
 
 
-def description(status: int) -> str:
+def describe_exit(status: int) -> str:
     """Return a description of a process's return code, as `subprocess` gives it."""
     if status >= 0:
         return f"exit status {status}"
@@ -64,60 +64,68 @@ def description(status: int) -> str:
     return f"killed by {names.get(-status, f'signal {-status}')}"
 
 
-class Kept:
+class RestartState:
     """A server that is restarted, with its exits and its backoff.
 
     Attributes:
-        started: The time of the latest start, by the monotonic clock.
+        started_at: The time of the latest start, by the monotonic clock.
     """
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self._pauses = restart_pauses()
+        self._backoffs = iter_restart_backoffs()
         self._restarts = 0
-        self.started = time.monotonic()
-        self._ended, self._ended_at = "", 0.0
-        self._due: float | None = None
+        self.started_at = time.monotonic()
+        self._exit_reason, self._exited_at = "", 0.0
+        self._restart_at: float | None = None
 
-    def record(self) -> Record:
+    def build_record(self) -> ProcessRecord:
         """Return the current state."""
         server = self.server
-        return Record(server.name, server.pid, str(server.log), self._restarts, self._ended, self._ended_at, self._due)
+        return ProcessRecord(
+            server.name,
+            server.pid,
+            str(server.log),
+            self._restarts,
+            self._exit_reason,
+            self._exited_at,
+            self._restart_at,
+        )
 
-    def end(self, how: str, lived: float) -> float:
-        """Record an exit after `lived` seconds; return the backoff before the next start."""
-        if lived >= LONG_LIFE:
-            self._pauses = restart_pauses()
-        pause = next(self._pauses)
-        self._ended, self._ended_at = how, time.time()
-        self._due = self._ended_at + pause
-        return pause
+    def record_exit(self, reason: str, uptime: float) -> float:
+        """Record an exit after `uptime` seconds; return the backoff before the next start."""
+        if uptime >= BACKOFF_RESET_SECONDS:
+            self._backoffs = iter_restart_backoffs()
+        backoff = next(self._backoffs)
+        self._exit_reason, self._exited_at = reason, time.time()
+        self._restart_at = self._exited_at + backoff
+        return backoff
 
-    def restarted(self) -> None:
+    def record_restart(self) -> None:
         """Record a restart."""
         self._restarts += 1
-        self.started, self._due = time.monotonic(), None
+        self.started_at, self._restart_at = time.monotonic(), None
 
-    def forget(self) -> None:
+    def reset_backoff(self) -> None:
         """Record that the server was stopped on purpose: its next unexpected exit counts as the first."""
-        self._pauses, self._due = restart_pauses(), None
-        self.started = time.monotonic()
+        self._backoffs, self._restart_at = iter_restart_backoffs(), None
+        self.started_at = time.monotonic()
 
 
-class Keeper:
+class Restarter:
     """Restarts servers until it is stopped.
 
     Args:
-        changed: Called with the records of all servers after each change, one call at a time.
+        on_change: Called with the records of all servers after each change, one call at a time.
     """
 
-    def __init__(self, changed: Callable[[list[Record]], None] = lambda records: None) -> None:
-        self._changed = changed
-        self._kept: list[Kept] = []
+    def __init__(self, on_change: Callable[[list[ProcessRecord]], None] = lambda records: None) -> None:
+        self._on_change = on_change
+        self._states: list[RestartState] = []
         self._lock = threading.Lock()
-        self._ending = threading.Event()
+        self._stopping = threading.Event()
 
-    def __enter__(self) -> Keeper:
+    def __enter__(self) -> Restarter:
         return self
 
     def __exit__(
@@ -125,61 +133,61 @@ class Keeper:
     ) -> None:
         self.stop()
 
-    def keep(self, servers: Iterable[Server]) -> None:
+    def add_servers(self, servers: Iterable[Server]) -> None:
         """Restart these servers, too; they must have been started."""
-        added = [Kept(server) for server in servers]
+        added = [RestartState(server) for server in servers]
         with self._lock:
-            self._kept += added
-        self._note()
-        for kept in added:
-            name = f"keeper of {kept.server.name}"
-            threading.Thread(target=self._run, args=(kept,), name=name, daemon=True).start()
+            self._states += added
+        self._notify()
+        for state in added:
+            name = f"restarter of {state.server.name}"
+            threading.Thread(target=self._watch_server, args=(state,), name=name, daemon=True).start()
 
-    def records(self) -> list[Record]:
+    def list_records(self) -> list[ProcessRecord]:
         """Return the current records of all servers."""
         with self._lock:
-            return [kept.record() for kept in self._kept]
+            return [state.build_record() for state in self._states]
 
     def stop(self) -> None:
         """Stop restarting servers; the threads end with their servers."""
         with self._lock:
-            self._ending.set()
+            self._stopping.set()
 
-    def _run(self, kept: Kept) -> None:
-        server = kept.server
-        while not self._ending.is_set():
+    def _watch_server(self, state: RestartState) -> None:
+        server = state.server
+        while not self._stopping.is_set():
             process = server.await_start()
             status = process.wait()
-            by_itself = server.wanted.is_set() and server.process is process
-            if not by_itself or not self._restart(kept, description(status)):
-                kept.forget()
+            is_unexpected = server.should_run.is_set() and server.process is process
+            if not is_unexpected or not self._restart(state, describe_exit(status)):
+                state.reset_backoff()
 
-    def _restart(self, kept: Kept, how: str) -> bool:
+    def _restart(self, state: RestartState, reason: str) -> bool:
         """Restart the server after its backoff; return whether it runs. A failed start counts as an exit."""
         while True:
             with self._lock:
-                pause = kept.end(how, time.monotonic() - kept.started)
-            self._note()
-            self._ending.wait(pause)
-            self._await_turn(kept.server)
+                backoff = state.record_exit(reason, time.monotonic() - state.started_at)
+            self._notify()
+            self._stopping.wait(backoff)
+            self._await_may_restart(state.server)
             try:
                 with self._lock:
-                    if self._ending.is_set() or not kept.server.restart():
+                    if self._stopping.is_set() or not state.server.restart():
                         return False
-                    kept.restarted()
+                    state.record_restart()
             except OSError as error:
-                how = f"not started: {error}"
-                kept.started = time.monotonic()  # a failed start has no uptime
+                reason = f"not started: {error}"
+                state.started_at = time.monotonic()  # a failed start has no uptime
                 continue
-            self._note()
+            self._notify()
             return True
 
-    def _await_turn(self, server: Server) -> None:
-        deadline = time.monotonic() + TURN_SECONDS
+    def _await_may_restart(self, server: Server) -> None:
+        deadline = time.monotonic() + MAY_RESTART_TIMEOUT_SECONDS
         while not server.may_restart() and time.monotonic() < deadline:
-            if self._ending.wait(TURN_LOOK_SECONDS):
+            if self._stopping.wait(MAY_RESTART_POLL_SECONDS):
                 return
 
-    def _note(self) -> None:
+    def _notify(self) -> None:
         with self._lock:
-            self._changed([kept.record() for kept in self._kept])
+            self._on_change([state.build_record() for state in self._states])

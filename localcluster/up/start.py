@@ -10,26 +10,26 @@ import sys
 from pathlib import Path
 
 from localcluster import delivery_engines
-from localcluster.programs import build
+from localcluster.components.selection import KUBEVIRT_ITSELF
 from localcluster.errors import LocalClusterError
+from localcluster.programs import build
 from localcluster.up import state_directory
-from localcluster.up.cluster_spec import Wish
-from localcluster.components.selection import BESIDE
+from localcluster.up.cluster_spec import ClusterSpec
 
 
-def up(directory: Path, wish: Wish) -> None:
+def start_cluster(directory: Path, spec: ClusterSpec) -> None:
     """Start the supervisor and return when everything is ready; print a notice if the cluster is already up."""
-    engine = delivery_engines.named(wish.delivery)
-    if _is_up(directory, wish):
+    engine = delivery_engines.get_engine(spec.engine)
+    if _is_already_up(directory, spec):
         return
     engine.check()
-    engine.build(wish.wings, bool(wish.real))  # built here, where a terminal can show the progress
-    if wish.actors == BESIDE:
-        build.servers(build.KUBEVIRT)
-    if _is_up(directory, wish):  # the build takes minutes; another `up` may have finished
+    engine.build(spec.components, bool(spec.real_nodes))  # built here, where a terminal can show the progress
+    if spec.fakes == KUBEVIRT_ITSELF:
+        build.ensure_programs(build.KUBEVIRT)
+    if _is_already_up(directory, spec):  # the build takes minutes; another `start_cluster` may have finished
         return
-    state_directory.unready(directory)
-    command = [sys.executable, "-m", "localcluster", "supervise", str(directory.resolve()), wish.text()]
+    state_directory.remove_ready_file(directory)
+    command = [sys.executable, "-m", "localcluster", "supervise", str(directory.resolve()), spec.to_json()]
     quiet, pipe, both = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     child = subprocess.Popen(command, stdin=quiet, stdout=pipe, stderr=both, start_new_session=True, text=True)
     try:
@@ -39,27 +39,29 @@ def up(directory: Path, wish: Wish) -> None:
         child.terminate()
         child.wait()
         raise
-    if not state_directory.hints(directory):
+    if not state_directory.read_hints(directory):
         child.wait()
-        raise LocalClusterError("not started; the reason is above")
+        raise LocalClusterError("cluster not started: see the error above")
 
 
-def _is_up(directory: Path, wish: Wish) -> bool:
+def _is_already_up(directory: Path, spec: ClusterSpec) -> bool:
     """Return whether the requested cluster is up, and print its output if so.
 
     Raises `LocalClusterError` if another cluster is up.
     """
-    if not state_directory.running(directory):
+    if not state_directory.is_running(directory):
         return False
-    if not state_directory.supervisor(directory):
-        if state_directory.await_end(directory, state_directory.ORPHAN_SECONDS):
+    if not state_directory.find_supervisor(directory):
+        if state_directory.await_exit(directory, state_directory.ORPHAN_TIMEOUT_SECONDS):
             return False
-        raise LocalClusterError(state_directory.orphaned(directory))
-    hints = state_directory.hints(directory)
+        raise LocalClusterError(state_directory.format_orphaned_error(directory))
+    hints = state_directory.read_hints(directory)
     if not hints:
-        raise LocalClusterError(f"another start in {directory} is under way; wait for it, or end it with `make down`")
-    there = hints.splitlines()[0].partition(":")[0]
-    if there != wish.title():
-        raise LocalClusterError(f"another cluster is up, with {there}; `make down` ends it")
-    print(f"already up, with {there}; `make down` ends it\n{hints}", end="")
+        raise LocalClusterError(
+            f"another start in {directory} is in progress: wait for it, or stop it with `make down`"
+        )
+    title = hints.splitlines()[0].partition(":")[0]
+    if title != spec.format_title():
+        raise LocalClusterError(f"another cluster is running, with {title}: stop it with `make down`")
+    print(f"already running, with {title}; stop it with `make down`\n{hints}", end="")
     return True

@@ -8,65 +8,69 @@ from pathlib import Path
 
 from localcluster.errors import LocalClusterError
 from localcluster.up import state_directory
-from localcluster.up.restarter import Record
+from localcluster.up.restarter import ProcessRecord
 
-FOUNDATION = ("etcd", "kube-apiserver")
+ESSENTIAL_SERVERS = ("etcd", "kube-apiserver")
 """The processes without which the cluster does not work."""
 
 
-def status(directory: Path) -> None:
+def print_status(directory: Path) -> None:
     """Print the status. Raises `LocalClusterError` with the remedy if the cluster ended without `make down`."""
-    hints = state_directory.hints(directory)
-    if not state_directory.running(directory):
+    hints = state_directory.read_hints(directory)
+    if not state_directory.is_running(directory):
         if hints:
             raise LocalClusterError(
-                f"what was up in {directory} has ended without `make down`: `make up` starts it anew"
+                f"the cluster in {directory} ended without `make down`: start it again with `make up`"
             )
-        print("not up; `make up` starts it")
+        print("no cluster is running: start one with `make up`")
         return
-    supervisor, records = state_directory.supervisor(directory), state_directory.records(directory)
+    supervisor, records = state_directory.find_supervisor(directory), state_directory.read_records(directory)
     if not supervisor:
-        _print_table(records, _is_left)
-        raise LocalClusterError(state_directory.orphaned(directory))
-    state = condition(records) if hints else "starting or ending"
+        _print_table(records, _is_orphaned)
+        raise LocalClusterError(state_directory.format_orphaned_error(directory))
+    state = describe_state(records) if hints else "starting or stopping"
     print(f"{state}, supervisor {supervisor}, logs in {directory}/")
     _print_table(records)
     print(hints, end="")
 
 
-def _print_table(records: Sequence[Record], is_there: Callable[[Record], bool] = lambda record: True) -> None:
-    for line in table(records, time.time(), is_there):
+def _print_table(
+    records: Sequence[ProcessRecord], is_running: Callable[[ProcessRecord], bool] = lambda record: True
+) -> None:
+    for line in format_table(records, time.time(), is_running):
         print(line)
 
 
-def _is_left(record: Record) -> bool:
+def _is_orphaned(record: ProcessRecord) -> bool:
     """Return whether the record's process outlived the supervisor, which no longer records exits."""
-    return record.due is None and state_directory.is_group(record.pid)
+    return record.restart_at is None and state_directory.is_group_leader(record.pid)
 
 
-def condition(records: Sequence[Record]) -> str:
+def describe_state(records: Sequence[ProcessRecord]) -> str:
     """Return a summary of whether all required processes run."""
-    down = [record.name for record in records if record.due is not None]
-    if broken := [name for name in down if name in FOUNDATION]:
-        return f"broken: {' and '.join(broken)} down, and the cluster with it"
+    down = [record.name for record in records if record.restart_at is not None]
+    if broken := [name for name in down if name in ESSENTIAL_SERVERS]:
+        return f"broken: {' and '.join(broken)} down, so the cluster does not work"
     return f"up, but {', '.join(down)} down" if down else "up"
 
 
-def table(records: Sequence[Record], now: float, is_there: Callable[[Record], bool]) -> list[str]:
-    """Return one line per process below a header; processes for which `is_there` is false are listed as gone."""
+def format_table(
+    records: Sequence[ProcessRecord], now: float, is_running: Callable[[ProcessRecord], bool]
+) -> list[str]:
+    """Return one line per process below a header; processes for which `is_running` is false are listed as gone."""
     if not records:
         return []
-    rows = [("PROCESS", "STATE", "PID", "RESTARTS", "ENDED LAST")]
-    rows += [_row(record, now, is_there(record)) for record in records]
+    rows = [("PROCESS", "STATE", "PID", "RESTARTS", "LAST EXIT")]
+    rows += [_format_row(record, now, is_running(record)) for record in records]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     return ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]) for row in rows]
 
 
-def _row(record: Record, now: float, is_there: bool) -> tuple[str, str, str, str, str]:
-    ended = f"{record.ended}, {now - record.ended_at:.0f} s ago; {record.log}" if record.ended else ""
+def _format_row(record: ProcessRecord, now: float, is_running: bool) -> tuple[str, str, str, str, str]:
+    last_exit = f"{record.exit_reason}, {now - record.exited_at:.0f} s ago; {record.log}" if record.exit_reason else ""
     restarts = str(record.restarts)
-    if not is_there:
-        return record.name, "gone", "-", restarts, ended
-    if record.due is None:
-        return record.name, "running", str(record.pid), restarts, ended
-    return record.name, f"down, again in {max(record.due - now, 0):.0f} s", "-", restarts, ended
+    if not is_running:
+        return record.name, "gone", "-", restarts, last_exit
+    if record.restart_at is None:
+        return record.name, "running", str(record.pid), restarts, last_exit
+    return record.name, f"down, restarts in {max(record.restart_at - now, 0):.0f} s", "-", restarts, last_exit

@@ -16,156 +16,165 @@ from typing import TYPE_CHECKING
 from localcluster import access, delivery_engines, processes
 from localcluster.admission.webhook import Webhook
 from localcluster.cluster import LocalCluster
-from localcluster.product import flow
+from localcluster.components.fakes import Fakes
+from localcluster.components.selection import ADMISSION, FAKES_OFF, MUTEX, VIRTUALIZATION
+from localcluster.product import list_flow_manifests
 from localcluster.programs import build
 from localcluster.up import state_directory
-from localcluster.up.restarter import Keeper, Record
-from localcluster.up.cluster_spec import Wish
-from localcluster.web_console import Console
-from localcluster.components.fakes import Actors
-from localcluster.components.selection import ADMISSION, MUTEX, OFF, VIRTUALIZATION
+from localcluster.up.cluster_spec import ClusterSpec
+from localcluster.up.restarter import ProcessRecord, Restarter
+from localcluster.web_console import WebConsole
 
 if TYPE_CHECKING:
     from localcluster.nodes.real_nodes import RealNodes
 
-TRIALS = {
-    MUTEX: "      an upgrade of the workers, node by node: docs/mutex.md, Try it\n",
-    VIRTUALIZATION: "      a drain that moves virtual machines: docs/virtualization.md, Try it\n",
+TRY_IT_HINTS = {
+    MUTEX: '      upgrade the workers node by node: see "Try it" in docs/mutex.md\n',
+    VIRTUALIZATION: '      move virtual machines by a drain: see "Try it" in docs/virtualization.md\n',
 }
 """For each component, the hint that is printed if its fakes run."""
 
 
-def supervise(directory: Path, wish: Wish) -> None:
+def supervise(directory: Path, spec: ClusterSpec) -> None:
     """Run as the supervisor: start everything, print the progress, restart what exits, and stop everything on SIGTERM.
 
     Raises `LocalClusterError`, for example if the directory belongs to another user, and `OSError`.
     """
-    with state_directory.owned(directory):
+    with state_directory.explain_permission_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        with state_directory.locked(directory) as lock:
-            processes.inherited.append(lock)
-            signal.signal(signal.SIGTERM, _end)
-            with contextlib.suppress(_Ended):
-                _run(directory.resolve(), wish)
+        with state_directory.hold_lock(directory) as lock:
+            processes.inherited_fds.append(lock)
+            signal.signal(signal.SIGTERM, _handle_sigterm)
+            with contextlib.suppress(_Terminated):
+                _run_cluster(directory.resolve(), spec)
 
 
-def _run(directory: Path, wish: Wish) -> None:
-    state_directory.clear(directory)
-    engine = delivery_engines.named(wish.delivery)
-    say = _clock()
-    cluster = engine.cluster(directory / state_directory.SERVERS, wish.nodes, wish.real)
-    say("the servers are built; starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok")
-    with cluster, Keeper(_Noting(directory)) as keeper:
-        keeper.keep(cluster.servers)
-        cluster.make_control_plane(wish.control_planes)
-        say(f"the cluster is ready: {wish.nodes} nodes at {cluster.url}")
-        access.write_secret(directory / state_directory.KUBECONFIG, cluster.kubeconfig.read_text())
-        if wish.real:
-            say(f"starting {wish.real} real nodes: containerd, kubelet and kube-proxy of each, CoreDNS in pods")
+def _run_cluster(directory: Path, spec: ClusterSpec) -> None:
+    state_directory.remove_previous_cluster(directory)
+    engine = delivery_engines.get_engine(spec.engine)
+    print_progress = _build_progress_printer()
+    cluster = engine.create_cluster(directory / state_directory.SERVERS_DIR, spec.nodes, spec.real_nodes)
+    print_progress(
+        "the servers are built; starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok"
+    )
+    with cluster, Restarter(_RecordWriter(directory)) as restarter:
+        restarter.add_servers(cluster.servers)
+        cluster.mark_control_plane(spec.control_planes)
+        print_progress(f"the cluster is ready: {spec.nodes} nodes at {cluster.url}")
+        access.write_secret(directory / state_directory.KUBECONFIG_FILE, cluster.kubeconfig.read_text())
+        if spec.real_nodes:
+            print_progress(
+                f"starting {spec.real_nodes} real nodes with containerd, kubelet and kube-proxy, and CoreDNS in pods"
+            )
         with (
-            _real(cluster, wish) as real,
-            engine.open(cluster, directory / "product", wish.wings) as product,
-            _console(cluster, directory / "product", product) as console,
-            Webhook(cluster, directory / "product") if ADMISSION in wish.wings else nullcontext() as webhook,
-            _actors(cluster, directory / "product", wish) as actors,
+            _build_real_nodes(cluster, spec) as real_nodes,
+            engine.install_product(cluster, directory / "product", spec.components) as product,
+            _build_console(cluster, directory / "product", product) as console,
+            Webhook(cluster, directory / "product") if ADMISSION in spec.components else nullcontext() as webhook,
+            _build_fakes(cluster, directory / "product", spec) as fakes,
         ):
-            keeper.keep([*product.servers, console.server])
-            keeper.keep([*([webhook.server] if webhook else []), *(actors.servers if actors else [])])
-            if real:
-                keeper.keep(real.servers)
-                real.await_ready()
-                say(f"the real nodes are Ready: {', '.join(node.name for node in real.nodes)}")
-            admission, played = ", admission" if webhook else "", ", actors" if actors else ""
-            say(f"functions, delivery{admission}{played} and console are ready")
-            _announce(directory, wish, product, console)
+            restarter.add_servers([*product.servers, console.server])
+            restarter.add_servers([*([webhook.server] if webhook else []), *(fakes.servers if fakes else [])])
+            if real_nodes:
+                restarter.add_servers(real_nodes.servers)
+                real_nodes.await_ready()
+                print_progress(f"the real nodes are Ready: {', '.join(node.name for node in real_nodes.nodes)}")
+            admission, simulators = ", admission webhook" if webhook else "", ", simulators" if fakes else ""
+            print_progress(f"functions, delivery{admission}{simulators} and console are ready")
+            _print_hints(directory, spec, product, console)
             while True:
                 signal.pause()
 
 
-def _real(cluster: LocalCluster, wish: Wish) -> AbstractContextManager[RealNodes | None]:
+def _build_real_nodes(cluster: LocalCluster, spec: ClusterSpec) -> AbstractContextManager[RealNodes | None]:
     """Return the requested real nodes, not started; the product starts while they become Ready."""
-    if not wish.real:
+    if not spec.real_nodes:
         return nullcontext()
     from localcluster.nodes.real_nodes import RealNodes
 
-    return RealNodes(cluster, wish.real)
+    return RealNodes(cluster, spec.real_nodes)
 
 
-def _clock() -> Callable[[str], None]:
+def _build_progress_printer() -> Callable[[str], None]:
     """Return a function that prints a progress line with the seconds since this call."""
     started = time.monotonic()
 
-    def say(text: str) -> None:
+    def print_progress(text: str) -> None:
         print(f"{time.monotonic() - started:5.1f} s  {text}", flush=True)
 
-    return say
+    return print_progress
 
 
-class _Noting:
+class _RecordWriter:
     """Writes the process list after each change, and logs each exit and restart."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._known: dict[str, Record] = {}
+        self._known: dict[str, ProcessRecord] = {}
 
-    def __call__(self, records: list[Record]) -> None:
+    def __call__(self, records: list[ProcessRecord]) -> None:
         """Write the records and log the changes; a failed write, for example on a full disk, is only logged."""
         with contextlib.suppress(OSError):
-            self._log(records)
+            self._log_changes(records)
         try:
             state_directory.write_records(self._directory, records)
         except OSError as error:  # or the directory was deleted; the processes do not need it
             with contextlib.suppress(OSError):
-                print(f"{time.ctime()}  the list of processes is not written: {error}", flush=True)
+                print(f"{time.ctime()}  cannot write the list of processes: {error}", flush=True)
 
-    def _log(self, records: list[Record]) -> None:
+    def _log_changes(self, records: list[ProcessRecord]) -> None:
         for record in records:
             before = self._known.get(record.name, record)
-            if record.due is not None and record.ended_at != before.ended_at:
-                print(f"{time.ctime()}  {record.name}: {record.ended}, again in {record.due - record.ended_at:.0f} s")
+            if record.restart_at is not None and record.exited_at != before.exited_at:
+                backoff = record.restart_at - record.exited_at
+                print(f"{time.ctime()}  {record.name}: {record.exit_reason}; restarting in {backoff:.0f} s")
             if record.restarts != before.restarts:
-                print(f"{time.ctime()}  {record.name}: started again as process {record.pid}", flush=True)
+                print(f"{time.ctime()}  {record.name}: restarted as process {record.pid}", flush=True)
             self._known[record.name] = record
 
 
-def _console(cluster: LocalCluster, directory: Path, product: delivery_engines.Running) -> Console:
-    where = {"functions": product.functions_url, "broker": product.broker_url}
-    return Console(cluster, directory, "--journal", product.journal, **where)
+def _build_console(cluster: LocalCluster, directory: Path, product: delivery_engines.RunningProduct) -> WebConsole:
+    urls = {"functions_url": product.functions_url, "broker_url": product.broker_url}
+    return WebConsole(cluster, directory, "--journal", product.journal, **urls)
 
 
-def _actors(cluster: LocalCluster, directory: Path, wish: Wish) -> AbstractContextManager[Actors | None]:
-    return nullcontext() if wish.actors == OFF else Actors(cluster, directory, wish.wings, wish.actors)
+def _build_fakes(cluster: LocalCluster, directory: Path, spec: ClusterSpec) -> AbstractContextManager[Fakes | None]:
+    return nullcontext() if spec.fakes == FAKES_OFF else Fakes(cluster, directory, spec.components, spec.fakes)
 
 
-class _Ended(BaseException):
+class _Terminated(BaseException):
     """Raised at SIGTERM; it propagates through any code, and the context managers stop what was started."""
 
 
-def _end(number: int, frame: object) -> None:
+def _handle_sigterm(number: int, frame: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise _Ended
+    raise _Terminated
 
 
-def _announce(directory: Path, wish: Wish, product: delivery_engines.Running, console: Console) -> None:
+def _print_hints(
+    directory: Path, spec: ClusterSpec, product: delivery_engines.RunningProduct, console: WebConsole
+) -> None:
     """Print the next steps, mark the cluster as ready, and redirect the output to the log, which makes `up` return.
 
     An empty FUNCTIONS, or an empty TRIGGERS if the cluster has the Triggers, is printed as well: the shell may still
     have the values of another engine.
     """
-    programs = shlex.quote(f"{Path(sys.executable).parent}:{build.target()}")
+    programs = shlex.quote(f"{Path(sys.executable).parent}:{build.get_target_dir()}")
     journal = shlex.quote(str(product.journal.absolute()))
-    triggers = os.pathsep.join(map(str, flow(wish.wings))) if product.functions_url else ""
-    hints = state_directory.title(wish) + (
-        f"export KUBECONFIG={shlex.quote(str(directory / state_directory.KUBECONFIG))}\n"
+    triggers = os.pathsep.join(map(str, list_flow_manifests(spec.components))) if product.functions_url else ""
+    with_fakes = spec.components if spec.fakes != FAKES_OFF else ()
+    try_it_hints = (hint for component, hint in TRY_IT_HINTS.items() if component in with_fakes)
+    hints = state_directory.format_ready_title(spec) + (
+        f"export KUBECONFIG={shlex.quote(str(directory / state_directory.KUBECONFIG_FILE))}\n"
         f'export PATH={programs}:"$PATH"\n'
         f"export JOURNAL={journal} FUNCTIONS={product.functions_url} BROKER={product.broker_url}\n"
         f"export TRIGGERS={shlex.quote(triggers)}\n"
         f"console: {console.url}\n"
         f"broker: {product.broker_url}\n"
-        f"a function, cordon: {product.function_url('cordon')}\n"
-        'these exports, in any shell here: eval "$(make -s env)"\n'
+        f"function cordon: {product.get_function_url('cordon')}\n"
+        'set these variables in a shell: eval "$(make -s env)"\n'
         "next: kubectl maintenance start node-1 --reason trial; kubectl maintenance status --watch\n"
-        f"{''.join(trial for wing, trial in TRIALS.items() if wish.actors != OFF and wing in wish.wings)}"
+        f"{''.join(try_it_hints)}"
         "      make down\n"
     )
     print(hints, end="", flush=True)

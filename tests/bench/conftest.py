@@ -11,8 +11,8 @@ from localcluster.cluster import LocalCluster
 
 
 @pytest.fixture(scope="package")
-def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def idle_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Yield a cluster of one node with the product's CRDs."""
     with LocalCluster(tmp_path_factory.mktemp("bench"), nodes=1) as cluster:
-        product.install(cluster)
+        product.install_manifests(cluster)
         yield cluster

@@ -10,39 +10,39 @@ from contextlib import aclosing
 
 from kube.client.api import Api
 from kube.client.list_watch import follow
-from kube.evictions import eviction_of, eviction_path
+from kube.evictions import build_eviction, build_eviction_path
 from kube.maintenance.groups import MEDIK8S
-from kube.maintenance.objects import SUCCEEDED, node_name, path
-from kube.nodes import node_path
-from kube.paths import Object, pods_on
+from kube.maintenance.objects import SUCCEEDED, build_path, get_node_name
+from kube.nodes import build_node_path
+from kube.paths import Object, build_pods_on_node_query
 
 
-async def serve() -> None:
+async def run_operator() -> None:
     """Handle every NodeMaintenance until an error occurs."""
     api = await Api.connect()
     async for change in follow(api, MEDIK8S.path):
-        if change.kind == "ADDED":
-            await _drain(api, change.object)
-        if change.kind == "DELETED":
-            await api.patch(node_path(node_name(change.object)), {"spec": {"unschedulable": None}})
+        if change.change_type == "ADDED":
+            await _drain_node(api, change.object)
+        if change.change_type == "DELETED":
+            await api.patch(build_node_path(get_node_name(change.object)), {"spec": {"unschedulable": None}})
 
 
-async def _drain(api: Api, maintenance: Object) -> None:
-    await api.patch(node_path(node_name(maintenance)), {"spec": {"unschedulable": True}})
-    where, fields = pods_on(node_name(maintenance))
+async def _drain_node(api: Api, maintenance: Object) -> None:
+    await api.patch(build_node_path(get_node_name(maintenance)), {"spec": {"unschedulable": True}})
+    where, fields = build_pods_on_node_query(get_node_name(maintenance))
     left, synced = set(), False
-    async with aclosing(follow(api, where, fields=fields)) as changes:
+    async with aclosing(follow(api, where, field_selector=fields)) as changes:
         async for change in changes:
-            if change.kind == "ADDED":
+            if change.change_type == "ADDED":
                 left.add(change.object["metadata"]["uid"])
-                await api.create(eviction_path(change.object), eviction_of(change.object))
-            if change.kind == "DELETED":
+                await api.create(build_eviction_path(change.object), build_eviction(change.object))
+            if change.change_type == "DELETED":
                 left.discard(change.object["metadata"]["uid"])
-            synced = synced or change.kind == "SYNCED"
+            synced = synced or change.change_type == "SYNCED"
             if synced and not left:
                 break
-    await api.patch(f"{path(maintenance)}/status", {"status": {"phase": SUCCEEDED}})
+    await api.patch(f"{build_path(maintenance)}/status", {"status": {"phase": SUCCEEDED}})
 
 
 if __name__ == "__main__":
-    asyncio.run(serve())
+    asyncio.run(run_operator())

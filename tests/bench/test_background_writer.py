@@ -4,53 +4,66 @@ from __future__ import annotations
 
 import pytest
 
-from bench.background_writer import HEARTBEATS, LEASES_PATH, MAPS, MAPS_PATH, writing
-from bench.workload import until
-from kube.nodes import NODES
+from bench.background_writer import CONFIGMAP_COUNT, CONFIGMAPS_PATH, HEARTBEATS, LEASES_PATH, run_writer
+from bench.workload import wait_until
+from kube.nodes import NODES_PATH
 from localcluster.cluster import LocalCluster
 
-RATE = 20
+WRITES_PER_SECOND = 20
 
 
-def test_configmaps_are_written_while_the_block_runs_and_are_gone_after_it(quiet: LocalCluster) -> None:
+def test_configmaps_are_written_and_deleted_after_the_block(idle_cluster: LocalCluster) -> None:
     """Check that all ConfigMaps are written while the block runs, and are deleted after it."""
-    with writing(quiet.kubeconfig, RATE):
-        maps = until(quiet.door(), MAPS_PATH, lambda found: len(written(found)) == MAPS, 30)
-        assert len(written(maps)) == MAPS
+    with run_writer(idle_cluster.kubeconfig, WRITES_PER_SECOND):
+        maps = wait_until(
+            idle_cluster.get_client(),
+            CONFIGMAPS_PATH,
+            lambda objects: len(list_written_names(objects)) == CONFIGMAP_COUNT,
+            30,
+        )
+        assert len(list_written_names(maps)) == CONFIGMAP_COUNT
 
-    assert not any(name.startswith("foreign") for name in names(quiet))
-
-
-def written(found: dict[str, dict[str, object]]) -> list[str]:
-    return [name for name, item in found.items() if name.startswith("foreign") and item.get("data")]
-
-
-def names(cluster: LocalCluster) -> list[str]:
-    return [item["metadata"]["name"] for item in cluster.door().list(MAPS_PATH)["items"]]
+    assert not any(name.startswith("background-") for name in list_configmap_names(idle_cluster))
 
 
-def test_heartbeats_are_the_leases_of_all_nodes(quiet: LocalCluster) -> None:
+def list_written_names(objects: dict[str, dict[str, object]]) -> list[str]:
+    return [name for name, item in objects.items() if name.startswith("background-") and item.get("data")]
+
+
+def list_configmap_names(cluster: LocalCluster) -> list[str]:
+    return [item["metadata"]["name"] for item in cluster.get_client().list(CONFIGMAPS_PATH)["items"]]
+
+
+def test_heartbeats_renew_the_leases_of_all_nodes(idle_cluster: LocalCluster) -> None:
     """Check that the Leases of all nodes are renewed as by kubelets while the block runs, and are deleted after it."""
-    nodes = {item["metadata"]["name"] for item in quiet.door().list(NODES)["items"]}
-    with writing(quiet.kubeconfig, RATE, HEARTBEATS):
-        leases = until(quiet.door(), LEASES_PATH, lambda found: nodes <= set(found), 30)
+    nodes = {item["metadata"]["name"] for item in idle_cluster.get_client().list(NODES_PATH)["items"]}
+    with run_writer(idle_cluster.kubeconfig, WRITES_PER_SECOND, HEARTBEATS):
+        leases = wait_until(idle_cluster.get_client(), LEASES_PATH, lambda objects: nodes <= set(objects), 30)
         first = {name: leases[name]["spec"]["renewTime"] for name in nodes}
-        until(quiet.door(), LEASES_PATH, lambda found: all(renewed(found, name) > first[name] for name in nodes), 30)
+        wait_until(
+            idle_cluster.get_client(),
+            LEASES_PATH,
+            lambda objects: all(get_renew_time(objects, name) > first[name] for name in nodes),
+            30,
+        )
 
     assert nodes
-    assert not nodes & {item["metadata"]["name"] for item in quiet.door().list(LEASES_PATH)["items"]}
+    assert not nodes & {item["metadata"]["name"] for item in idle_cluster.get_client().list(LEASES_PATH)["items"]}
 
 
-def renewed(found: dict[str, dict[str, object]], name: str) -> str:
-    return str(found[name]["spec"]["renewTime"])  # type: ignore[index]
+def get_renew_time(objects: dict[str, dict[str, object]], name: str) -> str:
+    return str(objects[name]["spec"]["renewTime"])  # type: ignore[index]
 
 
-def test_without_a_rate_nobody_writes(quiet: LocalCluster) -> None:
-    with writing(quiet.kubeconfig, 0):
-        assert not any(name.startswith("foreign") for name in names(quiet))
+def test_rate_of_zero_writes_nothing(idle_cluster: LocalCluster) -> None:
+    with run_writer(idle_cluster.kubeconfig, 0):
+        assert not any(name.startswith("background-") for name in list_configmap_names(idle_cluster))
 
 
-def test_a_rate_that_is_not_kept_is_an_error(quiet: LocalCluster) -> None:
+def test_unreached_rate_is_an_error(idle_cluster: LocalCluster) -> None:
     """Check that a rate that was not reached is an error, because the measurement does not belong to the case."""
-    with pytest.raises(RuntimeError, match="1000000 a second were wanted"), writing(quiet.kubeconfig, 1_000_000):
-        until(quiet.door(), MAPS_PATH, lambda found: len(written(found)) > 0, 30)
+    with (
+        pytest.raises(RuntimeError, match="instead of 1000000 per second"),
+        run_writer(idle_cluster.kubeconfig, 1_000_000),
+    ):
+        wait_until(idle_cluster.get_client(), CONFIGMAPS_PATH, lambda objects: len(list_written_names(objects)) > 0, 30)

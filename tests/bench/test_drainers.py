@@ -7,49 +7,64 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from bench import drainers
-from bench.cases import Case
-from bench.workload import DELAY
-from bench.observer_process import Watching
-from bench.drainers import Floor, Kubectl, Way
+from bench.cases import DrainCase
+from bench.drainers import Drainer, FloorDrainer, KubectlDrainer
+from bench.observer_process import ObserverProcess
+from bench.workload import DELETE_DELAY_ANNOTATION
 from localcluster.cluster import LocalCluster
 from tests.workload import Workload
 
-NODE, APP = "node-1", "kept"
-AT_ONCE = {"gracePeriodSeconds": 0}
-Made = Callable[[LocalCluster, Watching], Way]
+NODE_NAME, APP_NAME = "node-1", "kept"
+IMMEDIATE_DELETION = {"gracePeriodSeconds": 0}
+DrainerFactory = Callable[[LocalCluster, ObserverProcess], Drainer]
 
 
-def kubectl(cluster: LocalCluster, watching: Watching) -> Way:
-    return Kubectl(cluster.kubeconfig, watching)
+def build_kubectl_drainer(cluster: LocalCluster, observer_process: ObserverProcess) -> Drainer:
+    return KubectlDrainer(cluster.kubeconfig, observer_process)
 
 
-def floor(cluster: LocalCluster, watching: Watching) -> Way:
-    return Floor(cluster.door(), watching)
+def build_floor_drainer(cluster: LocalCluster, observer_process: ObserverProcess) -> Drainer:
+    return FloorDrainer(cluster.get_client(), observer_process)
 
 
 @pytest.fixture(scope="module")
-def watching(quiet: LocalCluster) -> Iterator[Watching]:
-    with Watching(quiet.kubeconfig) as watching:
-        yield watching
+def observer_process(idle_cluster: LocalCluster) -> Iterator[ObserverProcess]:
+    with ObserverProcess(idle_cluster.kubeconfig) as process:
+        yield process
 
 
-@pytest.mark.parametrize(("way", "budget", "ending"), [(kubectl, 0, "60s"), (floor, 1, "0s")], ids=["kubectl", "floor"])
-def test_a_drain_that_lasts_too_long_is_given_up(
-    quiet: LocalCluster, watching: Watching, monkeypatch: pytest.MonkeyPatch, way: Made, budget: int, ending: str
+@pytest.mark.parametrize(
+    ("drainer_factory", "budget", "termination_delay"),
+    [(build_kubectl_drainer, 0, "60s"), (build_floor_drainer, 1, "0s")],
+    ids=["kubectl", "floor"],
+)
+def test_drain_without_end_is_aborted(
+    idle_cluster: LocalCluster,
+    observer_process: ObserverProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    drainer_factory: DrainerFactory,
+    budget: int,
+    termination_delay: str,
 ) -> None:
     """Check that a drain is aborted whose budget allows no eviction, or whose pod does not terminate.
 
     kubectl retries an eviction only every 5 s, so its case has a pod that does not terminate.
     """
-    monkeypatch.setattr(drainers, "PATIENCE", 1.0)
-    work = Workload(quiet, quiet.door())
-    pods = work.pods(NODE, APP, labels={"app": APP}, annotations={DELAY: ending})
+    monkeypatch.setattr(drainers, "TIMEOUT_SECONDS", 1.0)
+    workload = Workload(idle_cluster, idle_cluster.get_client())
+    pods = workload.create_bare_pods(
+        NODE_NAME, APP_NAME, labels={"app": APP_NAME}, annotations={DELETE_DELAY_ANNOTATION: termination_delay}
+    )
     if budget:
-        work.budget(APP, {"app": APP}, 1, counted=1)
-    draining = way(quiet, watching)
+        workload.create_budget(APP_NAME, {"app": APP_NAME}, 1, expected_healthy=1)
+    draining = drainer_factory(idle_cluster, observer_process)
 
     with pytest.raises((TimeoutError, RuntimeError), match=r"within 1 s|deadline exceeded"):
-        draining.drain(Case("10 pods", pods=1, budget=budget), [NODE], pods)
+        draining.drain(DrainCase("10 pods", pods=1, max_unavailable=budget), [NODE_NAME], pods)
 
-    draining.give_back([NODE])
-    work.admin.run(work.admin.api.request("DELETE", f"/api/v1/namespaces/{work.namespace}/pods/{APP}", body=AT_ONCE))
+    draining.uncordon_nodes([NODE_NAME])
+    workload.client.run(
+        workload.client.api.request(
+            "DELETE", f"/api/v1/namespaces/{workload.namespace}/pods/{APP_NAME}", body=IMMEDIATE_DELETION
+        )
+    )

@@ -9,36 +9,36 @@ import pytest
 from click.testing import CliRunner
 
 import bench.__main__ as program
-from bench.results import Failure, Results, Round, read, write
+from bench.results import Failure, Results, Round, read_results, write_results
 
-OLD, NEW = (Round("local", case, "ours", 0, 1.0, 0.1, 0.2) for case in ("100 pods", "10 pods"))
-FAILED, FAILS = Failure("knative", "10 pods", "it rained"), Failure("local", "10 pods", "it rains")
-NOT_BEGUN = Failure("local", "100 pods", "no cluster came up")
+OLD_ROUND, NEW_ROUND = (Round("local", case, "ours", 0, 1.0, 0.1, 0.2) for case in ("100 pods", "10 pods"))
+OLD_FAILURE, NEW_FAILURE = Failure("knative", "10 pods", "timed out"), Failure("local", "10 pods", "timed out again")
+START_FAILURE = Failure("local", "100 pods", "the cluster did not start")
 
 
 @pytest.mark.parametrize(
     ("measured", "status", "after"),
     [
-        ([NEW], 0, Results({}, [OLD, NEW], [], [FAILED])),
-        ([NEW, FAILS], 1, Results({}, [OLD], [], [FAILED, FAILS])),
-        ([NOT_BEGUN], 1, Results({}, [OLD], [], [FAILED])),
-        ([], 0, Results({}, [OLD], [], [FAILED])),
+        ([NEW_ROUND], 0, Results({}, [OLD_ROUND, NEW_ROUND], [], [OLD_FAILURE])),
+        ([NEW_ROUND, NEW_FAILURE], 1, Results({}, [OLD_ROUND], [], [OLD_FAILURE, NEW_FAILURE])),
+        ([START_FAILURE], 1, Results({}, [OLD_ROUND], [], [OLD_FAILURE])),
+        ([], 0, Results({}, [OLD_ROUND], [], [OLD_FAILURE])),
     ],
     ids=["all-measured", "one-failed", "one-not-begun", "nothing-yet"],
 )
-def test_a_run_that_adds_is_judged_by_what_it_measured_itself(
+def test_exit_status_depends_on_new_measurements_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measured: list[Round | Failure], status: int, after: Results
 ) -> None:
     def measure(*_: object) -> Iterator[Round | Failure]:
         yield from measured
 
     file = tmp_path / "results.json"
-    write(file, Results({"cores": 1}, [OLD], [], [FAILED]))
-    monkeypatch.setattr(program, "_measured", measure)
+    write_results(file, Results({"cores": 1}, [OLD_ROUND], [], [OLD_FAILURE]))
+    monkeypatch.setattr(program, "_measure_cases", measure)
 
-    done = CliRunner().invoke(program.main, ["--add", "--cases", "pods", "--results", str(file)])
+    result = CliRunner().invoke(program.main, ["--add", "--cases", "pods", "--results", str(file)])
 
-    found = read(file)
-    assert done.exit_code == status, done.output
-    assert (found.rounds, found.failures) == (after.rounds, after.failures)
-    assert all(each.line in done.stderr for each in measured)
+    results = read_results(file)
+    assert result.exit_code == status, result.output
+    assert (results.rounds, results.failures) == (after.rounds, after.failures)
+    assert all(failure.line in result.stderr for failure in measured)

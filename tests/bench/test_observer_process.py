@@ -7,58 +7,64 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.observer_process import Watching
+from bench.observer_process import ObserverProcess
 from kube.maintenance.groups import MEDIK8S
 from localcluster.cluster import LocalCluster
 from tests.workload import Workload
 
-NODE = "node-1"
+NODE_NAME = "node-1"
 
 
 @pytest.fixture
-def watching(quiet: LocalCluster) -> Iterator[Watching]:
-    with Watching(quiet.kubeconfig) as watching:
-        yield watching
+def observer_process(idle_cluster: LocalCluster) -> Iterator[ObserverProcess]:
+    with ObserverProcess(idle_cluster.kubeconfig) as process:
+        yield process
 
 
-def test_a_node_is_seen_out_of_service_and_back(quiet: LocalCluster, watching: Watching) -> None:
+def test_cordon_and_uncordon_are_observed(idle_cluster: LocalCluster, observer_process: ObserverProcess) -> None:
     """Check that cordoning and uncordoning are observed, and that the latter must be after the given time."""
-    door, started = quiet.door(), time.monotonic()
+    client, started = idle_cluster.get_client(), time.monotonic()
 
-    door.patch(f"/api/v1/nodes/{NODE}", {"spec": {"unschedulable": True}})
-    out = watching.first("node", NODE, "out")
-    door.patch(f"/api/v1/nodes/{NODE}", {"spec": {"unschedulable": None}})
+    client.patch(f"/api/v1/nodes/{NODE_NAME}", {"spec": {"unschedulable": True}})
+    cordoned_at = observer_process.await_first("node", NODE_NAME, "out")
+    client.patch(f"/api/v1/nodes/{NODE_NAME}", {"spec": {"unschedulable": None}})
 
-    assert started < out < watching.in_service([NODE], out)
+    assert started < cordoned_at < observer_process.await_in_service([NODE_NAME], cordoned_at)
 
 
-def test_the_end_of_the_last_pod_is_seen(quiet: LocalCluster, watching: Watching) -> None:
-    work = Workload(quiet, quiet.door())
-    pods = work.pods(NODE, "first", "last")
+def test_deletion_of_last_pod_is_observed(idle_cluster: LocalCluster, observer_process: ObserverProcess) -> None:
+    workload = Workload(idle_cluster, idle_cluster.get_client())
+    pods = workload.create_bare_pods(NODE_NAME, "first", "last")
     assert len(pods) == 2
 
-    work.delete(f"/api/v1/namespaces/{work.namespace}/pods/first")
-    first = watching.first("pod gone", "first")
-    work.delete(f"/api/v1/namespaces/{work.namespace}/pods/last")
+    workload.delete(f"/api/v1/namespaces/{workload.namespace}/pods/first")
+    first = observer_process.await_first("pod gone", "first")
+    workload.delete(f"/api/v1/namespaces/{workload.namespace}/pods/last")
 
-    assert first < watching.last_gone({"first", "last"}) == watching.first("pod gone", "last")
-    assert watching.last("pod gone", ["last", "first"]) == watching.first("pod gone", "last")
+    assert (
+        first < observer_process.await_pods_gone({"first", "last"}) == observer_process.await_first("pod gone", "last")
+    )
+    assert observer_process.await_last("pod gone", ["last", "first"]) == observer_process.await_first(
+        "pod gone", "last"
+    )
 
 
-def test_a_maintenance_made_anew_under_its_name_is_seen_anew(quiet: LocalCluster, watching: Watching) -> None:
+def test_recreated_maintenance_is_observed_after_reset(
+    idle_cluster: LocalCluster, observer_process: ObserverProcess
+) -> None:
     """Check that a recreated maintenance of the same name is observed again after a reset."""
-    work = Workload(quiet, quiet.door())
+    workload = Workload(idle_cluster, idle_cluster.get_client())
     for _ in range(2):
-        watching.forget()
-        name = work.maintenance(NODE, name="again")["metadata"]["name"]
-        assert watching.first("phase", name, "") > 0
-        work.delete(f"{MEDIK8S.path}/{name}")
-        assert watching.first("maintenance gone", name) > 0
+        observer_process.reset()
+        name = workload.create_maintenance(NODE_NAME, name="again")["metadata"]["name"]
+        assert observer_process.await_first("phase", name, "") > 0
+        workload.delete(f"{MEDIK8S.path}/{name}")
+        assert observer_process.await_first("maintenance gone", name) > 0
 
 
-def test_nobody_waits_for_an_observer_that_has_ended(quiet: LocalCluster) -> None:
-    with Watching(quiet.kubeconfig) as watching:
+def test_wait_for_ended_observer_is_an_error(idle_cluster: LocalCluster) -> None:
+    with ObserverProcess(idle_cluster.kubeconfig) as process:
         pass
 
-    with pytest.raises(RuntimeError, match="the observer has ended, and had not seen: pod gone nobody"):
-        watching.first("pod gone", "nobody")
+    with pytest.raises(RuntimeError, match="observer exited before it observed: pod gone missing"):
+        process.await_first("pod gone", "missing")

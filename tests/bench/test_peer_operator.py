@@ -7,61 +7,63 @@ from pathlib import Path
 
 import pytest
 
-from bench.peer_operator import Operator, named
+from bench.peer_operator import Operator, parse_operator
 from localcluster.errors import LocalClusterError
 
 
 @pytest.fixture
-def crd(tmp_path: Path) -> Path:
+def crd_file(tmp_path: Path) -> Path:
     file = tmp_path / "crd.yaml"
     file.touch()
     return file
 
 
-def test_without_both_there_is_none() -> None:
-    assert named("", "") is None
+def test_no_operator_without_variables() -> None:
+    assert parse_operator("", "") is None
 
 
-def test_a_program_may_have_arguments_and_be_on_the_path(crd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_may_have_arguments_and_be_on_the_path(crd_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = Path(sys.executable)
     monkeypatch.setenv("PATH", str(python.parent))
 
-    found = named(f"{python.name} -c 'a b'", str(crd))
+    operator = parse_operator(f"{python.name} -c 'a b'", str(crd_file))
 
-    assert found == Operator((str(python), "-c", "a b"), crd)
-    assert str(found) == f"OPERATOR={python} -c 'a b'"
+    assert operator == Operator((str(python), "-c", "a b"), crd_file)
+    assert str(operator) == f"OPERATOR={python} -c 'a b'"
 
 
-def test_a_program_may_be_named_from_here(crd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_path_may_be_relative(crd_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(sys.executable).parent)
 
-    found = named(f"./{Path(sys.executable).name}", str(crd))
+    operator = parse_operator(f"./{Path(sys.executable).name}", str(crd_file))
 
-    assert found is not None
-    assert Path(found.command[0]).is_absolute()
+    assert operator is not None
+    assert Path(operator.command[0]).is_absolute()
 
 
 @pytest.mark.parametrize("variables", [("/bin/true", ""), ("", "crd.yaml")])
-def test_one_without_the_other_is_refused(variables: tuple[str, str]) -> None:
-    with pytest.raises(LocalClusterError, match=r"OPERATOR_CRD=.* belong together; give both"):
-        named(*variables)
+def test_both_variables_are_required(variables: tuple[str, str]) -> None:
+    with pytest.raises(LocalClusterError, match="only one of OPERATOR and OPERATOR_CRD is set: set both"):
+        parse_operator(*variables)
 
 
-def test_a_program_that_is_not_there_is_refused(crd: Path) -> None:
-    with pytest.raises(LocalClusterError, match=r"OPERATOR=/no/such --flag is no program.*: give the path"):
-        named("/no/such --flag", str(crd))
+def test_missing_program_is_rejected(crd_file: Path) -> None:
+    with pytest.raises(
+        LocalClusterError, match="OPERATOR=/no/such --flag: program not found or not executable: set the path"
+    ):
+        parse_operator("/no/such --flag", str(crd_file))
 
 
-def test_a_file_that_nobody_can_run_is_refused(crd: Path) -> None:
-    with pytest.raises(LocalClusterError, match=f"OPERATOR={crd} is no program that can be run"):
-        named(str(crd), str(crd))
+def test_non_executable_file_is_rejected(crd_file: Path) -> None:
+    with pytest.raises(LocalClusterError, match=f"OPERATOR={crd_file}: program not found or not executable"):
+        parse_operator(str(crd_file), str(crd_file))
 
 
-def test_quotes_that_do_not_end_are_refused(crd: Path) -> None:
+def test_unclosed_quote_is_rejected(crd_file: Path) -> None:
     with pytest.raises(LocalClusterError, match="OPERATOR=/bin/true 'a: No closing quotation"):
-        named("/bin/true 'a", str(crd))
+        parse_operator("/bin/true 'a", str(crd_file))
 
 
-def test_a_crd_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LocalClusterError, match=r"OPERATOR_CRD=.*/none.yaml is no file: give the Custom"):
-        named("/bin/true", str(tmp_path / "none.yaml"))
+def test_missing_crd_file_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(LocalClusterError, match=r"OPERATOR_CRD=.*/none.yaml: file not found: set the file"):
+        parse_operator("/bin/true", str(tmp_path / "none.yaml"))

@@ -8,15 +8,20 @@ from contextlib import contextmanager
 from kube.client.api_errors import Rejected
 from kube.paths import Object
 from localcluster.processes import await_ready
-from tests.chain.mutex.environment import Stage
-from tests.chain.environment import Scene
+from tests.chain.environment import ChainEnvironment
+from tests.chain.mutex.environment import MutexEnvironment
 
-ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+ADMISSION_API_PATH = "/apis/admissionregistration.k8s.io/v1"
 
 
 @contextmanager
-def policy(
-    scene: Scene | Stage, name: str, rule: Object, expression: str, message: str, attempt: Callable[[], object]
+def apply_policy(
+    environment: ChainEnvironment | MutexEnvironment,
+    name: str,
+    rule: Object,
+    expression: str,
+    message: str,
+    attempt: Callable[[], object],
 ) -> Iterator[None]:
     """Apply a ValidatingAdmissionPolicy while the block runs; enter the block once `attempt` is rejected.
 
@@ -27,17 +32,21 @@ def policy(
         "validations": [{"expression": expression, "message": message}],
     }
     binding = {"policyName": name, "validationActions": ["Deny"]}
-    scene.admin.create(f"{ADMISSION}/validatingadmissionpolicies", {"metadata": {"name": name}, "spec": spec})
-    scene.admin.create(f"{ADMISSION}/validatingadmissionpolicybindings", {"metadata": {"name": name}, "spec": binding})
+    environment.client.create(
+        f"{ADMISSION_API_PATH}/validatingadmissionpolicies", {"metadata": {"name": name}, "spec": spec}
+    )
+    environment.client.create(
+        f"{ADMISSION_API_PATH}/validatingadmissionpolicybindings", {"metadata": {"name": name}, "spec": binding}
+    )
     try:
-        await_ready("the policy", lambda: is_refused(attempt), scene.product.servers)
+        await_ready("the policy", lambda: is_rejected(attempt), environment.product.servers)
         yield
     finally:
         for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
-            scene.admin.run(scene.admin.api.request("DELETE", f"{ADMISSION}/{kind}/{name}"))
+            environment.client.run(environment.client.api.request("DELETE", f"{ADMISSION_API_PATH}/{kind}/{name}"))
 
 
-def is_refused(attempt: Callable[[], object]) -> bool:
+def is_rejected(attempt: Callable[[], object]) -> bool:
     """Return whether the API server rejects the attempt; a deleted policy stays in force for some time."""
     try:
         attempt()

@@ -9,22 +9,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chain.running_product import at_work
-from tests.chain.environment import Resting, Scene
+from tests.chain.environment import ChainEnvironment, FinishedMaintenances
+from tests.chain.running_product import run_product
 
 
 @pytest.fixture(scope="package")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChainEnvironment]:
     """Yield a cluster with all three NodeMaintenance APIs and the running product."""
     folder = tmp_path_factory.mktemp("chain")
-    with at_work(folder) as (cluster, product):
-        scene = Scene(cluster, product)
-        yield scene
-        scene.admin.close()
+    with run_product(folder) as (cluster, product):
+        chain_environment = ChainEnvironment(cluster, product)
+        yield chain_environment
+        chain_environment.client.close()
 
 
 @pytest.fixture(scope="package")
-def resting(scene: Scene) -> Iterator[Resting]:
+def finished_maintenances(environment: ChainEnvironment) -> Iterator[FinishedMaintenances]:
     """Yield three finished maintenances, which exist from the first test that uses them until the package ends."""
-    with Resting(scene) as resting:
-        yield resting
+    with FinishedMaintenances(environment) as maintenances:
+        yield maintenances

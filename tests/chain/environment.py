@@ -12,269 +12,288 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from eventing.events import TICK
-from eventing.replay.function_client import post
-from kube.client.sync_client import Cluster
+from eventing.replay.function_client import post_event
+from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, MEDIK8S
-from kube.maintenance.leases import lease_name
-from kube.nodes import node_path
+from kube.maintenance.leases import build_lease_name
+from kube.nodes import build_node_path
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
-from localcluster.demo.event_log import Flow
+from localcluster.demo.event_log import EventLogFollower
 from localcluster.processes import await_ready
 from localcluster.product import Product
-from tests.functions.event_builders import tick
-from tests.waiting import between
-from tests.workload import Workload, audit, pod_on
+from tests.functions.event_builders import build_tick
+from tests.waiting import retry_action
+from tests.workload import Workload, build_pod, start_audit
 
 T = TypeVar("T")
-NUMBERS = itertools.count(1)
-LEFT = "SELECT count(*) FROM delivery"
+NAME_NUMBERS = itertools.count(1)
+COUNT_UNDELIVERED_QUERY = "SELECT count(*) FROM delivery"
 
 
-def finished(item: Object) -> bool:
+def has_succeeded(item: Object) -> bool:
     """Return whether the phase is Succeeded."""
-    return m.phase(item) == "Succeeded"
+    return m.get_phase(item) == "Succeeded"
 
 
-class Scene:
+class ChainEnvironment:
     """One cluster with the running product."""
 
     def __init__(self, cluster: LocalCluster, product: Product, journal: str = "") -> None:
         self.cluster, self.product = cluster, product
         self.journal = journal or str(product.journal)
-        self.admin = Cluster(str(cluster.kubeconfig))
-        self.work = Workload(cluster, self.admin)
-        self._audit = audit(cluster)
+        self.client = SyncClient(str(cluster.kubeconfig))
+        self.workload = Workload(cluster, self.client)
+        self._audit = start_audit(cluster)
 
-    def node(self, name: str = "") -> str:
+    def create_node(self, name: str = "") -> str:
         """Create a node and wait until it is Ready; return its name."""
-        name = name or f"chain-{next(NUMBERS)}"
-        self.cluster.add_named(name)
+        name = name or f"chain-{next(NAME_NUMBERS)}"
+        self.cluster.create_nodes(name)
         return name
 
-    def namespace(self) -> str:
+    def create_namespace(self) -> str:
         """Create a namespace and wait for its service account; return its name."""
-        return self.work.add_namespace()
+        return self.workload.create_namespace()
 
-    def pods(
-        self, node: str, count: int, *, namespace: str = "", labels: Object | None = None, **more: Any
+    def create_pods(
+        self, node: str, count: int, *, namespace: str = "", labels: Object | None = None, **options: Any
     ) -> list[Object]:
         """Create bare pods on the node and return them once all are Ready.
 
         `delete` and `ready` are the delays of kwok's stages, `grace` is the termination grace period in seconds.
-        Without `ready_awaited` the function returns at once.
         """
-        namespace = namespace or self.namespace()
+        namespace = namespace or self.create_namespace()
         delays = {
-            f"pod-{stage}.stage.kwok.x-k8s.io/delay": more[stage] for stage in ("delete", "ready") if stage in more
+            f"pod-{kwok_stage}.stage.kwok.x-k8s.io/delay": options[kwok_stage]
+            for kwok_stage in ("delete", "ready")
+            if kwok_stage in options
         }
-        names = [f"pod-{next(NUMBERS)}" for _ in range(count)]
-        finalizers = tuple(more.get("finalizers", ()))
-        bodies = [pod_on(node, name, labels=labels, annotations=delays, finalizers=finalizers) for name in names]
-        for body in bodies:
-            body["spec"] |= {"terminationGracePeriodSeconds": more["grace"]} if "grace" in more else {}
-        return self.work.put(namespace, bodies, ready=more.get("ready_awaited", True))
+        names = [f"pod-{next(NAME_NUMBERS)}" for _ in range(count)]
+        finalizers = tuple(options.get("finalizers", ()))
+        pods = [build_pod(node, name, labels=labels, annotations=delays, finalizers=finalizers) for name in names]
+        for body in pods:
+            body["spec"] |= {"terminationGracePeriodSeconds": options["grace"]} if "grace" in options else {}
+        return self.workload.create_pods(namespace, pods)
 
-    def deployment(
+    def create_deployment(
         self,
         namespace: str,
         node: str,
         replicas: int,
         *,
         tolerations: Iterable[Object] = (),
-        bound: bool = False,
+        sets_node_name: bool = False,
         **delays: str,
     ) -> None:
         """Create the Deployment `web` and wait until all replicas are available.
 
-        `delays` are those of kwok's stages `delete` and `ready`. The pods are scheduled on the nodes given to `allow`,
-        at first on this node only. If `bound`, the pod template sets `nodeName`.
+        `delays` are those of kwok's stages `delete` and `ready`. The pods are scheduled on the nodes given to
+        `allow_on_node`, at first on this node only. If `sets_node_name`, the pod template sets `nodeName`.
         """
-        self.allow(namespace, node)
+        self.allow_on_node(namespace, node)
         labels = {"app": "web"}
-        annotations = {f"pod-{stage}.stage.kwok.x-k8s.io/delay": delay for stage, delay in delays.items()}
+        annotations = {f"pod-{kwok_stage}.stage.kwok.x-k8s.io/delay": delay for kwok_stage, delay in delays.items()}
         template = {
             "metadata": {"labels": labels, "annotations": annotations},
             "spec": {
                 "nodeSelector": {"pool": namespace},
                 "containers": [{"name": "main", "image": "fake"}],
                 "tolerations": list(tolerations),
-                **({"nodeName": node} if bound else {}),
+                **({"nodeName": node} if sets_node_name else {}),
             },
         }
         spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
         body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
-        where = f"/apis/apps/v1/namespaces/{namespace}/deployments"
-        self.admin.create(where, body)
-        self.until(where, "web", lambda item: (item.get("status") or {}).get("availableReplicas") == replicas)
+        deployments_path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+        self.client.create(deployments_path, body)
+        self.await_state_of(
+            deployments_path, "web", lambda item: (item.get("status") or {}).get("availableReplicas") == replicas
+        )
 
-    def allow(self, namespace: str, node: str) -> None:
+    def allow_on_node(self, namespace: str, node: str) -> None:
         """Allow the namespace's Deployment to run on this node as well."""
-        self.admin.patch(node_path(node), {"metadata": {"labels": {"pool": namespace}}})
+        self.client.patch(build_node_path(node), {"metadata": {"labels": {"pool": namespace}}})
 
-    def maintain_with_pods(self, node: str, count: int) -> str:
+    def drain_node_with_pods(self, node: str, count: int) -> str:
         """Create pods on the node and drain it; return the path of its finished maintenance."""
-        self.pods(node, count)
-        path = self.maintain(node)
-        self.reaches(path)
+        self.create_pods(node, count)
+        path = self.create_maintenance(node)
+        self.await_state(path)
         return path
 
     @contextmanager
-    def aside(self, work: Callable[[], None]) -> Iterator[None]:
+    def run_in_thread(self, work: Callable[[], None]) -> Iterator[None]:
         """Run `work` in a thread while the block runs, then join the thread."""
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
         yield
         thread.join(timeout=30)
 
-    def budget(self, namespace: str, labels: Object, *, name: str = "budget", allowed: int, **spec: Any) -> Object:
-        """Create a PodDisruptionBudget and return it once it allows `allowed` disruptions."""
+    def create_budget(
+        self, namespace: str, labels: Object, *, name: str = "budget", disruptions_allowed: int, **spec: Any
+    ) -> Object:
+        """Create a PodDisruptionBudget and return it once it allows `disruptions_allowed` disruptions."""
         path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
         body = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}}
-        self.admin.create(path, {**body, "spec": {"selector": {"matchLabels": labels}, **spec}})
-        return self.until(path, name, lambda item: _allows(item, allowed))
+        self.client.create(path, {**body, "spec": {"selector": {"matchLabels": labels}, **spec}})
+        return self.await_state_of(path, name, lambda item: _allows_disruptions(item, disruptions_allowed))
 
-    def maintain(
+    def create_maintenance(
         self,
         node: str,
         *,
-        group: str = MEDIK8S.api_version,
+        api_version: str = MEDIK8S.api_version,
         name: str = "",
         reason: str = "test",
         drain: Object | None = None,
     ) -> str:
         """Create a NodeMaintenance and return its path."""
-        name = name or f"m-{next(NUMBERS)}"
-        body = {"apiVersion": group, "kind": "NodeMaintenance", "metadata": {"name": name}}
+        name = name or f"m-{next(NAME_NUMBERS)}"
+        body = {"apiVersion": api_version, "kind": "NodeMaintenance", "metadata": {"name": name}}
         spec: Object = {"nodeName": node, "reason": reason, **({"drain": drain} if drain else {})}
-        self.admin.create(GROUPS[group].path, {**body, "spec": spec})
-        return f"{GROUPS[group].path}/{name}"
+        self.client.create(GROUPS[api_version].path, {**body, "spec": spec})
+        return f"{GROUPS[api_version].path}/{name}"
 
-    def history(self, path: str, done: Callable[[Object], bool], seconds: float = 30.0) -> list[Object]:
-        """Return the successive states of the object at `path`, up to the first that is `done`."""
+    def record_states_until(
+        self, path: str, predicate: Callable[[Object], bool], timeout: float = 30.0
+    ) -> list[Object]:
+        """Return the successive states of the object at `path`, up to the first that is `predicate`."""
         states: list[Object] = []
 
-        def take(item: Object | None) -> bool:
+        def record_state(item: Object | None) -> bool:
             if item is None:
                 return False
             states.append(item)
-            return done(item)
+            return predicate(item)
 
-        self.work.wait_for(path, take, seconds)
+        self.workload.wait_for_object(path, record_state, timeout)
         return states
 
-    def until(self, collection: str, name: str, done: Callable[[Object], bool], seconds: float = 30.0) -> Object:
-        """Return the first state of the object that is `done`."""
-        return self.history(f"{collection}/{name}", done, seconds)[-1]
+    def await_state_of(
+        self, collection: str, name: str, predicate: Callable[[Object], bool], timeout: float = 30.0
+    ) -> Object:
+        """Return the first state of the object that is `predicate`."""
+        return self.record_states_until(f"{collection}/{name}", predicate, timeout)[-1]
 
-    def reaches(self, path: str, done: Callable[[Object], bool] = finished, seconds: float = 30.0) -> Object:
-        """Return the first state of the object at `path` that is `done`."""
-        return self.history(path, done, seconds)[-1]
+    def await_state(
+        self, path: str, predicate: Callable[[Object], bool] = has_succeeded, timeout: float = 30.0
+    ) -> Object:
+        """Return the first state of the object at `path` that is `predicate`."""
+        return self.record_states_until(path, predicate, timeout)[-1]
 
-    def gone(self, path: str, seconds: float = 30.0) -> float:
+    def await_deletion(self, path: str, timeout: float = 30.0) -> float:
         """Wait until the object at `path` is deleted; return the elapsed seconds."""
         started = time.monotonic()
-        self.work.wait_for(path, lambda item: item is None, seconds)
+        self.workload.wait_for_object(path, lambda item: item is None, timeout)
         return time.monotonic() - started
 
-    def tick(self) -> None:
+    def send_tick(self) -> None:
         """Send a tick now; return when the delivery has no event left, neither of this tick nor of earlier ones."""
         self._post_tick()
         self.await_delivered()
 
     def _post_tick(self) -> None:
-        assert post(tick(), self.product.broker_url).status_code == HTTPStatus.ACCEPTED
+        assert post_event(build_tick(), self.product.broker_url).status_code == HTTPStatus.ACCEPTED
 
-    def by_ticks(self, wait: Callable[[], T], seconds: float = 60.0) -> T:
+    def wait_with_ticks(self, wait: Callable[[], T], timeout: float = 60.0) -> T:
         """Return what `wait` returns; send a tick at first and whenever `wait` raises `TimeoutError`.
 
-        Raises the `TimeoutError` after `seconds`. Use it to wait for the work of a tick: PingSource sends one only
+        Raises the `TimeoutError` after `timeout`. Use it to wait for the work of a tick: PingSource sends one only
         every 15 s.
         """
-        return between(self._post_tick, wait, seconds)
+        return retry_action(self._post_tick, wait, timeout)
 
     def await_delivered(self) -> None:
         """Wait until the delivery has no event left."""
         with closing(sqlite3.connect(f"file:{self.product.database}?mode=ro", uri=True)) as outbox:
-            await_ready("an empty outbox", lambda: outbox.execute(LEFT).fetchone() == (0,), self.product.servers)
+            await_ready(
+                "an empty outbox",
+                lambda: outbox.execute(COUNT_UNDELIVERED_QUERY).fetchone() == (0,),
+                self.product.servers,
+            )
 
-    def give_back(self, nodes: Collection[str]) -> None:
+    def delete_maintenances_of(self, node_names: Collection[str]) -> None:
         """Delete the maintenances of these nodes, and wait until all are deleted."""
-        found = [m.path(item) for item in self.admin.list(MEDIK8S.path)["items"] if m.node_name(item) in nodes]
-        for path in found:
-            self.delete(path)
-        for path in found:
-            self.gone(path)
+        paths = [
+            m.build_path(item)
+            for item in self.client.list(MEDIK8S.path)["items"]
+            if m.get_node_name(item) in node_names
+        ]
+        for path in paths:
+            self.request_deletion(path)
+        for path in paths:
+            self.await_deletion(path)
 
-    def delete(self, path: str) -> None:
+    def request_deletion(self, path: str) -> None:
         """Request the deletion of a maintenance without waiting for it."""
-        self.work.delete(path)
+        self.workload.delete(path)
 
-    def spec(self, node: str) -> Object:
+    def get_node_spec(self, node: str) -> Object:
         """Return the node's spec."""
-        spec: Object = self.admin.get(node_path(node))["spec"]
+        spec: Object = self.client.get(build_node_path(node))["spec"]
         return spec
 
-    def pods_on(self, node: str) -> list[Object]:
+    def list_pods_on(self, node: str) -> list[Object]:
         """Return the pods that are on the node now."""
-        items: list[Object] = self.admin.list("/api/v1/pods", fields=f"spec.nodeName={node}")["items"]
+        items: list[Object] = self.client.list("/api/v1/pods", field_selector=f"spec.nodeName={node}")["items"]
         return items
 
-    def audit(self) -> list[Object]:
+    def read_audit_log(self) -> list[Object]:
         """Return the API server's audit log: all writes by all users, in order."""
-        return self._audit.entries()
+        return self._audit.read_entries()
 
-    def our_writes(self) -> list[Object]:
+    def list_own_writes(self) -> list[Object]:
         """Return the writes by the product's service accounts."""
-        return self._audit.writes_by()
+        return self._audit.list_writes_by()
 
-    def evictions(self, pods: list[Object]) -> list[Object]:
+    def list_evictions(self, pods: list[Object]) -> list[Object]:
         """Return the eviction requests for these pods, whose names are unique in the cluster."""
-        return self._audit.evictions(*(pod["metadata"]["name"] for pod in pods)) if pods else []
+        return self._audit.list_evictions(*(pod["metadata"]["name"] for pod in pods)) if pods else []
 
 
-class Resting:
+class FinishedMaintenances:
     """Three finished maintenances and the writes since; the block starts once their events are processed."""
 
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
-        self._nodes = [scene.node() for _ in range(3)]
-        self._paths = [scene.maintain(node) for node in self._nodes]
-        self._flow = Flow(scene.product.delivery_log)
+    def __init__(self, environment: ChainEnvironment) -> None:
+        self._environment = environment
+        self._nodes = [environment.create_node() for _ in range(3)]
+        self._paths = [environment.create_maintenance(node) for node in self._nodes]
+        self._flow = EventLogFollower(environment.product.delivery_log)
         self._before = 0
 
-    def __enter__(self) -> Resting:
+    def __enter__(self) -> FinishedMaintenances:
         for path in self._paths:
-            self._scene.reaches(path)
-        self._scene.tick()
-        self.first_versions = self.versions()
-        self._before = len(self._scene.our_writes())
+            self._environment.await_state(path)
+        self._environment.send_tick()
+        self.first_versions = self.list_resource_versions()
+        self._before = len(self._environment.list_own_writes())
         self._flow.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._flow.__exit__(None, None, None)
         for path in self._paths:
-            self._scene.delete(path)
-            self._scene.gone(path)
+            self._environment.request_deletion(path)
+            self._environment.await_deletion(path)
 
-    def await_ticks(self, times: int) -> None:
+    def await_tick_count(self, count: int) -> None:
         """Wait until the delivery has accepted this number of ticks, sent by PingSource or by a test."""
-        self._flow.await_type(TICK, 30.0 * times, times=times)
+        self._flow.await_events(TICK, 30.0 * count, count=count)
 
-    def versions(self) -> list[str]:
+    def list_resource_versions(self) -> list[str]:
         """Return the current resourceVersions of the maintenances."""
-        return [self._scene.admin.get(path)["metadata"]["resourceVersion"] for path in self._paths]
+        return [self._environment.client.get(path)["metadata"]["resourceVersion"] for path in self._paths]
 
-    def writes(self) -> list[Object]:
+    def list_writes_since(self) -> list[Object]:
         """Return the product's writes to the maintenances, to their nodes and to the nodes' leases."""
-        names = {*self._nodes, *map(lease_name, self._nodes), *(path.rsplit("/", 1)[1] for path in self._paths)}
-        written = self._scene.our_writes()[self._before :]
-        return [entry for entry in written if entry["objectRef"].get("name") in names]
+        names = {*self._nodes, *map(build_lease_name, self._nodes), *(path.rsplit("/", 1)[1] for path in self._paths)}
+        writes = self._environment.list_own_writes()[self._before :]
+        return [entry for entry in writes if entry["objectRef"].get("name") in names]
 
 
-def _allows(item: Object, allowed: int) -> bool:
+def _allows_disruptions(item: Object, allowed: int) -> bool:
     status = item.get("status") or {}
     processed = status.get("observedGeneration") == item["metadata"]["generation"]
     return processed and status.get("disruptionsAllowed") == allowed

@@ -6,46 +6,50 @@ from contextlib import closing
 
 from click.testing import CliRunner, Result
 
-from console.cli import commands
-from console.operations.replay_runner import Targets, Wanted
+from console.cli import cli
+from console.operations.replay_runner import TargetOptions, TargetResolver
 from eventing.journal.entries import Attempt, Entry
 from eventing.journal.store import Journal, Query
-from eventing.replay.function_client import recorded
-from eventing.object_extensions import SUBJECTS
-from kube.client.sync_client import Cluster
+from eventing.object_extensions import EXTENSION_OF_KIND
+from eventing.replay.function_client import find_recorded_attempt
+from kube.client.sync_client import SyncClient
 from localcluster.processes import await_ready
-from tests.chain.environment import Scene
+from tests.chain.environment import ChainEnvironment
 
 
-def recording(scene: Scene, uid: str) -> list[Entry]:
+def await_recorded_events(environment: ChainEnvironment, uid: str) -> list[Entry]:
     """Return a maintenance's recorded events once all its events are delivered and recorded."""
-    scene.await_delivered()  # no event of this maintenance is undelivered any more
-    return whole_recording(scene.admin, scene.journal, uid)
+    environment.await_delivered()  # no event of this maintenance is undelivered any more
+    return await_complete_recording(environment.client, environment.journal, uid)
 
 
-def whole_recording(admin: Cluster, journal: str, uid: str) -> list[Entry]:
+def await_complete_recording(client: SyncClient, journal: str, uid: str) -> list[Entry]:
     """Return an object's events once the journal has each Trigger's attempt and all replies about the object."""
-    targets = Targets(Wanted(in_process=True), admin)
-    found: list[Entry] = []
+    targets = TargetResolver(TargetOptions(in_process=True), client)
+    entries: list[Entry] = []
 
-    def whole(book: Journal) -> bool:
-        found[:] = book.select(Query(maintenance=uid))
-        known = {entry.event.get_id() for entry in found}
-        attempts = [recorded(entry, target.function) for entry in found for target in targets.of(entry.event)]
-        return all(attempt and about(uid, attempt) <= known for attempt in attempts)
+    def is_complete(journal: Journal) -> bool:
+        entries[:] = journal.select(Query(maintenance=uid))
+        recorded_ids = {entry.event.get_id() for entry in entries}
+        attempts = [
+            find_recorded_attempt(entry, target.function)
+            for entry in entries
+            for target in targets.resolve(entry.event)
+        ]
+        return all(attempt and select_reply_ids(uid, attempt) <= recorded_ids for attempt in attempts)
 
-    with closing(Journal(journal)) as book:
-        await_ready("the recording", lambda: whole(book), [], 10)
-    return found
+    with closing(Journal(journal)) as store:
+        await_ready("the recording", lambda: is_complete(store), [], 10)
+    return entries
 
 
-def about(uid: str, attempt: Attempt) -> set[str]:
+def select_reply_ids(uid: str, attempt: Attempt) -> set[str]:
     """Return the ids of the attempt's replies that concern the object."""
-    return {str(reply["id"]) for reply in attempt.replies if uid in map(reply.get, SUBJECTS.values())}
+    return {str(reply["id"]) for reply in attempt.replies if uid in map(reply.get, EXTENSION_OF_KIND.values())}
 
 
-def run(scene: Scene, *words: str) -> Result:
+def run_command(environment: ChainEnvironment, *arguments: str) -> Result:
     """Run `kubectl maintenance` on the environment's cluster and journal."""
-    where = ("--kubeconfig", str(scene.cluster.kubeconfig))
-    found = ("--journal", scene.journal) if "--journal" not in words else ()
-    return CliRunner().invoke(commands, [*where, *words, *found], prog_name="kubectl maintenance")
+    cluster_options = ("--kubeconfig", str(environment.cluster.kubeconfig))
+    journal_options = ("--journal", environment.journal) if "--journal" not in arguments else ()
+    return CliRunner().invoke(cli, [*cluster_options, *arguments, *journal_options], prog_name="kubectl maintenance")

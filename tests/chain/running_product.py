@@ -8,19 +8,21 @@ from pathlib import Path
 
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
-from localcluster.product import Product
 from localcluster.components import crds
+from localcluster.product import Product
 
 
 @contextmanager
-def at_work(folder: Path, *wings: str, nodes: int = 1) -> Iterator[tuple[LocalCluster, Product]]:
+def run_product(directory: Path, *components: str, node_count: int = 1) -> Iterator[tuple[LocalCluster, Product]]:
     """Yield a cluster and the product on it, with all three NodeMaintenance APIs and the given components.
 
     Also installs the CRDs of other projects that these components need.
     """
-    with LocalCluster(folder / "servers", nodes=nodes) as cluster:
-        crds.install(cluster, wings)
-        localproduct.install(cluster, v1alpha1=True, opted=wings)
-        with Product(cluster, folder / "product", flow=localproduct.flow(wings)) as product:
+    with LocalCluster(directory / "servers", nodes=node_count) as cluster:
+        crds.install_crds(cluster, components)
+        localproduct.install_manifests(cluster, with_v1alpha1=True, components=components)
+        with Product(
+            cluster, directory / "product", flow_manifests=localproduct.list_flow_manifests(components)
+        ) as product:
             yield cluster, product
             product.kill()

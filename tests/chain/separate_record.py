@@ -10,36 +10,40 @@ import yaml
 
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from localcluster.function_server import Wiring, function_server
-from localcluster.processes import await_ready, free_port
-from localcluster.product import FLOW, Product
+from localcluster.function_server import FunctionConfig, build_function_server
+from localcluster.processes import await_ready, reserve_port
+from localcluster.product import FLOW_MANIFESTS, Product
 from localcluster.readiness import is_ready
 from localcluster.servers import LOOPBACK
 
 
-class Apart(Product):
+class ProductWithSeparateRecord(Product):
     """The product with a separate process for `record`.
 
     Args:
         cluster: A cluster with the manifests installed.
         directory: The directory for logs and databases.
-        journal: The journal's location: a file's path, or a PostgreSQL URL.
+        journal_url: The journal's location: a file's path, or a PostgreSQL URL.
     """
 
-    def __init__(self, cluster: LocalCluster, directory: Path, journal: str) -> None:
+    def __init__(self, cluster: LocalCluster, directory: Path, journal_url: str) -> None:
         super().__init__(cluster, directory)
-        self.journal_url = journal
-        port = free_port()
+        self.journal_url = journal_url
+        port = reserve_port()
         self._record_url = f"http://{LOOPBACK}:{port}"
-        identity = cluster.kubeconfig_for(access.service_account("record"))
-        wiring = Wiring("", _as_url(journal), "")
-        self.record = function_server("record", port, directory / "record.log", identity, wiring, function="record")
+        identity = cluster.ensure_kubeconfig(access.make_username("record"))
+        config = FunctionConfig("", _build_journal_url(journal_url), "")
+        self.record = build_function_server(
+            "record", port, directory / "record.log", identity, config, function="record"
+        )
         self.functions.env["RECORD"] = f"{self._record_url}/record"
         manifests = directory / "manifests.yaml"
-        found = yaml.safe_load_all(cluster.kubectl("kustomize", FLOW[0]).stdout)
-        manifests.write_text(yaml.safe_dump_all(self._addressed(item) for item in found))
-        words = self.delivery.command
-        self.delivery.command = [str(manifests) if word == str(FLOW[0]) else word for word in words]
+        documents = yaml.safe_load_all(cluster.kubectl("kustomize", FLOW_MANIFESTS[0]).stdout)
+        manifests.write_text(yaml.safe_dump_all(self._replace_record_address(item) for item in documents))
+        command = self.delivery.command
+        self.delivery.command = [
+            str(manifests) if argument == str(FLOW_MANIFESTS[0]) else argument for argument in command
+        ]
 
     def _bring_up(self) -> None:
         self.start_record()
@@ -55,15 +59,15 @@ class Apart(Product):
         self.record.start()
         await_ready("record", lambda: is_ready(self._record_url), [self.record], 30)
 
-    def accepted(self) -> set[str]:
+    def list_accepted_ids(self) -> set[str]:
         """Return the ids of all events that the delivery has accepted."""
-        found: set[str] = set()
+        accepted_ids: set[str] = set()
         for line in self.delivery_log.read_text().splitlines():
             if '"accepted"' in line:
-                found.add(json.loads(line)["id"])
-        return found
+                accepted_ids.add(json.loads(line)["id"])
+        return accepted_ids
 
-    def _addressed(self, item: dict[str, Any]) -> dict[str, Any]:
+    def _replace_record_address(self, item: dict[str, Any]) -> dict[str, Any]:
         """Return the manifest; in a Trigger, replace the reference to `record` with its URL."""
         if item["kind"] == "Trigger":
             spec, record = item["spec"], {"uri": f"{self._record_url}/record"}
@@ -74,5 +78,5 @@ class Apart(Product):
         return item
 
 
-def _as_url(journal: str) -> str:
+def _build_journal_url(journal: str) -> str:
     return journal if "://" in journal else f"sqlite:///{journal}"

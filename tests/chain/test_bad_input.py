@@ -9,7 +9,7 @@ import pytest
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import Object
 from localcluster.errors import LocalClusterError
-from tests.chain.environment import Scene
+from tests.chain.environment import ChainEnvironment
 from tests.proofs import proves
 
 pytestmark = pytest.mark.abreast
@@ -17,23 +17,23 @@ pytestmark = pytest.mark.abreast
 
 @pytest.mark.slow
 @proves("NMO-19")
-def test_an_unknown_node_is_said_and_found_when_it_comes(scene: Scene) -> None:
+def test_unknown_node_fails_until_node_is_created(environment: ChainEnvironment) -> None:
     """NMO-19: a maintenance of an unknown node fails with the reason; a tick begins it once the node exists."""
-    path = scene.maintain("chain-not-yet")
-    status = scene.reaches(path, lambda item: bool((item.get("status") or {}).get("phase")))["status"]
+    path = environment.create_maintenance("chain-not-yet")
+    status = environment.await_state(path, lambda item: bool((item.get("status") or {}).get("phase")))["status"]
     assert (status["phase"], status["lastError"]) == ("Failed", 'nodes "chain-not-yet" not found')
 
-    scene.node("chain-not-yet")
-    done = scene.by_ticks(lambda: scene.reaches(path, seconds=1))["status"]
+    environment.create_node("chain-not-yet")
+    new_status = environment.wait_with_ticks(lambda: environment.await_state(path, timeout=1))["status"]
 
-    assert "lastError" not in done
-    scene.delete(path)
-    scene.gone(path)
+    assert "lastError" not in new_status
+    environment.request_deletion(path)
+    environment.await_deletion(path)
 
 
 @proves("NMO-18")
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "expected_message"),
     [
         pytest.param({"spec": {"nodeName": ""}}, "spec.nodeName", id="empty"),
         pytest.param({"spec": {"reason": "x"}}, "spec.nodeName: Required value", id="missing"),
@@ -41,79 +41,81 @@ def test_an_unknown_node_is_said_and_found_when_it_comes(scene: Scene) -> None:
         pytest.param({"spec": {"nodeName": 7}}, "spec.nodeName", id="number"),
     ],
 )
-def test_a_node_name_that_is_none_is_refused_at_the_door(scene: Scene, spec: Object, said: str) -> None:
+def test_schema_rejects_invalid_node_name(environment: ChainEnvironment, spec: Object, expected_message: str) -> None:
     """NMO-2, NMO-18: the CRD's schema rejects an invalid node name and names the field, without the webhook."""
     head = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": "bad"}}
 
-    with pytest.raises(LocalClusterError) as refused:
-        scene.cluster.kubectl("create", "-f", "-", input=json.dumps({**head, **spec}))
+    with pytest.raises(LocalClusterError) as error:
+        environment.cluster.kubectl("create", "-f", "-", input=json.dumps({**head, **spec}))
 
-    assert said in str(refused.value)
+    assert expected_message in str(error.value)
 
 
 @proves("NMO-18", "NMO-21")
-def test_the_node_name_cannot_be_changed(scene: Scene) -> None:
+def test_node_name_cannot_be_changed(environment: ChainEnvironment) -> None:
     """NMO-21: the API server rejects a change of `spec.nodeName`, while `spec.reason` may change at any time."""
-    node = scene.node()
-    path = scene.maintain(node)
-    scene.reaches(path)
+    node = environment.create_node()
+    path = environment.create_maintenance(node)
+    environment.await_state(path)
 
-    with pytest.raises(LocalClusterError) as refused:
-        scene.cluster.kubectl("patch", "nm", path.rsplit("/", 1)[1], "--type=merge", '-p={"spec":{"nodeName":"x"}}')
-    scene.cluster.kubectl("patch", "nm", path.rsplit("/", 1)[1], "--type=merge", '-p={"spec":{"reason":"other"}}')
+    with pytest.raises(LocalClusterError) as error:
+        environment.cluster.kubectl(
+            "patch", "nm", path.rsplit("/", 1)[1], "--type=merge", '-p={"spec":{"nodeName":"x"}}'
+        )
+    environment.cluster.kubectl("patch", "nm", path.rsplit("/", 1)[1], "--type=merge", '-p={"spec":{"reason":"other"}}')
 
-    assert "updating spec.NodeName isn't allowed" in str(refused.value)
-    scene.delete(path)
-    scene.gone(path)
+    assert "updating spec.NodeName isn't allowed" in str(error.value)
+    environment.request_deletion(path)
+    environment.await_deletion(path)
 
 
 @proves("NMO-20")
-def test_a_deleted_node_ends_its_maintenance(scene: Scene) -> None:
+def test_deleted_node_deletes_its_maintenance(environment: ChainEnvironment) -> None:
     """NMO-20, NMO-14: deleting a node also deletes its NodeMaintenance."""
-    node = scene.node()
-    path = scene.maintain(node)
-    scene.reaches(path)
+    node = environment.create_node()
+    path = environment.create_maintenance(node)
+    environment.await_state(path)
 
-    scene.cluster.kubectl("delete", "node", node)
+    environment.cluster.kubectl("delete", "node", node)
 
-    assert scene.gone(path, seconds=10) < 10
+    assert environment.await_deletion(path, timeout=10) < 10
 
 
-def test_a_pod_that_a_finalizer_holds_is_said(scene: Scene) -> None:
+def test_pod_with_finalizer_is_reported_as_blocked(environment: ChainEnvironment) -> None:
     """NMO-12, OSV-15: a terminating pod is reported as blocked until its finalizer is removed."""
-    node = scene.node()
-    (pod,) = scene.pods(node, 1, finalizers=["example.com/hold"], grace=1)
-    path = scene.maintain(node)
+    node = environment.create_node()
+    (pod,) = environment.create_pods(node, 1, finalizers=["example.com/hold"], grace=1)
+    path = environment.create_maintenance(node)
 
-    status = scene.by_ticks(lambda: scene.reaches(path, _is_blocked, seconds=1))["status"]
+    status = environment.wait_with_ticks(lambda: environment.await_state(path, _has_blocked_pods, timeout=1))["status"]
     assert status["phase"] == "Running"
     assert [(item["reason"], item["name"]) for item in status["blockedPods"]] == [
         ("Finalizers", pod["metadata"]["name"])
     ]
     assert "example.com/hold" in status["blockedPods"][0]["message"]
 
-    where = ("-n", pod["metadata"]["namespace"], "pod", pod["metadata"]["name"])
-    scene.cluster.kubectl("patch", *where, "--type=merge", '-p={"metadata":{"finalizers":null}}')
-    scene.reaches(path)
-    scene.delete(path)
-    scene.gone(path)
+    arguments = ("-n", pod["metadata"]["namespace"], "pod", pod["metadata"]["name"])
+    environment.cluster.kubectl("patch", *arguments, "--type=merge", '-p={"metadata":{"finalizers":null}}')
+    environment.await_state(path)
+    environment.request_deletion(path)
+    environment.await_deletion(path)
 
 
-def test_a_namespace_that_is_being_deleted_does_not_stop_the_drain(scene: Scene) -> None:
+def test_terminating_namespace_does_not_stop_drain(environment: ChainEnvironment) -> None:
     """NMO-6: pods of a terminating namespace, where evictions are forbidden, do not stop the drain of other pods."""
-    node, leaving = scene.node(), scene.namespace()
-    scene.pods(node, 5, namespace=leaving, delete="1s")
-    scene.pods(node, 3)
-    scene.cluster.kubectl("delete", "namespace", leaving, "--wait=false")
+    node, namespace = environment.create_node(), environment.create_namespace()
+    environment.create_pods(node, 5, namespace=namespace, delete="1s")
+    environment.create_pods(node, 3)
+    environment.cluster.kubectl("delete", "namespace", namespace, "--wait=false")
 
-    path = scene.maintain(node)
-    status = scene.reaches(path)["status"]
+    path = environment.create_maintenance(node)
+    status = environment.await_state(path)["status"]
 
     assert "lastError" not in status
-    assert scene.pods_on(node) == []
-    scene.delete(path)
-    scene.gone(path)
+    assert environment.list_pods_on(node) == []
+    environment.request_deletion(path)
+    environment.await_deletion(path)
 
 
-def _is_blocked(item: Object) -> bool:
+def _has_blocked_pods(item: Object) -> bool:
     return bool((item.get("status") or {}).get("blockedPods"))

@@ -10,67 +10,67 @@ import pytest
 
 from kube.paths import Object
 from localcluster.product import Product
-from tests.chain.environment import Scene, finished
+from tests.chain.environment import ChainEnvironment, has_succeeded
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow
 
-RESYNC = 15.0
+RESYNC_SECONDS = 15.0
 """Seconds between two ticks of the PingSource."""
-SLACK = 5.0
+SLACK_SECONDS = 5.0
 """Maximum seconds for the maintenance itself."""
-MANY = 50
-UNHEARD = 504
+POD_COUNT = 50
+LOST_RESPONSE_STATUS = 504
 """Status code in the audit log if the client was killed before the response; the pod may have been evicted."""
 
 
 @pytest.fixture(autouse=True)
-def _whole_again(scene: Scene) -> Iterator[None]:
+def _restart_product(environment: ChainEnvironment) -> Iterator[None]:
     """Start the stopped processes of the product after each test."""
     yield
     for server, start in (
-        (scene.product.functions, scene.product.start_functions),
-        (scene.product.delivery, scene.product.start_delivery),
+        (environment.product.functions, environment.product.start_functions),
+        (environment.product.delivery, environment.product.start_delivery),
     ):
-        if not server.alive:
+        if not server.is_alive:
             start()
 
 
 @proves("X-3")
-def test_a_maintenance_created_while_all_sources_are_down_is_found(scene: Scene) -> None:
+def test_maintenance_created_while_sources_are_down_succeeds(environment: ChainEnvironment) -> None:
     """X-3: a maintenance that was created while delivery and sources were down succeeds within one resync period."""
-    node = scene.node()
-    scene.pods(node, 3)
-    scene.product.kill_delivery()
-    path = scene.maintain(node)
+    node = environment.create_node()
+    environment.create_pods(node, 3)
+    environment.product.kill_delivery()
+    path = environment.create_maintenance(node)
 
-    scene.product.start_delivery()
+    environment.product.start_delivery()
     started = time.monotonic()
-    scene.reaches(path, seconds=RESYNC + SLACK)
+    environment.await_state(path, timeout=RESYNC_SECONDS + SLACK_SECONDS)
 
-    assert time.monotonic() - started < RESYNC + SLACK
-    scene.delete(path)
-    scene.gone(path)
+    assert time.monotonic() - started < RESYNC_SECONDS + SLACK_SECONDS
+    environment.request_deletion(path)
+    environment.await_deletion(path)
 
 
 @proves("X-5", "NMO-15")
-def test_a_maintenance_deleted_while_all_is_down_waits_for_us(scene: Scene) -> None:
+def test_maintenance_deleted_while_product_is_down_remains_until_restored(environment: ChainEnvironment) -> None:
     """X-5, NMO-15: a maintenance that was deleted while the product was down remains until its node is restored."""
-    node = scene.node()
-    path = scene.maintain(node)
-    scene.reaches(path)
-    scene.product.kill_delivery()
-    scene.product.kill_functions()
+    node = environment.create_node()
+    path = environment.create_maintenance(node)
+    environment.await_state(path)
+    environment.product.kill_delivery()
+    environment.product.kill_functions()
 
-    scene.delete(path)
-    assert scene.admin.get(path)["metadata"]["deletionTimestamp"]
-    assert scene.spec(node)["unschedulable"] is True
+    environment.request_deletion(path)
+    assert environment.client.get(path)["metadata"]["deletionTimestamp"]
+    assert environment.get_node_spec(node)["unschedulable"] is True
 
-    scene.product.start_functions()
-    scene.product.start_delivery()
-    scene.by_ticks(lambda: scene.gone(path, seconds=1))
-    assert not scene.spec(node).get("unschedulable")
-    assert "taints" not in scene.spec(node)
+    environment.product.start_functions()
+    environment.product.start_delivery()
+    environment.wait_with_ticks(lambda: environment.await_deletion(path, timeout=1))
+    assert not environment.get_node_spec(node).get("unschedulable")
+    assert "taints" not in environment.get_node_spec(node)
 
 
 @proves("X-2")
@@ -81,42 +81,42 @@ def test_a_maintenance_deleted_while_all_is_down_waits_for_us(scene: Scene) -> N
         pytest.param(Product.kill_delivery, Product.start_delivery, id="delivery"),
     ],
 )
-def test_a_kill_in_the_middle_of_a_drain_costs_time_only(
-    scene: Scene, kill: Callable[[Product], None], start: Callable[[Product], None]
+def test_crash_during_drain_evicts_no_pod_twice(
+    environment: ChainEnvironment, kill: Callable[[Product], None], start: Callable[[Product], None]
 ) -> None:
     """X-2, X-3, design rule 4: after a SIGKILL during a drain, the drain completes and evicts each pod once."""
-    node = scene.node()
-    pods = scene.pods(node, MANY, delete="2s")
-    path = scene.maintain(node)
-    wait_for_terminating(scene, pods, 10)
+    node = environment.create_node()
+    pods = environment.create_pods(node, POD_COUNT, delete="2s")
+    path = environment.create_maintenance(node)
+    await_terminating_pods(environment, pods, 10)
 
-    kill(scene.product)
-    assert scene.admin.get(path)["status"]["phase"] == "Running"
-    start(scene.product)
-    status = scene.reaches(path, finished, seconds=45)["status"]
+    kill(environment.product)
+    assert environment.client.get(path)["status"]["phase"] == "Running"
+    start(environment.product)
+    status = environment.await_state(path, has_succeeded, timeout=45)["status"]
 
-    answers = [(_uid(entry), entry["responseStatus"]["code"]) for entry in scene.evictions(pods)]
-    granted = Counter(uid for uid, code in answers if code < 300)
-    unheard = {uid for uid, code in answers if code == UNHEARD}
-    assert set(granted.values()) == {1}
-    assert granted.keys() | unheard == {pod["metadata"]["uid"] for pod in pods}
-    assert scene.pods_on(node) == []
-    assert (status["drainProgress"], status["evictionPods"]) == (100, MANY)
-    scene.delete(path)
-    scene.gone(path)
+    codes = [(_get_evicted_uid(entry), entry["responseStatus"]["code"]) for entry in environment.list_evictions(pods)]
+    granted_counts = Counter(uid for uid, code in codes if code < 300)
+    unanswered = {uid for uid, code in codes if code == LOST_RESPONSE_STATUS}
+    assert set(granted_counts.values()) == {1}
+    assert granted_counts.keys() | unanswered == {pod["metadata"]["uid"] for pod in pods}
+    assert environment.list_pods_on(node) == []
+    assert (status["drainProgress"], status["evictionPods"]) == (100, POD_COUNT)
+    environment.request_deletion(path)
+    environment.await_deletion(path)
 
 
-def _uid(eviction: Object) -> str:
+def _get_evicted_uid(eviction: Object) -> str:
     """Return the uid of the pod that the eviction in the audit log names."""
     return str(eviction["requestObject"]["deleteOptions"]["preconditions"]["uid"])
 
 
-def wait_for_terminating(scene: Scene, pods: list[Object], count: int) -> None:
+def await_terminating_pods(environment: ChainEnvironment, pods: list[Object], count: int) -> None:
     """Wait until `count` of the pods are terminating."""
     namespace = pods[0]["metadata"]["namespace"]
-    going: set[str] = set()
-    for change in scene.cluster.watch(f"/api/v1/namespaces/{namespace}/pods", seconds=30):
+    terminating: set[str] = set()
+    for change in environment.cluster.watch(f"/api/v1/namespaces/{namespace}/pods", timeout=30):
         if change.object["metadata"].get("deletionTimestamp"):
-            going.add(change.object["metadata"]["uid"])
-        if len(going) >= count:
+            terminating.add(change.object["metadata"]["uid"])
+        if len(terminating) >= count:
             return

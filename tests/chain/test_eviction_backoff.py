@@ -11,126 +11,132 @@ from typing import Any
 
 import pytest
 
-from kube.evictions import eviction_of, eviction_path
+from kube.evictions import build_eviction, build_eviction_path
 from kube.paths import Object
-from tests.chain.admission_policies import policy
-from tests.chain.environment import Scene
+from tests.chain.admission_policies import apply_policy
+from tests.chain.environment import ChainEnvironment
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow
 
 
-def resting(reason: str, count: int) -> Callable[[Object], bool]:
-    """Return a predicate: `count` pods are pending, and all are blocked for `reason` with a `retryAfter`."""
+def are_in_backoff(reason: str, pod_count: int) -> Callable[[Object], bool]:
+    """Return a predicate: `pod_count` pods are pending, and all are blocked for `reason` with a `retryAfter`."""
 
-    def holds(item: Object) -> bool:
+    def is_in_backoff(item: Object) -> bool:
         status = item.get("status") or {}
         blocked = [entry for entry in status.get("blockedPods") or [] if entry["reason"] == reason]
-        return len(blocked) == status.get("pendingCount") == count and all("retryAfter" in entry for entry in blocked)
+        return len(blocked) == status.get("pendingCount") == pod_count and all(
+            "retryAfter" in entry for entry in blocked
+        )
 
-    return holds
+    return is_in_backoff
 
 
-def test_pods_that_return_are_left_alone_and_nobody_waits_for_them(scene: Scene) -> None:
+def test_recreated_pods_are_in_backoff(environment: ChainEnvironment) -> None:
     """Recreated pods that tolerate every taint are in backoff: three bare pods leave, and ticks evict no pod again.
 
     The drain completes once the toleration is removed.
     """
-    node, other, namespace = scene.node(), scene.node(), scene.namespace()
-    scene.deployment(namespace, node, 5, tolerations=[{"operator": "Exists"}])
-    bare = scene.pods(node, 3, namespace=namespace)
-    path = scene.maintain(node)
+    node, other, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
+    environment.create_deployment(namespace, node, 5, tolerations=[{"operator": "Exists"}])
+    bare_pods = environment.create_pods(node, 3, namespace=namespace)
+    path = environment.create_maintenance(node)
 
-    status = scene.reaches(path, resting("Returns", 5))["status"]
+    status = environment.await_state(path, are_in_backoff("Returns", 5))["status"]
 
     messages = {entry["message"] for entry in status["blockedPods"]}
-    assert len(scene.evictions(bare)) == 3
-    assert all(message.startswith("tolerates every taint; ReplicaSet web-") for message in messages)
+    assert len(environment.list_evictions(bare_pods)) == 3
+    assert all(message.startswith("tolerates every taint, so ReplicaSet web-") for message in messages)
     assert "tolerates every taint" in status["lastError"]
-    evictions = _evictions_in(scene, namespace)
+    evictions = _list_evictions_in(environment, namespace)
     # One eviction for each pod, and one more for each replacement that existed before its owner was read.
     assert len(evictions) <= 3 + 2 * 5
     for _ in range(3):
-        scene.tick()
-    assert _evictions_in(scene, namespace) == evictions
-    scene.allow(namespace, other)
+        environment.send_tick()
+    assert _list_evictions_in(environment, namespace) == evictions
+    environment.allow_on_node(namespace, other)
     spec: Any = {"template": {"spec": {"tolerations": None}}}
-    scene.admin.patch(f"/apis/apps/v1/namespaces/{namespace}/deployments/web", {"spec": spec})
-    scene.reaches(path)
-    scene.delete(path)
-    scene.gone(path)
+    environment.client.patch(f"/apis/apps/v1/namespaces/{namespace}/deployments/web", {"spec": spec})
+    environment.await_state(path)
+    environment.request_deletion(path)
+    environment.await_deletion(path)
 
 
 @proves("X-6")
-def test_pods_that_name_the_node_are_left_alone(scene: Scene) -> None:
+def test_pods_with_node_name_in_template_are_in_backoff(environment: ChainEnvironment) -> None:
     """Rule 9: pods whose template sets `nodeName` are in backoff, and the status gives the reason.
 
     Such a template bypasses the scheduler and so the taints.
     """
-    node, other, namespace = scene.node(), scene.node(), scene.namespace()
-    scene.deployment(namespace, node, 5, bound=True)
-    path = scene.maintain(node)
+    node, other, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
+    environment.create_deployment(namespace, node, 5, sets_node_name=True)
+    path = environment.create_maintenance(node)
 
-    status = scene.reaches(path, resting("Returns", 5))["status"]
+    status = environment.await_state(path, are_in_backoff("Returns", 5))["status"]
 
     messages = {entry["message"] for entry in status["blockedPods"]}
-    assert all(message.startswith("came although the node is closed, or while it was open; ") for message in messages)
-    evictions = _evictions_in(scene, namespace)
+    assert all(message.startswith("was created on this node after the cordon, or while ") for message in messages)
+    evictions = _list_evictions_in(environment, namespace)
     # The scheduler may still bind pods for two seconds after the cordon, three with timestamps in whole seconds.
     # In this time a round of evictions takes 0.4 s.
     assert len(evictions) <= 10 * 5
     for _ in range(3):
-        scene.tick()
-    assert _evictions_in(scene, namespace) == evictions
-    scene.allow(namespace, other)
+        environment.send_tick()
+    assert _list_evictions_in(environment, namespace) == evictions
+    environment.allow_on_node(namespace, other)
     spec: Any = {"template": {"spec": {"nodeName": None}}}
-    scene.admin.patch(f"/apis/apps/v1/namespaces/{namespace}/deployments/web", {"spec": spec})
-    scene.reaches(path)
-    scene.delete(path)
-    scene.gone(path)
+    environment.client.patch(f"/apis/apps/v1/namespaces/{namespace}/deployments/web", {"spec": spec})
+    environment.await_state(path)
+    environment.request_deletion(path)
+    environment.await_deletion(path)
 
 
 @proves("X-6")
-def test_a_pod_that_a_policy_refuses_is_tried_ever_more_seldom(scene: Scene) -> None:
+def test_pod_rejected_by_policy_is_in_backoff(environment: ChainEnvironment) -> None:
     """X-6: a pod that a policy rejects is reported with the policy's message, and ticks respect its backoff.
 
     The other pods are evicted.
     """
-    node, namespace = scene.node(), scene.namespace()
-    scene.pods(node, 3, namespace=namespace)
-    (refused,) = scene.pods(node, 1, namespace=namespace)
-    with policy_against(scene, refused):
-        rehearsed = len(scene.evictions([refused]))
-        path = scene.maintain(node)
+    node, namespace = environment.create_node(), environment.create_namespace()
+    environment.create_pods(node, 3, namespace=namespace)
+    (pod,) = environment.create_pods(node, 1, namespace=namespace)
+    with apply_policy_against(environment, pod):
+        eviction_count = len(environment.list_evictions([pod]))
+        path = environment.create_maintenance(node)
 
-        status = scene.reaches(path, resting("Error", 1))["status"]
+        status = environment.await_state(path, are_in_backoff("Error", 1))["status"]
 
         assert "this one stays" in status["blockedPods"][0]["message"]
-        tried = len(scene.evictions([refused]))
+        attempt_count = len(environment.list_evictions([pod]))
         for _ in range(3):
-            scene.tick()
-        assert len(scene.evictions([refused])) == tried
-        assert tried - rehearsed <= 3  # retried only as long as other evictions succeeded
-    scene.delete(path)
-    scene.gone(path)
+            environment.send_tick()
+        assert len(environment.list_evictions([pod])) == attempt_count
+        assert attempt_count - eviction_count <= 3  # retried only as long as other evictions succeeded
+    environment.request_deletion(path)
+    environment.await_deletion(path)
 
 
 @contextmanager
-def policy_against(scene: Scene, pod: Object) -> Iterator[None]:
+def apply_policy_against(environment: ChainEnvironment, pod: Object) -> Iterator[None]:
     """Let an admission policy reject the pod's eviction while the block runs."""
     namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/eviction"]}
     expression = f"object.metadata.name != '{name}' || object.metadata.namespace != '{namespace}'"
-    rehearsal = scene.admin.dry_run()
+    dry_client = environment.client.with_dry_run()
 
     def attempt() -> object:
-        return rehearsal.create(eviction_path(pod), eviction_of(pod))
+        return dry_client.create(build_eviction_path(pod), build_eviction(pod))
 
-    with policy(scene, name, rule, expression, "this one stays", attempt):
+    with apply_policy(environment, name, rule, expression, "this one stays", attempt):
         yield
 
 
-def _evictions_in(scene: Scene, namespace: str) -> list[str]:
+def _list_evictions_in(environment: ChainEnvironment, namespace: str) -> list[str]:
     """Return the names of the pods in this namespace whose eviction was requested."""
-    requests = (entry["objectRef"] for entry in scene.audit() if entry["objectRef"].get("subresource") == "eviction")
-    return [found["name"] for found in requests if found["namespace"] == namespace]
+    requests = (
+        entry["objectRef"]
+        for entry in environment.read_audit_log()
+        if entry["objectRef"].get("subresource") == "eviction"
+    )
+    return [requested["name"] for requested in requests if requested["namespace"] == namespace]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from tests.chain.environment import Resting, Scene
+from tests.chain.environment import ChainEnvironment, FinishedMaintenances
 from tests.proofs import proves
 
-TICKS = 5
+TICK_COUNT = 5
 """Number of ticks to wait for; PingSource sends one every 15 s."""
 
 
 @proves("X-3", "NMO-12")
-def test_what_is_drained_rests(scene: Scene, resting: Resting) -> None:
+def test_ticks_write_nothing_to_finished_maintenances(
+    environment: ChainEnvironment, finished_maintenances: FinishedMaintenances
+) -> None:
     """X-3, NMO-12: the product does not write to three finished maintenances during a minute of ticks."""
-    resting.await_ticks(TICKS)
+    finished_maintenances.await_tick_count(TICK_COUNT)
 
-    assert resting.writes() == []
-    assert resting.versions() == resting.first_versions
+    assert finished_maintenances.list_writes_since() == []
+    assert finished_maintenances.list_resource_versions() == finished_maintenances.first_versions

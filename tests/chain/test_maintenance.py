@@ -9,10 +9,10 @@ import pytest
 
 from kube.maintenance.groups import GROUPS, KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S
 from kube.paths import Object
-from tests.chain.environment import Scene
+from tests.chain.environment import ChainEnvironment
 from tests.proofs import proves
 
-SAMPLES = {
+SAMPLE_BY_API_VERSION = {
     MEDIK8S.api_version: ("nodemaintenance-sample", "node02", "Test node maintenance"),
     KUBEVIRT.api_version: ("maintenance-example", "node-1.example.com", "Node maintenance"),
     KUBEVIRT_ALPHA.api_version: ("nodemaintenance-xyz", "node03", "Test node maintenance"),
@@ -21,163 +21,163 @@ SAMPLES = {
 
 
 @proves("X-7", "NMO-4", "NMO-14", "NMO-15", "KNM-1", "C8", "C19")
-@pytest.mark.parametrize("group", GROUPS)
-def test_a_sample_drains_its_node_and_gives_it_back(scene: Scene, group: str) -> None:
+@pytest.mark.parametrize("api_version", GROUPS)
+def test_sample_drains_and_restores_node(environment: ChainEnvironment, api_version: str) -> None:
     """X-7, C2, C3, NMO-3, 4, 6, 10, 14, 15, KNM-1, 4, DRN-12, 13, OSV-5, 11: each group drains and restores."""
-    name, wanted, reason = SAMPLES[group]
-    node = scene.node(wanted)
+    name, node_name, reason = SAMPLE_BY_API_VERSION[api_version]
+    node = environment.create_node(node_name)
     foreign = {"key": "example.com/mine", "value": "yes", "effect": "NoSchedule"}
-    scene.cluster.kubectl("taint", "node", node, "example.com/mine=yes:NoSchedule")
-    scene.cluster.kubectl("label", "node", node, "example.com/mine=yes")
-    pods = scene.pods(node, 3)
+    environment.cluster.kubectl("taint", "node", node, "example.com/mine=yes:NoSchedule")
+    environment.cluster.kubectl("label", "node", node, "example.com/mine=yes")
+    pods = environment.create_pods(node, 3)
 
-    path = scene.maintain(node, group=group, name=name, reason=reason)
-    status = scene.reaches(path)["status"]
+    path = environment.create_maintenance(node, api_version=api_version, name=name, reason=reason)
+    status = environment.await_state(path)["status"]
 
-    spec = scene.spec(node)
+    spec = environment.get_node_spec(node)
     keys = [(taint["key"], taint.get("value"), taint["effect"]) for taint in spec["taints"]]
     assert spec["unschedulable"] is True
     assert keys[0] == ("example.com/mine", "yes", "NoSchedule")
-    assert {key[0] for key in keys[1:]} == {GROUPS[group].drain_taint, "node.kubernetes.io/unschedulable"}
+    assert {key[0] for key in keys[1:]} == {GROUPS[api_version].drain_taint, "node.kubernetes.io/unschedulable"}
     assert all(key[1:] == (None, "NoSchedule") for key in keys[1:])
-    assert scene.pods_on(node) == []
-    assert len(scene.evictions(pods)) == 3
+    assert environment.list_pods_on(node) == []
+    assert len(environment.list_evictions(pods)) == 3
     assert (status["drainProgress"], status["evictionPods"], status["pendingPods"]) == (100, 3, [])
     assert status["totalpods"] == status["totalPods"] == 3
     assert datetime.strptime(status["lastUpdate"], "%Y-%m-%dT%H:%M:%SZ") > datetime.min
 
     started = time.monotonic()
-    resource = f"nodemaintenances.{group.split('/')[0]}"
-    said = scene.cluster.kubectl("delete", resource, name).stdout
+    resource = f"nodemaintenances.{api_version.split('/')[0]}"
+    output = environment.cluster.kubectl("delete", resource, name).stdout
     assert time.monotonic() - started < 3
-    assert said.strip() == f'nodemaintenance.{group.split("/")[0]} "{name}" deleted'
-    after = scene.admin.get(f"/api/v1/nodes/{node}")
+    assert output.strip() == f'nodemaintenance.{api_version.split("/")[0]} "{name}" deleted'
+    after = environment.client.get(f"/api/v1/nodes/{node}")
     assert not after["spec"].get("unschedulable")
     assert after["spec"]["taints"] == [foreign]
     assert after["metadata"]["labels"]["example.com/mine"] == "yes"
 
 
-def test_the_conditions_can_be_waited_for(scene: Scene) -> None:
+def test_kubectl_wait_for_drained_condition(environment: ChainEnvironment) -> None:
     """NMO-10: `kubectl wait --for=condition=Drained` returns when no pod is left to evict."""
-    node = scene.node()
-    scene.pods(node, 2, delete="300ms")
-    path = scene.maintain(node)
+    node = environment.create_node()
+    environment.create_pods(node, 2, delete="300ms")
+    path = environment.create_maintenance(node)
 
     name = path.rsplit("/", 1)[1]
-    scene.cluster.kubectl("wait", "--for=condition=Drained", f"nm/{name}", "--timeout=20s")
+    environment.cluster.kubectl("wait", "--for=condition=Drained", f"nm/{name}", "--timeout=20s")
 
-    assert scene.pods_on(node) == []
-    scene.cluster.kubectl("delete", "nm", name)
+    assert environment.list_pods_on(node) == []
+    environment.cluster.kubectl("delete", "nm", name)
 
 
 @proves("NMO-10")
-def test_a_node_without_pods_succeeds_at_once(scene: Scene) -> None:
+def test_node_without_pods_succeeds(environment: ChainEnvironment) -> None:
     """NMO-10: a node without pods to evict succeeds with `evictionPods` 0 and `drainProgress` 100."""
-    path = scene.maintain(scene.node())
+    path = environment.create_maintenance(environment.create_node())
 
-    status = scene.reaches(path, seconds=10)["status"]
+    status = environment.await_state(path, timeout=10)["status"]
 
     assert (status["evictionPods"], status["drainProgress"], status["phase"]) == (0, 100, "Succeeded")
-    scene.delete(path)
-    scene.gone(path)
+    environment.request_deletion(path)
+    environment.await_deletion(path)
 
 
 @proves("NMO-6", "OSV-6", "C8")
-def test_pods_do_not_come_back_when_the_node_does(scene: Scene) -> None:
+def test_evicted_pods_stay_on_other_node(environment: ChainEnvironment) -> None:
     """OSV-6, NMO-6: a Deployment's pods move to another node and stay there after the maintenance."""
-    node, other = scene.node(), scene.node()
-    namespace = scene.namespace()
-    scene.deployment(namespace, node, 4)
-    scene.allow(namespace, other)
-    path = scene.maintain(node)
-    scene.reaches(path)
-    scene.cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
+    node, other = environment.create_node(), environment.create_node()
+    namespace = environment.create_namespace()
+    environment.create_deployment(namespace, node, 4)
+    environment.allow_on_node(namespace, other)
+    path = environment.create_maintenance(node)
+    environment.await_state(path)
+    environment.cluster.kubectl("rollout", "status", "deployment/web", "-n", namespace, "--timeout=30s")
 
-    scene.delete(path)
-    scene.gone(path)
+    environment.request_deletion(path)
+    environment.await_deletion(path)
 
-    places = {pod["spec"]["nodeName"] for pod in _pods(scene, namespace)}
-    assert places == {other}
+    node_names = {pod["spec"]["nodeName"] for pod in _list_running_pods(environment, namespace)}
+    assert node_names == {other}
 
 
 @proves("DRN-6")
-def test_a_manual_cordon_is_nobody_elses_business(scene: Scene) -> None:
+def test_manually_cordoned_node_is_not_written(environment: ChainEnvironment) -> None:
     """DRN-6: the product does not write to a node that was cordoned by hand and has no NodeMaintenance."""
-    node = scene.node()
-    scene.cluster.kubectl("cordon", node)
-    path = scene.maintain(scene.node())
-    scene.reaches(path)
+    node = environment.create_node()
+    environment.cluster.kubectl("cordon", node)
+    path = environment.create_maintenance(environment.create_node())
+    environment.await_state(path)
 
-    scene.cluster.kubectl("label", "node", node, "example.com/touched=yes")
-    scene.delete(path)
-    scene.gone(path)
+    environment.cluster.kubectl("label", "node", node, "example.com/touched=yes")
+    environment.request_deletion(path)
+    environment.await_deletion(path)
 
-    assert scene.spec(node)["unschedulable"] is True
-    assert not [entry for entry in scene.our_writes() if entry["objectRef"].get("name") == node]
+    assert environment.get_node_spec(node)["unschedulable"] is True
+    assert not [entry for entry in environment.list_own_writes() if entry["objectRef"].get("name") == node]
 
 
 @proves("X-7", "NMO-22")
-def test_two_maintenances_of_one_node_hold_it_until_both_are_gone(scene: Scene) -> None:
+def test_second_maintenance_succeeds_first(environment: ChainEnvironment) -> None:
     """NMO-22, X-7: a second maintenance of a node fails, succeeds the first, and restores the node at its deletion."""
-    node = scene.node()
-    first = scene.maintain(node)
-    scene.reaches(first)
+    node = environment.create_node()
+    first = environment.create_maintenance(node)
+    environment.await_state(first)
 
-    second = scene.maintain(node, group=KUBEVIRT.api_version)
-    failed = scene.reaches(second, lambda item: bool((item.get("status") or {}).get("phase")))
+    second = environment.create_maintenance(node, api_version=KUBEVIRT.api_version)
+    failed = environment.await_state(second, lambda item: bool((item.get("status") or {}).get("phase")))
     assert failed["status"]["phase"] == "Failed"
     assert f"a NodeMaintenance for node {node} already exists" in failed["status"]["lastError"]
 
-    scene.delete(first)
-    scene.gone(first)
-    taken_over = scene.reaches(second)
-    assert scene.spec(node)["unschedulable"] is True
-    assert {taint["key"] for taint in scene.spec(node)["taints"]} == {
+    environment.request_deletion(first)
+    environment.await_deletion(first)
+    succeeded = environment.await_state(second)
+    assert environment.get_node_spec(node)["unschedulable"] is True
+    assert {taint["key"] for taint in environment.get_node_spec(node)["taints"]} == {
         "kubevirt.io/drain",
         "node.kubernetes.io/unschedulable",
     }
-    assert "lastError" not in taken_over["status"]
+    assert "lastError" not in succeeded["status"]
 
-    scene.delete(second)
-    scene.gone(second)
-    assert "taints" not in scene.spec(node)
-    assert not scene.spec(node).get("unschedulable")
+    environment.request_deletion(second)
+    environment.await_deletion(second)
+    assert "taints" not in environment.get_node_spec(node)
+    assert not environment.get_node_spec(node).get("unschedulable")
 
 
 @proves("NMO-22")
-def test_deleting_the_refused_second_leaves_the_node_in_maintenance(scene: Scene) -> None:
+def test_deleting_failed_second_maintenance_keeps_node_cordoned(environment: ChainEnvironment) -> None:
     """NMO-22: deleting a second maintenance, which never held the node, does not uncordon the node."""
-    node = scene.node()
-    first = scene.maintain(node)
-    scene.reaches(first)
-    second = scene.maintain(node)
-    scene.reaches(second, lambda item: bool((item.get("status") or {}).get("phase")))
+    node = environment.create_node()
+    first = environment.create_maintenance(node)
+    environment.await_state(first)
+    second = environment.create_maintenance(node)
+    environment.await_state(second, lambda item: bool((item.get("status") or {}).get("phase")))
 
-    scene.delete(second)
-    scene.gone(second)
+    environment.request_deletion(second)
+    environment.await_deletion(second)
 
-    assert scene.spec(node)["unschedulable"] is True
-    scene.delete(first)
-    scene.gone(first)
+    assert environment.get_node_spec(node)["unschedulable"] is True
+    environment.request_deletion(first)
+    environment.await_deletion(first)
 
 
 @proves("NMO-15")
-def test_a_deletion_in_the_middle_of_a_drain_stops_it(scene: Scene) -> None:
+def test_deletion_during_drain_stops_evictions(environment: ChainEnvironment) -> None:
     """NMO-15: deleting a maintenance whose pods are blocked restores the node and evicts no pod."""
-    node, namespace = scene.node(), scene.namespace()
-    pods = scene.pods(node, 3, namespace=namespace, labels={"app": "x"})
-    scene.budget(namespace, {"app": "x"}, allowed=0, minAvailable=3)
-    path = scene.maintain(node)
-    scene.reaches(path, lambda item: len((item.get("status") or {}).get("blockedPods") or []) == 3)
+    node, namespace = environment.create_node(), environment.create_namespace()
+    pods = environment.create_pods(node, 3, namespace=namespace, labels={"app": "x"})
+    environment.create_budget(namespace, {"app": "x"}, disruptions_allowed=0, minAvailable=3)
+    path = environment.create_maintenance(node)
+    environment.await_state(path, lambda item: len((item.get("status") or {}).get("blockedPods") or []) == 3)
 
-    scene.delete(path)
-    assert scene.gone(path) < 3
+    environment.request_deletion(path)
+    assert environment.await_deletion(path) < 3
 
-    assert len(scene.pods_on(node)) == 3
-    assert scene.evictions(pods) == []
-    assert not scene.spec(node).get("unschedulable")
+    assert len(environment.list_pods_on(node)) == 3
+    assert environment.list_evictions(pods) == []
+    assert not environment.get_node_spec(node).get("unschedulable")
 
 
-def _pods(scene: Scene, namespace: str) -> list[Object]:
-    items: list[Object] = scene.admin.list(f"/api/v1/namespaces/{namespace}/pods")["items"]
+def _list_running_pods(environment: ChainEnvironment, namespace: str) -> list[Object]:
+    items: list[Object] = environment.client.list(f"/api/v1/namespaces/{namespace}/pods")["items"]
     return [pod for pod in items if not pod["metadata"].get("deletionTimestamp")]

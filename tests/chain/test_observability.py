@@ -10,107 +10,112 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from eventing.replay.function_client import post
-from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
-from kube.nodes import UNSCHEDULABLE
+from eventing.replay.function_client import post_event
+from kube.maintenance.groups import KUBEVIRT, MEDIK8S, ApiGroup
+from kube.nodes import UNSCHEDULABLE_TAINT
 from kube.paths import Object
-from tests.chain.environment import Scene
-from tests.functions.event_builders import tick
+from tests.chain.environment import ChainEnvironment
+from tests.functions.event_builders import build_tick
 from tests.proofs import proves
 
-PAGE = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
-ROW = re.compile(r"^\| `(nodemaintenance_\w+)` \|([a-z, ]*)\|", re.MULTILINE)
-OF_BUCKETS = {"le"}
-PODSOURCE = "nodemaintenance_podsource_"
-ADMISSION = ("nodemaintenance_admission_", "nodemaintenance_serving_certificate_")
+PAGE_TEXT = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
+METRIC_ROW_PATTERN = re.compile(r"^\| `(nodemaintenance_\w+)` \|([a-z, ]*)\|", re.MULTILINE)
+BUCKET_LABELS = {"le"}
+PODSOURCE_PREFIX = "nodemaintenance_podsource_"
+ADMISSION_PREFIXES = ("nodemaintenance_admission_", "nodemaintenance_serving_certificate_")
 """Prefixes of metrics that other processes serve and other tests check."""
 
 
-def documented(page: str) -> dict[str, set[str]]:
+def parse_documented_metrics(page: str) -> dict[str, set[str]]:
     """Return metric → labels, from the page's tables."""
-    return {name: set(filter(None, labels.replace(" ", "").split(","))) for name, labels in ROW.findall(page)}
+    return {
+        name: set(filter(None, labels.replace(" ", "").split(","))) for name, labels in METRIC_ROW_PATTERN.findall(page)
+    }
 
 
-def offered(url: str) -> dict[str, set[str]]:
+def read_served_metrics(url: str) -> dict[str, set[str]]:
     """Return metric → labels, from /metrics; a counter's name ends with `_total`, as in the page."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"{url}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
-    found: dict[str, set[str]] = {}
+    with opener.open(f"{url}/metrics", timeout=10) as response:
+        text = response.read().decode()
+    labels_by_metric: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
         if family.name.startswith("nodemaintenance_") and not family.name.endswith("_created"):
             name = f"{family.name}_total" if family.type == "counter" else family.name
             labels = {label for sample in family.samples for label in sample.labels}
-            found[name] = labels - OF_BUCKETS
-    return found
+            labels_by_metric[name] = labels - BUCKET_LABELS
+    return labels_by_metric
 
 
-def test_the_tables_name_every_metric_and_its_labels(scene: Scene) -> None:
+def test_page_lists_every_metric_with_its_labels(environment: ChainEnvironment) -> None:
     """After a drain that a budget blocks, the product serves exactly the metrics that the page lists."""
-    node, namespace = scene.node(), scene.namespace()
-    scene.pods(node, 1, namespace=namespace, labels={"app": "one"})
-    scene.budget(namespace, {"app": "one"}, name="strict", allowed=0, minAvailable=1)
-    path = scene.maintain(node)
-    scene.reaches(path, lambda item: bool((item.get("status") or {}).get("blockedPods")))
-    scene.tick()
+    node, namespace = environment.create_node(), environment.create_namespace()
+    environment.create_pods(node, 1, namespace=namespace, labels={"app": "one"})
+    environment.create_budget(namespace, {"app": "one"}, name="strict", disruptions_allowed=0, minAvailable=1)
+    path = environment.create_maintenance(node)
+    environment.await_state(path, lambda item: bool((item.get("status") or {}).get("blockedPods")))
+    environment.send_tick()
     # No source of the local product calls this function.
-    post(tick(), scene.product.function_url("renew-certificates"))
+    post_event(build_tick(), environment.product.get_function_url("renew-certificates"))
 
-    functions, delivery = offered(scene.product.functions_url), offered(scene.product.broker_url)
-    written = documented(PAGE)
+    functions, delivery = (
+        read_served_metrics(environment.product.functions_url),
+        read_served_metrics(environment.product.broker_url),
+    )
+    documented = parse_documented_metrics(PAGE_TEXT)
     assert functions.keys() | delivery.keys() == {
-        name for name in written if not name.startswith((PODSOURCE, *ADMISSION))
+        name for name in documented if not name.startswith((PODSOURCE_PREFIX, *ADMISSION_PREFIXES))
     }
     for name, labels in {**functions, **delivery}.items():
-        assert labels <= written[name], name
-    assert functions["nodemaintenance_blocked_pods"] == written["nodemaintenance_blocked_pods"]
+        assert labels <= documented[name], name
+    assert functions["nodemaintenance_blocked_pods"] == documented["nodemaintenance_blocked_pods"]
 
-    scene.delete(path)
-    scene.gone(path)
-
-
-MESSAGE = re.compile(r"^\| `([^`]+)` \| `(\w+)` \|$", re.MULTILINE)
-PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
-KEYS = {"level", "ts", "logger", "msg", "Request.Namespace", "Request.Name", "node"}
-RECONCILER = {"reconciler group", "reconciler kind", "name", "namespace", "nodeName"}
+    environment.request_deletion(path)
+    environment.await_deletion(path)
 
 
-def daemonset(scene: Scene, namespace: str, node: str) -> None:
+MESSAGE_ROW_PATTERN = re.compile(r"^\| `([^`]+)` \| `(\w+)` \|$", re.MULTILINE)
+PLACEHOLDER_PATTERN = re.compile(r"\b[A-Z]{3,}\b")
+LOG_KEYS = {"level", "ts", "logger", "msg", "Request.Namespace", "Request.Name", "node"}
+RECONCILER_LOG_KEYS = {"reconciler group", "reconciler kind", "name", "namespace", "nodeName"}
+
+
+def create_daemonset(environment: ChainEnvironment, namespace: str, node: str) -> None:
     """Create a DaemonSet with a pod on the node, and wait until it is ready."""
     labels = {"app": "agent"}
     pod = {"nodeSelector": {"kubernetes.io/hostname": node}, "containers": [{"name": "main", "image": "fake"}]}
     template = {"metadata": {"labels": labels}, "spec": pod}
     body = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "agent"}}
     spec = {"selector": {"matchLabels": labels}, "template": template}
-    scene.cluster.kubectl("create", "-n", namespace, "-f", "-", input=json.dumps({**body, "spec": spec}))
-    scene.cluster.kubectl("wait", "-n", namespace, "--for=jsonpath={.status.numberReady}=1", "daemonset/agent")
+    environment.cluster.kubectl("create", "-n", namespace, "-f", "-", input=json.dumps({**body, "spec": spec}))
+    environment.cluster.kubectl("wait", "-n", namespace, "--for=jsonpath={.status.numberReady}=1", "daemonset/agent")
 
 
-def logged(scene: Scene, name: str) -> list[Object]:
+def read_log_lines(environment: ChainEnvironment, name: str) -> list[Object]:
     """Return the functions' log lines about a maintenance; each line is one JSON object."""
-    lines = [json.loads(line) for line in scene.product.functions_log.read_text().splitlines()]
+    lines = [json.loads(line) for line in environment.product.functions_log.read_text().splitlines()]
     return [line for line in lines if line.get("Request.Name") == name]
 
 
 @proves("NMO-7", "NMO-17", "NMO-17a", "KNM-5", "DRN-13", "C5", "C31")
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=["medik8s", "kubevirt"])
-def test_an_operator_finds_the_lines_that_he_greps_for(scene: Scene, group: Group) -> None:
+def test_drain_logs_each_documented_message_once(environment: ChainEnvironment, group: ApiGroup) -> None:
     """NMO-17, KNM-5, C31: a drain and its end log each documented message once per action."""
-    node, namespace = scene.node(), scene.namespace()
-    daemonset(scene, namespace, node)
-    (pod,) = (item["metadata"]["name"] for item in scene.pods(node, 1, namespace=namespace))
-    path = scene.maintain(node, group=group.api_version, reason="new disk")
+    node, namespace = environment.create_node(), environment.create_namespace()
+    create_daemonset(environment, namespace, node)
+    (pod,) = (item["metadata"]["name"] for item in environment.create_pods(node, 1, namespace=namespace))
+    path = environment.create_maintenance(node, api_version=group.api_version, reason="new disk")
     name = path.rpartition("/")[2]
-    scene.reaches(path)
-    scene.delete(path)
-    scene.gone(path)
-    scene.tick()  # wait until `restore`, which removes the finalizer, has finished
+    environment.await_state(path)
+    environment.request_deletion(path)
+    environment.await_deletion(path)
+    environment.send_tick()  # wait until `restore`, which removes the finalizer, has finished
 
-    lines = logged(scene, name)
-    said = [line["msg"] for line in lines]
+    lines = read_log_lines(environment, name)
+    messages = [line["msg"] for line in lines]
     key, applying = group.drain_taint, "Applying maintenance mode"
-    taints = ",".join(f'{{"key":"{each}","effect":"NoSchedule"}}' for each in (UNSCHEDULABLE, key))
-    once = [
+    taints = ",".join(f'{{"key":"{taint_key}","effect":"NoSchedule"}}' for taint_key in (UNSCHEDULABLE_TAINT, key))
+    expected_once = [
         f"Applying Maintenance mode on Node: {node} with Reason: new disk",
         f"Maintenance taints will be added to node {node}",
         f"Taints: [{taints}] will be added to node {node}",
@@ -123,15 +128,19 @@ def test_an_operator_finds_the_lines_that_he_greps_for(scene: Scene, group: Grou
         f"uncordon Node: {node}",
         f"NodeMaintenance Object: /{name} Deleted ",
     ]
-    assert {message: said.count(message) for message in once} == dict.fromkeys(once, 1)
+    assert {message: messages.count(message) for message in expected_once} == dict.fromkeys(expected_once, 1)
     removed = f"Maintenance taints will be removed from node {node}"
-    reconciled = [message for message in said if message in ("Reconciling NodeMaintenance", applying, removed)]
+    reconcile_messages = [
+        message for message in messages if message in ("Reconciling NodeMaintenance", applying, removed)
+    ]
     for end in (applying, removed):  # other functions may log between the two lines
-        assert reconciled[reconciled.index(end) - 1] == "Reconciling NodeMaintenance"
-    assert any(message.startswith(f"WARNING: ignoring DaemonSet-managed Pods: {namespace}/agent-") for message in said)
+        assert reconcile_messages[reconcile_messages.index(end) - 1] == "Reconciling NodeMaintenance"
+    assert any(
+        message.startswith(f"WARNING: ignoring DaemonSet-managed Pods: {namespace}/agent-") for message in messages
+    )
     (applied,) = (line for line in lines if line["msg"] == "Applying maintenance mode")
     assert (applied["node"], applied["reason"]) == (node, "new disk")
-    assert all(line.keys() >= KEYS | RECONCILER for line in lines)
+    assert all(line.keys() >= LOG_KEYS | RECONCILER_LOG_KEYS for line in lines)
     api = group.api_version.split("/")[0]
     assert {(line["reconciler group"], line["reconciler kind"], line["name"], line["nodeName"]) for line in lines} == {
         (api, "NodeMaintenance", name, node)
@@ -139,11 +148,11 @@ def test_an_operator_finds_the_lines_that_he_greps_for(scene: Scene, group: Grou
     assert {(line["logger"], line["node"], line["Request.Namespace"]) for line in lines} == {
         ("controller_nodemaintenance", node, "")
     }
-    for message, _ in MESSAGE.findall(PAGE):
-        pattern = ".+".join(re.escape(part) for part in PLACEHOLDER.split(message.replace("WARNING", "\0")))
-        assert any(re.fullmatch(pattern.replace("\0", "WARNING"), line) for line in said), message
+    for message, _ in MESSAGE_ROW_PATTERN.findall(PAGE_TEXT):
+        pattern = ".+".join(re.escape(part) for part in PLACEHOLDER_PATTERN.split(message.replace("WARNING", "\0")))
+        assert any(re.fullmatch(pattern.replace("\0", "WARNING"), line) for line in messages), message
 
 
-def test_the_page_lists_the_messages_of_the_documents() -> None:
+def test_page_lists_all_documented_messages() -> None:
     """NMO-17, KNM-5: the page lists all 14 messages of the two projects' documentation."""
-    assert len(MESSAGE.findall(PAGE)) == 14
+    assert len(MESSAGE_ROW_PATTERN.findall(PAGE_TEXT)) == 14

@@ -13,86 +13,98 @@ from pathlib import Path
 
 import pytest
 
-from bench.costs import tree
+from bench.costs import list_process_tree
 from eventing import events
 from eventing.journal.store import Journal, Query
 from localcluster import access
-from localcluster.processes import Server, await_ready, free_port
-from localcluster.readiness import answers
-from localcluster.servers import DIRECT, LOOPBACK, ROOT
-from tests.chain.environment import Scene
+from localcluster.processes import Server, await_ready, reserve_port
+from localcluster.readiness import is_responding
+from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV, ROOT
+from tests.chain.environment import ChainEnvironment
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow
 
-PODS, ALLOWED = 12, 4
+POD_COUNT, DISRUPTIONS_ALLOWED = 12, 4
 
 
 @pytest.fixture
-def second(scene: Scene, tmp_path: Path) -> Iterator[Server]:
+def second_podsource(environment: ChainEnvironment, tmp_path: Path) -> Iterator[Server]:
     """Yield a ready PodSource that runs next to the delivery's own."""
-    port = free_port()
-    identity = scene.cluster.kubeconfig_for(access.service_account("podsource"))
-    own = {"KUBECONFIG": str(identity), "PORT": str(port), "SIGNING_KEY": access.signing_key(scene.cluster.directory)}
-    environment = {**DIRECT, **own, "K_SINK": scene.product.broker_url}
-    server = Server("podsource", [sys.executable, "-m", "eventing.podsource"], tmp_path / "log", environment, ROOT)
+    port = reserve_port()
+    identity = environment.cluster.ensure_kubeconfig(access.make_username("podsource"))
+    environment_variables = {
+        "KUBECONFIG": str(identity),
+        "PORT": str(port),
+        "SIGNING_KEY": access.ensure_event_signing_key(environment.cluster.directory),
+    }
+    variables = {**NO_PROXY_LOCAL_ENV, **environment_variables, "K_SINK": environment.product.broker_url}
+    server = Server("podsource", [sys.executable, "-m", "eventing.podsource"], tmp_path / "log", variables, ROOT)
     server.start()
-    await_ready(server.name, partial(answers, f"http://{LOOPBACK}:{port}/readyz"), [server])
+    await_ready(server.name, partial(is_responding, f"http://{LOOPBACK}:{port}/readyz"), [server])
     yield server
     server.kill()
 
 
 @contextmanager
-def silent(scene: Scene) -> Iterator[None]:
+def suspend_podsource(environment: ChainEnvironment) -> Iterator[None]:
     """Suspend the delivery's own PodSource while the block runs, as on a node that hangs."""
-    found = [pid for pid in tree(scene.product.delivery.pid) if b"eventing.podsource" in _words(pid)]
-    assert len(found) == 1
-    os.kill(found[0], signal.SIGSTOP)
+    processes = [
+        pid
+        for pid in list_process_tree(environment.product.delivery.pid)
+        if b"eventing.podsource" in _read_command_line(pid)
+    ]
+    assert len(processes) == 1
+    os.kill(processes[0], signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(found[0], signal.SIGCONT)
+        os.kill(processes[0], signal.SIGCONT)
 
 
-def _words(pid: int) -> bytes:
+def _read_command_line(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-def drained(scene: Scene) -> Counter[str]:
+def drain_and_count_events(environment: ChainEnvironment) -> Counter[str]:
     """Drain pods behind a budget; return the number of events of each type."""
-    node, other, namespace = scene.node(), scene.node(), scene.namespace()
-    scene.deployment(namespace, node, PODS, ready="200ms")
-    scene.allow(namespace, other)
-    scene.budget(namespace, {"app": "web"}, allowed=ALLOWED, maxUnavailable=ALLOWED)
-    left = [pod for pod in scene.pods_on(node) if pod["metadata"]["namespace"] == namespace]
-    path = scene.maintain(node)
-    scene.reaches(path)
-    granted = [entry for entry in scene.evictions(left) if entry["responseStatus"]["code"] < 300]
-    assert len(granted) == PODS
-    scene.delete(path)
-    scene.gone(path)
-    with closing(Journal(scene.journal)) as book:
-        return Counter(entry.event.get_type() for entry in book.select(Query(node=node)))
+    node, other, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
+    environment.create_deployment(namespace, node, POD_COUNT, ready="200ms")
+    environment.allow_on_node(namespace, other)
+    environment.create_budget(
+        namespace, {"app": "web"}, disruptions_allowed=DISRUPTIONS_ALLOWED, maxUnavailable=DISRUPTIONS_ALLOWED
+    )
+    pods = [pod for pod in environment.list_pods_on(node) if pod["metadata"]["namespace"] == namespace]
+    path = environment.create_maintenance(node)
+    environment.await_state(path)
+    successful = [entry for entry in environment.list_evictions(pods) if entry["responseStatus"]["code"] < 300]
+    assert len(successful) == POD_COUNT
+    environment.request_deletion(path)
+    environment.await_deletion(path)
+    with closing(Journal(environment.journal)) as journal:
+        return Counter(entry.event.get_type() for entry in journal.select(Query(node=node)))
 
 
 @proves("X-2")
-def test_two_tell_the_same_and_nothing_is_done_twice(scene: Scene, second: Server) -> None:
+def test_two_podsources_evict_no_pod_twice(environment: ChainEnvironment, second_podsource: Server) -> None:
     """X-2: with two PodSources each pod is evicted once, and at most twice as many hints are sent as with one."""
-    one = 10 + 3 * PODS
+    event_count = 10 + 3 * POD_COUNT
 
-    told = drained(scene)
+    event_counts = drain_and_count_events(environment)
 
-    print(f"two PodSources, {PODS} pods behind a budget of {ALLOWED}: {dict(told)}")
-    assert told[events.PODS_GONE] + told[events.BUDGET_OPENED] <= 2 * one
-    assert sum(told.values()) <= 3 * one
-    assert second.alive
+    print(f"two PodSources, {POD_COUNT} pods behind a budget of {DISRUPTIONS_ALLOWED}: {dict(event_counts)}")
+    assert event_counts[events.PODS_GONE] + event_counts[events.BUDGET_OPENED] <= 2 * event_count
+    assert sum(event_counts.values()) <= 3 * event_count
+    assert second_podsource.is_alive
 
 
 @proves("X-3")
-def test_one_takes_over(scene: Scene, second: Server) -> None:
+def test_second_podsource_sends_hints_while_first_is_suspended(
+    environment: ChainEnvironment, second_podsource: Server
+) -> None:
     """X-3: while one PodSource is suspended, the other sends the hints that the drain needs before a tick."""
-    with silent(scene):
-        told = drained(scene)
+    with suspend_podsource(environment):
+        event_counts = drain_and_count_events(environment)
 
-    assert told[events.PODS_GONE] >= 1
-    assert told[events.BUDGET_OPENED] >= 1
+    assert event_counts[events.PODS_GONE] >= 1
+    assert event_counts[events.BUDGET_OPENED] >= 1

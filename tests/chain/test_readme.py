@@ -14,39 +14,39 @@ import pytest
 import yaml
 
 from localcluster.programs import build
-from tests.chain.environment import Scene
+from tests.chain.environment import ChainEnvironment
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+README_TEXT = (ROOT / "README.md").read_text()
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
-SESSION = (
+SESSION_HEADINGS = (
     *("Start a local cluster", "Drain a node", "Read the status", "View the recorded events"),
     *("Replay the events", "Finish the drain", "Redrive dead letters"),
 )
 """The sections of the tutorial whose commands the tests run in sequence, beginning with `make up`."""
-NOT_COPIED = (".git", ".venv", ".cluster", "build", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis")
-MARK = "----- "
+IGNORED_PATTERNS = (".git", ".venv", ".cluster", "build", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis")
+OUTPUT_MARK = "----- "
 
 
-def commands(heading: str, page: str = TUTORIAL) -> list[str]:
+def list_commands(heading: str, page: str = TUTORIAL) -> list[str]:
     """Return the commands (lines with `$`) in the page's section with this heading."""
     section = page.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
     return re.findall(r"^\$ (.+?)(?:\s+# .*)?$", section, re.MULTILINE)
 
 
-@pytest.mark.parametrize("target", re.findall(r"`?\$? ?make (?:-s )?([a-z0-9-]+)", README + TUTORIAL))
-def test_a_make_target_of_the_readme_exists(target: str) -> None:
+@pytest.mark.parametrize("target", re.findall(r"`?\$? ?make (?:-s )?([a-z0-9-]+)", README_TEXT + TUTORIAL))
+def test_make_target_of_readme_exists(target: str) -> None:
     """Check that each `make` target of the README and the tutorial exists in the Makefile."""
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def project_copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Yield a copy of the project as after a clone, tracked by git; stop its local cluster afterwards."""
-    build.servers()
+    build.ensure_programs()
     copy = tmp_path_factory.mktemp("readme") / "node maintenance"
-    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*NOT_COPIED))
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*IGNORED_PATTERNS))
     (copy / ".venv").symlink_to(ROOT / ".venv")
     (copy / ".git" / "info").mkdir(parents=True)
     subprocess.run(["git", "init", "--quiet"], cwd=copy, check=True)
@@ -54,128 +54,134 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (copy / ".git" / "info" / "exclude").write_text(".venv\n")
     subprocess.run(["git", "add", "--all"], cwd=copy, check=True)
     yield copy
-    shell(copy, "make down")
+    run_in_shell(copy, "make down")
 
 
-def shell(folder: Path, script: str, typed: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a script in a shell without profile, with only HOME and PATH in the environment; `typed` is its input."""
+def run_in_shell(directory: Path, script: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a script in a shell without profile, with only HOME and PATH in the environment; `stdin` is its input."""
     environment = {name: os.environ[name] for name in ("HOME", "PATH")}
-    words = ["bash", "--noprofile", "--norc", "-ec", script]
-    return subprocess.run(words, cwd=folder, env=environment, input=typed, capture_output=True, text=True, timeout=200)
+    command = ["bash", "--noprofile", "--norc", "-ec", script]
+    return subprocess.run(
+        command, cwd=directory, env=environment, input=stdin, capture_output=True, text=True, timeout=200
+    )
 
 
-def git_status(folder: Path) -> str:
+def read_git_status(directory: Path) -> str:
     """Return the output of `git status` for the directory."""
     return subprocess.run(
-        ["git", "status", "--porcelain"], cwd=folder, check=True, capture_output=True, text=True
+        ["git", "status", "--porcelain"], cwd=directory, check=True, capture_output=True, text=True
     ).stdout
 
 
-def session(folder: Path, shown: Sequence[str]) -> dict[str, str]:
+def run_session(directory: Path, commands: Sequence[str]) -> dict[str, str]:
     """Run the commands in one shell and return what each printed; fail at the first command that fails."""
-    script = "\n".join(f"echo {shlex.quote(MARK + command)}\n{command}" for command in shown)
-    done = shell(folder, script, "continue\n")
-    parts = [part.partition("\n") for part in done.stdout.split(MARK)[1:]]
-    printed = {command: text for command, _, text in parts}
-    assert done.returncode == 0, f"{parts[-1][0]}: {parts[-1][2]}{done.stderr}"
+    script = "\n".join(f"echo {shlex.quote(OUTPUT_MARK + command)}\n{command}" for command in commands)
+    result = run_in_shell(directory, script, "continue\n")
+    outputs = [output.partition("\n") for output in result.stdout.split(OUTPUT_MARK)[1:]]
+    printed = {command: text for command, _, text in outputs}
+    assert result.returncode == 0, f"{outputs[-1][0]}: {outputs[-1][2]}{result.stderr}"
     return printed
 
 
 @pytest.fixture(scope="module")
-def printed(folder: Path) -> dict[str, str]:
+def output_by_command(project_copy: Path) -> dict[str, str]:
     """Return what each command of the tutorial printed; the fixture runs all of them in order.
 
     The fixture also asserts that the commands leave `git status` unchanged.
     """
-    before = git_status(folder)
-    printed = session(folder, [command for heading in SESSION for command in commands(heading)])
-    assert git_status(folder) == before
+    before = read_git_status(project_copy)
+    printed = run_session(project_copy, [command for heading in SESSION_HEADINGS for command in list_commands(heading)])
+    assert read_git_status(project_copy) == before
     return printed
 
 
-def test_without_a_cluster_there_is_nothing_to_evaluate(folder: Path) -> None:
+def test_make_env_without_cluster_prints_one_error(project_copy: Path) -> None:
     """X-6: without a local cluster, `make env` prints one error and writes no output that a shell could evaluate."""
-    made = shell(folder, "make -s env")
-    called = shell(folder, ".venv/bin/python -m localcluster.up env")
+    result = run_in_shell(project_copy, "make -s env")
+    called = run_in_shell(project_copy, ".venv/bin/python -m localcluster.up env")
 
-    assert (made.stdout, called.stdout) == ("", "")
+    assert (result.stdout, called.stdout) == ("", "")
     assert called.returncode == 1
-    assert called.stderr == "error: no cluster is up: `make up` starts one\n"
-    assert made.returncode != 0
-    assert made.stderr.startswith(called.stderr)
+    assert called.stderr == "error: no cluster is running: start one with `make up`\n"
+    assert result.returncode != 0
+    assert result.stderr.startswith(called.stderr)
 
 
 @pytest.mark.slow
-def test_the_readmes_session_works_as_shown(printed: dict[str, str]) -> None:
+def test_session_of_readme_works(output_by_command: dict[str, str]) -> None:
     """OSV-1: the commands of "Start a local cluster" and "Drain a node" work in sequence."""
-    start, evaluate = (printed[command] for command in commands("Start a local cluster"))
-    stop = printed[commands("Drain a node")[-1]]
+    start, evaluate = (output_by_command[command] for command in list_commands("Start a local cluster"))
+    stop = output_by_command[list_commands("Drain a node")[-1]]
 
-    assert "the product is at work" in start
+    assert "the product is ready" in start
     assert evaluate == ""
-    assert "condition met" in "".join(printed.values())
+    assert "condition met" in "".join(output_by_command.values())
     assert "Node node-1: schedulable" in stop
 
 
 @pytest.mark.slow
-def test_the_readmes_drain_is_blocked(printed: dict[str, str]) -> None:
+def test_status_in_readme_shows_blocking_budget(output_by_command: dict[str, str]) -> None:
     """NMO-8: the status in the tutorial shows the budget that blocks the drain."""
-    *_, status = (printed[command] for command in commands("Read the status"))
+    *_, status = (output_by_command[command] for command in list_commands("Read the status"))
 
     assert "budget web needs 12 healthy pods and has 12" in " ".join(status.split())
 
 
 @pytest.mark.slow
-def test_the_readmes_events_are_shown(printed: dict[str, str]) -> None:
+def test_event_commands_of_readme_work(output_by_command: dict[str, str]) -> None:
     """X-6: the tutorial's commands show, export and import events."""
-    tree, _, _, _, taken = (printed[command] for command in commands("View the recorded events"))
+    tree, _, _, _, import_output = (output_by_command[command] for command in list_commands("View the recorded events"))
 
     assert "node-2" in tree
     assert "└─ node.cordoned" in tree
-    assert taken.endswith(" new events\n")
+    assert import_output.endswith(" new events imported\n")
 
 
 @pytest.mark.slow
-def test_the_readmes_replays_work_as_shown(printed: dict[str, str]) -> None:
+def test_replay_commands_of_readme_work(output_by_command: dict[str, str]) -> None:
     """X-2: the tutorial's replays during a drain find no difference, and `redrive` finds no dead letter."""
-    whole, part, one = (printed[command] for command in commands("Replay the events"))
-    _, drained, stop = (printed[command] for command in commands("Finish the drain"))
-    listed, redriven = (printed[command] for command in commands("Redrive dead letters"))
+    all_output, part_output, one_output = (output_by_command[command] for command in list_commands("Replay the events"))
+    _, drained, stop = (output_by_command[command] for command in list_commands("Finish the drain"))
+    listed, redrive_output = (output_by_command[command] for command in list_commands("Redrive dead letters"))
 
-    assert " 0 different; a dry run: no write was kept" in whole
-    assert "no longer exists" not in whole
-    assert "evict" in part
-    assert " 0 different" in part
-    assert "taint" in one
-    assert "1 event, 1 answer: " in one
+    assert " 0 different; dry run: no writes were stored" in all_output
+    assert "no longer exists" not in all_output
+    assert "evict" in part_output
+    assert " 0 different" in part_output
+    assert "taint" in one_output
+    assert "1 event, 1 response: " in one_output
     assert "condition met" in drained
     assert "Node node-2: schedulable" in stop
-    assert listed == "No dead letters.\n"
-    assert redriven == "0 of 0 redriven\n"
+    assert listed == "No dead letters found.\n"
+    assert redrive_output == "0 of 0 redriven\n"
 
 
 def test_the_readmes_replay_is_that_of_the_tutorial() -> None:
     """Check that the tutorial, whose commands are run, contains each command of the README's "Replay an event"."""
-    tried = {command for heading in SESSION for command in commands(heading)}
+    tested_commands = {command for heading in SESSION_HEADINGS for command in list_commands(heading)}
 
-    assert [command for command in commands("Replay an event", README) if command not in tried] == []
+    assert [
+        command for command in list_commands("Replay an event", README_TEXT) if command not in tested_commands
+    ] == []
 
 
-def test_the_readmes_object_is_taken(scene: Scene) -> None:
+def test_maintenance_in_readme_is_valid(environment: ChainEnvironment) -> None:
     """NMO-1: the NodeMaintenance in the tutorial is valid."""
     (text,) = re.findall(r"```yaml\n(.*?)```", TUTORIAL, re.DOTALL)
 
     assert yaml.safe_load(text)["kind"] == "NodeMaintenance"
-    scene.cluster.kubectl("create", "--dry-run=server", "-f", "-", input=text)
+    environment.cluster.kubectl("create", "--dry-run=server", "-f", "-", input=text)
 
 
-def test_the_readmes_install_is_whole(folder: Path, scene: Scene) -> None:
+def test_install_overlay_renders_all_kinds(project_copy: Path, environment: ChainEnvironment) -> None:
     """NMO-24: the overlay of docs/install.md renders the CRDs, the RBAC, the Triggers and sources, and the image."""
-    deploy, functest, _ = commands("Install on a cluster", README)
+    deploy, functest, _ = list_commands("Install on a cluster", README_TEXT)
     script, *_ = re.findall(r"(mkdir -p mine .*?\nEND\n)", (ROOT / "docs" / "install.md").read_text(), re.DOTALL)
-    assert shell(folder, script).returncode == 0
+    assert run_in_shell(project_copy, script).returncode == 0
 
-    rendered = scene.cluster.kubectl("kustomize", folder / deploy.removeprefix("make deploy OVERLAY=")).stdout
+    rendered = environment.cluster.kubectl(
+        "kustomize", project_copy / deploy.removeprefix("make deploy OVERLAY=")
+    ).stdout
 
     kinds = {document["kind"] for document in yaml.safe_load_all(rendered)}
     assert {"CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Broker", "Trigger", "PingSource"} <= kinds
@@ -185,21 +191,21 @@ def test_the_readmes_install_is_whole(folder: Path, scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("row", re.findall(r"^\| (`[a-z]+/` .*) \|$", ARCHITECTURE, re.MULTILINE))
-def test_a_room_of_the_readme_is_there(row: str) -> None:
+def test_directory_of_readme_exists(row: str) -> None:
     """Check that the directories and subdirectories in the table of docs/architecture.md exist."""
-    room, *inside = re.findall(r"`([a-z]+/)`", row)
+    package, *subdirectories = re.findall(r"`([a-z]+/)`", row)
 
-    assert (ROOT / room).is_dir()
-    assert all((ROOT / room / folder).is_dir() for folder in inside)
+    assert (ROOT / package).is_dir()
+    assert all((ROOT / package / folder).is_dir() for folder in subdirectories)
 
 
 STATUS = TUTORIAL.split("## Read the status")[1].split("\n## ")[0]
 
 
 @pytest.mark.parametrize("field", re.findall(r"`([A-Za-z]+)`", STATUS))
-def test_a_status_word_of_the_readme_is_known(field: str) -> None:
+def test_status_word_of_readme_exists(field: str) -> None:
     """Check that each word in the tutorial's status table is in the CRD or in the code that computes the status."""
-    known = (ROOT / "manifests/base/crds/nodemaintenance.medik8s.io.yaml").read_text()
+    schema = (ROOT / "manifests/base/crds/nodemaintenance.medik8s.io.yaml").read_text()
     rules = "".join(path.read_text() for path in sorted((ROOT / "kube" / "maintenance").glob("*.py")))
 
-    assert re.search(rf"\b{field}\b", known + rules)
+    assert re.search(rf"\b{field}\b", schema + rules)

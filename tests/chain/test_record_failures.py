@@ -13,125 +13,140 @@ import pytest
 
 from eventing.journal.entries import Query
 from eventing.journal.store import Journal
-from eventing.journal.tree import GRACE, missing
+from eventing.journal.tree import RECORDING_GRACE_PERIOD, find_missing_functions
 from localcluster.processes import await_ready
-from tests.chain.separate_record import Apart
-from tests.chain.environment import Scene
-from tests.chain.test_crashes import wait_for_terminating
+from tests.chain.environment import ChainEnvironment
+from tests.chain.separate_record import ProductWithSeparateRecord
+from tests.chain.test_crashes import await_terminating_pods
 from tests.postgresql import PostgreSQL
 
 pytestmark = pytest.mark.slow
 
-PODS, DRAINS = 50, 3
-PATIENCE = 60.0
+POD_COUNT, DRAIN_COUNT = 50, 3
+RECORD_TIMEOUT_SECONDS = 60.0
 """Maximum seconds until all is recorded after the repair: the backoff of the Trigger's retries, and the next tick."""
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordEnvironment:
     """An environment with a separate `record`, and functions that break and repair it or its database."""
 
-    scene: Scene
-    product: Apart
+    environment: ChainEnvironment
+    product: ProductWithSeparateRecord
     kill: Callable[[], None]
     repair: Callable[[], None]
 
 
 @pytest.fixture(scope="module")
-def vacant(scene: Scene) -> Iterator[Scene]:
+def stopped_environment(environment: ChainEnvironment) -> Iterator[ChainEnvironment]:
     """Yield the environment while its product is stopped."""
-    scene.product.stop()
-    yield scene
-    scene.product.start()
+    environment.product.stop()
+    yield environment
+    environment.product.start()
 
 
 @pytest.fixture(scope="module", params=["record", "postgresql"])
-def recorded(
-    request: pytest.FixtureRequest, vacant: Scene, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Recorded]:
+def record_environment(
+    request: pytest.FixtureRequest, stopped_environment: ChainEnvironment, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RecordEnvironment]:
     """Yield a product with a separate `record` in place of the stopped one; `record` or its database can be killed."""
-    folder = tmp_path_factory.mktemp("apart")
+    folder = tmp_path_factory.mktemp("separate-record")
     if request.param == "record":
-        yield from _with(vacant, folder, str(folder / "apart.db"), None)
+        yield from _run_product(stopped_environment, folder, str(folder / "record.db"), None)
     else:
         with PostgreSQL() as server:
-            yield from _with(vacant, folder, server.database(), server)
+            yield from _run_product(stopped_environment, folder, server.create_database(), server)
 
 
-def _with(scene: Scene, folder: Path, journal: str, server: PostgreSQL | None) -> Iterator[Recorded]:
-    with Apart(scene.cluster, folder, journal) as product:
-        there = Scene(scene.cluster, product)
+def _run_product(
+    environment: ChainEnvironment, folder: Path, journal: str, server: PostgreSQL | None
+) -> Iterator[RecordEnvironment]:
+    with ProductWithSeparateRecord(environment.cluster, folder, journal) as product:
+        product_environment = ChainEnvironment(environment.cluster, product)
         kill, repair = (server.kill, server.start) if server else (product.record.kill, product.start_record)
-        yield Recorded(there, product, kill, repair)
-        there.admin.close()
+        yield RecordEnvironment(product_environment, product, kill, repair)
+        product_environment.client.close()
         product.kill()
 
 
-def test_a_kill_during_a_drain_stops_nothing_and_loses_nothing(recorded: Recorded) -> None:
+def test_crash_of_record_loses_no_event(record_environment: RecordEnvironment) -> None:
     """X-2, X-3: a drain completes while `record` is down, and its repair records every event and call."""
-    scene, product = recorded.scene, recorded.product
-    node = scene.node()
-    pods = scene.pods(node, PODS, delete="1s")
-    path = scene.maintain(node)
-    uid = scene.admin.get(path)["metadata"]["uid"]
-    wait_for_terminating(scene, pods, 10)
+    environment, product = record_environment.environment, record_environment.product
+    node = environment.create_node()
+    pods = environment.create_pods(node, POD_COUNT, delete="1s")
+    path = environment.create_maintenance(node)
+    uid = environment.client.get(path)["metadata"]["uid"]
+    await_terminating_pods(environment, pods, 10)
 
-    recorded.kill()
-    status = scene.reaches(path)["status"]
-    recorded.repair()
+    record_environment.kill()
+    status = environment.await_state(path)["status"]
+    record_environment.repair()
     repaired = time.monotonic()
 
     assert status["drainProgress"] == 100
-    with closing(Journal(product.journal_url)) as book:
-        expected = product.accepted()
-        await_ready("all events", lambda: not expected - _ids(book), [product.record], PATIENCE)
-        await_ready("all runs", lambda: _without_run(book, uid) == [], [product.record], PATIENCE)
+    with closing(Journal(product.journal_url)) as journal:
+        expected = product.list_accepted_ids()
+        await_ready(
+            "all events", lambda: not expected - _read_event_ids(journal), [product.record], RECORD_TIMEOUT_SECONDS
+        )
+        await_ready(
+            "all attempts",
+            lambda: _list_events_without_attempt(journal, uid) == [],
+            [product.record],
+            RECORD_TIMEOUT_SECONDS,
+        )
         print(f"all {len(expected)} events recorded {time.monotonic() - repaired:.1f} s after the repair")
-    scene.delete(path)
-    scene.gone(path)
+    environment.request_deletion(path)
+    environment.await_deletion(path)
 
 
-def _ids(book: Journal) -> set[str]:
-    return {entry.event.get_id() for entry in book.select()}
+def _read_event_ids(journal: Journal) -> set[str]:
+    return {entry.event.get_id() for entry in journal.select()}
 
 
-def _without_run(book: Journal, uid: str) -> list[str]:
-    found = book.select(Query(maintenance=uid))
-    return [entry.event.get_type() for entry in found if missing(entry, entry.arrived + GRACE)]
+def _list_events_without_attempt(journal: Journal, uid: str) -> list[str]:
+    entries = journal.select(Query(maintenance=uid))
+    return [
+        entry.event.get_type()
+        for entry in entries
+        if find_missing_functions(entry, entry.arrived + RECORDING_GRACE_PERIOD)
+    ]
 
 
 @pytest.fixture
-def furnished(recorded: Recorded) -> Iterator[list[str]]:
+def nodes_with_pods(record_environment: RecordEnvironment) -> Iterator[list[str]]:
     """Yield nodes with ten pods each; delete their maintenances afterwards."""
-    scene = recorded.scene
-    nodes = [scene.node() for _ in range(2 * DRAINS)]
+    environment = record_environment.environment
+    nodes = [environment.create_node() for _ in range(2 * DRAIN_COUNT)]
     for node in nodes:
-        scene.pods(node, 10)
+        environment.create_pods(node, 10)
     yield nodes
-    scene.give_back(nodes)
+    environment.delete_maintenances_of(nodes)
 
 
 @pytest.mark.alone
-def test_a_drain_is_as_fast_when_nothing_can_be_recorded(recorded: Recorded, furnished: list[str]) -> None:
+def test_suspended_record_does_not_slow_drain(
+    record_environment: RecordEnvironment, nodes_with_pods: list[str]
+) -> None:
     """KNM-6: a drain of ten pods is as fast while `record` is suspended and accepts requests without responding.
 
     A step that waits for `record` would do so in every drain. The test therefore compares the fastest drains of each
     kind.
     """
-    scene, record = recorded.scene, recorded.product.record
-    with_it, without = [], []
-    for node, other in zip(furnished[::2], furnished[1::2], strict=True):
-        with_it.append(_drain(scene, node))
-        record.signal(signal.SIGSTOP)
-        without.append(_drain(scene, other))
-        record.signal(signal.SIGCONT)
+    environment, record = record_environment.environment, record_environment.product.record
+    with_record, without_record = [], []
+    for node, other in zip(nodes_with_pods[::2], nodes_with_pods[1::2], strict=True):
+        with_record.append(_measure_drain(environment, node))
+        record.send_signal(signal.SIGSTOP)
+        without_record.append(_measure_drain(environment, other))
+        record.send_signal(signal.SIGCONT)
 
-    print(f"10 pods drained in {min(with_it):.3f} s, and in {min(without):.3f} s with `record` stopped")
-    assert min(without) < 1.5 * min(with_it)
+    print(f"10 pods drained in {min(with_record):.3f} s, and in {min(without_record):.3f} s with `record` stopped")
+    assert min(without_record) < 1.5 * min(with_record)
 
 
-def _drain(scene: Scene, node: str) -> float:
+def _measure_drain(environment: ChainEnvironment, node: str) -> float:
     """Return the seconds from the maintenance's creation to Succeeded."""
     started = time.monotonic()
-    scene.reaches(scene.maintain(node))
+    environment.await_state(environment.create_maintenance(node))
     return time.monotonic() - started

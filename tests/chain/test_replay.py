@@ -17,116 +17,118 @@ from click.testing import Result
 from eventing import events
 from eventing.journal.entries import Entry
 from eventing.journal.store import Journal
-from eventing.replay.function_client import post
-from eventing.replay.object_changes import POD, objects_in
+from eventing.replay.function_client import post_event
+from eventing.replay.object_changes import POD_KIND, find_objects
 from functions.app import FUNCTIONS
-from kube.install_lease import CLAIM
+from kube.install_lease import LEASE_NAME
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
-from localcluster.demo.event_log import Flow
-from localcluster.processes import free_port
+from localcluster.demo.event_log import EventLogFollower
+from localcluster.processes import reserve_port
 from localcluster.product import Product
 from localcluster.servers import ROOT
-from tests.chain.patched_functions import edited
-from tests.chain.journal_reading import recording, run
-from tests.chain.environment import Scene
+from tests.chain.environment import ChainEnvironment
+from tests.chain.journal_reading import await_recorded_events, run_command
+from tests.chain.patched_functions import serve_patched_functions
 from tests.postgresql import PostgreSQL
 from tests.proofs import proves
-from tests.workload import is_dry
+from tests.workload import is_dry_run
 
-DRY = "--dry-run=server"
+DRY_RUN_OPTION = "--dry-run=server"
 
 
-def replay(scene: Scene, uid: str, *words: str) -> Result:
+def replay_maintenance(environment: ChainEnvironment, uid: str, *arguments: str) -> Result:
     """Replay all events of a maintenance."""
-    base = () if {"--functions", "--in-process"} & set(words) else ("--functions", scene.product.functions_url)
-    return run(scene, "replay", "--maintenance", uid, *base, *words)
+    base = (
+        () if {"--functions", "--in-process"} & set(arguments) else ("--functions", environment.product.functions_url)
+    )
+    return run_command(environment, "replay", "--maintenance", uid, *base, *arguments)
 
 
-def drain(scene: Scene) -> tuple[str, str, list[str]]:
+def drain_node_with_budget(environment: ChainEnvironment) -> tuple[str, str, list[str]]:
     """Drain a node whose pods have a budget; return the maintenance's path and uid, and the pods' names."""
-    node, other, namespace = scene.node(), scene.node(), scene.namespace()
-    scene.deployment(namespace, node, 3)
-    scene.budget(namespace, {"app": "web"}, allowed=1, minAvailable=2)
-    scene.allow(namespace, other)
-    names = [f"{namespace}/{pod['metadata']['name']}" for pod in scene.pods_on(node)]
-    path = scene.maintain(node)
-    scene.reaches(path)
-    return path, scene.admin.get(path)["metadata"]["uid"], names
+    node, other, namespace = environment.create_node(), environment.create_node(), environment.create_namespace()
+    environment.create_deployment(namespace, node, 3)
+    environment.create_budget(namespace, {"app": "web"}, disruptions_allowed=1, minAvailable=2)
+    environment.allow_on_node(namespace, other)
+    names = [f"{namespace}/{pod['metadata']['name']}" for pod in environment.list_pods_on(node)]
+    path = environment.create_maintenance(node)
+    environment.await_state(path)
+    return path, environment.client.get(path)["metadata"]["uid"], names
 
 
 @pytest.mark.slow
 @proves("X-2")
-def test_a_whole_cycle_delivered_again_after_its_end_changes_nothing(scene: Scene) -> None:
+def test_redelivered_events_of_deleted_maintenance_write_nothing(environment: ChainEnvironment) -> None:
     """X-2: all events of a deleted maintenance, delivered twice more in random order, cause no write."""
-    node = scene.node()
-    path = scene.maintain_with_pods(node, 4)
-    uid = scene.admin.get(path)["metadata"]["uid"]
-    with Flow(scene.product.delivery_log) as flow:
-        scene.delete(path)
-        scene.gone(path)
-        flow.await_type(events.NODE_RESTORED, 10)
-    scene.tick()  # wait until the events of the cycle are processed and recorded
-    with closing(Journal(scene.journal)) as book:
-        cycle = [entry.event for entry in book.select() if uid in str(entry.event.get_data())]
+    node = environment.create_node()
+    path = environment.drain_node_with_pods(node, 4)
+    uid = environment.client.get(path)["metadata"]["uid"]
+    with EventLogFollower(environment.product.delivery_log) as flow:
+        environment.request_deletion(path)
+        environment.await_deletion(path)
+        flow.await_events(events.NODE_RESTORED, 10)
+    environment.send_tick()  # wait until the events of the cycle are processed and recorded
+    with closing(Journal(environment.journal)) as journal:
+        cycle = [entry.event for entry in journal.select() if uid in str(entry.event.get_data())]
     kinds = {event.get_type() for event in cycle}
     assert {events.MAINTENANCE_BEGUN, events.NODE_TAINTED, events.PODS_EVICTED, events.NODE_DRAINED} <= kinds
     assert {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.NODE_RESTORED} <= kinds
-    fresh = scene.pods(node, 2)
-    before = len(scene.our_writes())
+    fresh = environment.create_pods(node, 2)
+    before = len(environment.list_own_writes())
 
-    again = cycle * 2
-    random.Random(4).shuffle(again)
-    for event in again:
+    duplicates = cycle * 2
+    random.Random(4).shuffle(duplicates)
+    for event in duplicates:
         for name in FUNCTIONS:
-            assert post(event, f"{scene.product.functions_url}/{name}").status_code in (200, 204)
-        assert post(event, scene.product.broker_url).status_code == 202
-    scene.tick()  # wait until the events that they caused are processed, too
+            assert post_event(event, f"{environment.product.functions_url}/{name}").status_code in (200, 204)
+        assert post_event(event, environment.product.broker_url).status_code == 202
+    environment.send_tick()  # wait until the events that they caused are processed, too
 
-    assert scene.our_writes()[before:] == []
-    assert scene.evictions(fresh) == []
-    assert not scene.spec(node).get("unschedulable")
-    assert len(scene.pods_on(node)) == 2
+    assert environment.list_own_writes()[before:] == []
+    assert environment.list_evictions(fresh) == []
+    assert not environment.get_node_spec(node).get("unschedulable")
+    assert len(environment.list_pods_on(node)) == 2
 
 
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory, postgresql: PostgreSQL) -> Iterator[Scene]:
+def other_environment(tmp_path_factory: pytest.TempPathFactory, postgresql: PostgreSQL) -> Iterator[ChainEnvironment]:
     """Yield another cluster, whose product keeps its journal in PostgreSQL."""
-    folder, url = tmp_path_factory.mktemp("elsewhere"), postgresql.database()
+    folder, url = tmp_path_factory.mktemp("other"), postgresql.create_database()
     with LocalCluster(folder / "servers", nodes=1) as cluster:
-        localproduct.install(cluster)
+        localproduct.install_manifests(cluster)
         product = Product(cluster, folder / "product")
         product.functions.env["DATABASE_URL"] = url
         with product:
-            scene = Scene(cluster, product, url)
-            yield scene
-            scene.admin.close()
+            second_environment = ChainEnvironment(cluster, product, url)
+            yield second_environment
+            second_environment.client.close()
 
 
-@pytest.fixture(params=["scene", "elsewhere"], ids=["SQLite", "PostgreSQL"])
-def on_either(request: pytest.FixtureRequest) -> Scene:
+@pytest.fixture(params=["environment", "other_environment"], ids=["SQLite", "PostgreSQL"])
+def either_environment(request: pytest.FixtureRequest) -> ChainEnvironment:
     """Return each of the two environments in turn."""
-    scene: Scene = request.getfixturevalue(request.param)
-    return scene
+    chosen_environment: ChainEnvironment = request.getfixturevalue(request.param)
+    return chosen_environment
 
 
 @pytest.mark.slow
-def test_a_dry_replay_of_a_finished_maintenance_finds_no_difference(on_either: Scene) -> None:
+def test_dry_replay_of_finished_maintenance_finds_no_difference(either_environment: ChainEnvironment) -> None:
     """X-2: a dry replay of a succeeded maintenance finds no difference, neither before nor after its deletion."""
-    scene = on_either
-    path, uid, pods = drain(scene)
-    kinds = {entry.event.get_type() for entry in recording(scene, uid)}
+    environment = either_environment
+    path, uid, pods = drain_node_with_budget(environment)
+    kinds = {entry.event.get_type() for entry in await_recorded_events(environment, uid)}
     assert {events.BUDGET_OPENED, events.PODS_EVICTED, events.PODS_GONE, events.NODE_DRAINED} <= kinds
-    before = len(scene.audit())
+    before = len(environment.read_audit_log())
 
-    finished = replay(scene, uid, DRY)
+    finished = replay_maintenance(environment, uid, DRY_RUN_OPTION)
 
-    scene.delete(path)
-    scene.gone(path)
-    ours = [entry for entry in scene.audit()[before:] if is_dry(entry)]
-    recording(scene, uid)
-    before = len(scene.our_writes())
-    deleted = replay(scene, uid, DRY)
+    environment.request_deletion(path)
+    environment.await_deletion(path)
+    dry_writes = [entry for entry in environment.read_audit_log()[before:] if is_dry_run(entry)]
+    await_recorded_events(environment, uid)
+    before = len(environment.list_own_writes())
+    deleted = replay_maintenance(environment, uid, DRY_RUN_OPTION)
 
     name = path.rpartition("/")[2]
     assert (finished.exit_code, deleted.exit_code) == (0, 0), finished.output + deleted.output
@@ -135,106 +137,111 @@ def test_a_dry_replay_of_a_finished_maintenance_finds_no_difference(on_either: S
     assert f"nodemaintenance {name} no longer exists" in deleted.stdout
     assert " 0 different" in finished.stdout
     assert " 0 different" in deleted.stdout
-    assert all(is_dry(entry) for entry in scene.our_writes()[before:])
-    assert ours == []  # the desired state was reached, so that even a dry-run write was not needed
+    assert all(is_dry_run(entry) for entry in environment.list_own_writes()[before:])
+    assert dry_writes == []  # the desired state was reached, so that even a dry-run write was not needed
 
 
 @pytest.mark.slow
-def test_dry_writes_are_dry(scene: Scene) -> None:
+def test_dry_replay_makes_only_dry_run_writes(environment: ChainEnvironment) -> None:
     """X-2: a dry replay for a node that was uncordoned since makes dry-run writes, with the recorded replies."""
-    path, uid, _ = drain(scene)
-    node = scene.admin.get(path)["spec"]["nodeName"]
-    recording(scene, uid)
-    scene.product.delivery.kill()  # otherwise guard would cordon the node again
+    path, uid, _ = drain_node_with_budget(environment)
+    node = environment.client.get(path)["spec"]["nodeName"]
+    await_recorded_events(environment, uid)
+    environment.product.delivery.kill()  # otherwise guard would cordon the node again
     try:
-        scene.cluster.kubectl("uncordon", node)
-        scene.cluster.kubectl("taint", "node", node, "medik8s.io/drain-")
-        before = len(scene.our_writes())
+        environment.cluster.kubectl("uncordon", node)
+        environment.cluster.kubectl("taint", "node", node, "medik8s.io/drain-")
+        before = len(environment.list_own_writes())
 
-        answered = replay(scene, uid, DRY, "--function", "cordon", "--function", "taint", "-o", "json")
+        result = replay_maintenance(
+            environment, uid, DRY_RUN_OPTION, "--function", "cordon", "--function", "taint", "-o", "json"
+        )
 
-        written = scene.our_writes()[before:]
-        assert {entry["objectRef"]["resource"] for entry in written} >= {"nodes"}
-        assert all(is_dry(entry) for entry in written)
-        assert not scene.spec(node).get("unschedulable")
-        report = json.loads(answered.stdout)
-        assert answered.exit_code == 0, answered.output
+        writes = environment.list_own_writes()[before:]
+        assert {entry["objectRef"]["resource"] for entry in writes} >= {"nodes"}
+        assert all(is_dry_run(entry) for entry in writes)
+        assert not environment.get_node_spec(node).get("unschedulable")
+        report = json.loads(result.stdout)
+        assert result.exit_code == 0, result.output
         assert {row["result"] for row in report["answers"] if row["then"]} == {"same"}
     finally:
-        scene.product.start_delivery()
-    scene.delete(path)
-    scene.gone(path)
+        environment.product.start_delivery()
+    environment.request_deletion(path)
+    environment.await_deletion(path)
 
 
 @pytest.mark.slow
-def test_a_budget_that_opened_explains_what_a_blocked_drain_answers_now(scene: Scene) -> None:
+def test_replay_explains_different_reply_by_opened_budget(environment: ChainEnvironment) -> None:
     """X-2: the replay explains its different replies by the budget that now allows an eviction, and names no pod.
 
     The last line distinguishes a dry run from a replay that evicts.
     """
-    node, namespace = scene.node(), scene.namespace()
-    scene.deployment(namespace, node, 3)
-    scene.budget(namespace, {"app": "web"}, allowed=0, minAvailable=3)
-    path = scene.maintain(node)
-    scene.reaches(path, lambda item: bool((item.get("status") or {}).get("blockedPods")))
-    found = recording(scene, scene.admin.get(path)["metadata"]["uid"])
-    (event, *_) = [entry.event.get_id() for entry in found if entry.event.get_type() == events.NODE_TAINTED]
-    words = ("--id", event, "--function", "evict", "--functions", scene.product.functions_url)
-    scene.product.delivery.kill()  # otherwise the drain would continue
+    node, namespace = environment.create_node(), environment.create_namespace()
+    environment.create_deployment(namespace, node, 3)
+    environment.create_budget(namespace, {"app": "web"}, disruptions_allowed=0, minAvailable=3)
+    path = environment.create_maintenance(node)
+    environment.await_state(path, lambda item: bool((item.get("status") or {}).get("blockedPods")))
+    entries = await_recorded_events(environment, environment.client.get(path)["metadata"]["uid"])
+    (event, *_) = [entry.event.get_id() for entry in entries if entry.event.get_type() == events.NODE_TAINTED]
+    arguments = ("--id", event, "--function", "evict", "--functions", environment.product.functions_url)
+    environment.product.delivery.kill()  # otherwise the drain would continue
     try:
         budget = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/budget"
-        scene.admin.patch(budget, {"spec": {"minAvailable": 2}})
-        scene.reaches(budget, lambda item: item["status"]["disruptionsAllowed"] == 1)
+        environment.client.patch(budget, {"spec": {"minAvailable": 2}})
+        environment.await_state(budget, lambda item: item["status"]["disruptionsAllowed"] == 1)
 
-        dry, real = run(scene, "replay", *words, DRY), run(scene, "replay", *words, "--yes")
+        dry, real = (
+            run_command(environment, "replay", *arguments, DRY_RUN_OPTION),
+            run_command(environment, "replay", *arguments, "--yes"),
+        )
     finally:
-        scene.product.start_delivery()
+        environment.product.start_delivery()
 
-    why = f": poddisruptionbudget {namespace}/budget needs 2 healthy pods and has 3 now"
+    explanation = f": poddisruptionbudget {namespace}/budget needs 2 healthy pods and has 3 now"
     assert (dry.exit_code, real.exit_code) == (0, 0), dry.output + real.output
-    assert dry.stdout.count(why) == dry.stdout.count("data.") > 1
-    assert dry.stdout.endswith(", 0 different; a dry run: no write was kept\n")
-    assert real.stdout.endswith(", 0 different; each write was kept, 1 eviction among them\n")
-    scene.delete(path)
-    scene.gone(path)
+    assert dry.stdout.count(explanation) == dry.stdout.count("data.") > 1
+    assert dry.stdout.endswith(", 0 different; dry run: no writes were stored\n")
+    assert real.stdout.endswith(", 0 different; all writes were stored, including 1 eviction\n")
+    environment.request_deletion(path)
+    environment.await_deletion(path)
 
 
-def test_a_real_replay_of_a_finished_maintenance_changes_nothing(scene: Scene) -> None:
+def test_replay_of_finished_maintenance_writes_nothing(environment: ChainEnvironment) -> None:
     """X-2: a replay of a succeeded maintenance writes nothing, and its replies are not published."""
-    path, uid, _ = drain(scene)
-    scene.tick()
-    known = {entry.event.get_id() for entry in recording(scene, uid)}
-    before = len(scene.our_writes())
+    path, uid, _ = drain_node_with_budget(environment)
+    environment.send_tick()
+    recorded_ids = {entry.event.get_id() for entry in await_recorded_events(environment, uid)}
+    before = len(environment.list_own_writes())
 
-    done = replay(scene, uid, "--yes")
+    result = replay_maintenance(environment, uid, "--yes")
 
-    scene.tick()  # wait for the events that a published reply would cause
-    assert done.exit_code == 0, done.output
-    assert scene.our_writes()[before:] == []
-    assert {entry.event.get_id() for entry in recording(scene, uid)} == known
-    scene.delete(path)
-    scene.gone(path)
+    environment.send_tick()  # wait for the events that a published reply would cause
+    assert result.exit_code == 0, result.output
+    assert environment.list_own_writes()[before:] == []
+    assert {entry.event.get_id() for entry in await_recorded_events(environment, uid)} == recorded_ids
+    environment.request_deletion(path)
+    environment.await_deletion(path)
 
 
-EDITS = {
-    "cordon says more": (
+SOURCE_EDITS = {
+    "cordon adds data": (
         "functions/maintenance/cordon.py",
-        "data=again(event))]",
-        'data={"by": "hand"})]',
+        "data=build_again_data(event)",
+        'data={"by": "hand"}',
         events.MAINTENANCE_BEGUN,
         ["data.by", "- nothing", "+ hand"],
     ),
-    "taint says nothing": (
+    "taint emits nothing": (
         "functions/maintenance/taint.py",
-        "return [events.event(events.NODE_TAINTED, ",
-        "return [] and [events.event(events.NODE_TAINTED, ",
+        "return [\n        events.build_event(events.NODE_TAINTED, ",
+        "return [] and [\n        events.build_event(events.NODE_TAINTED, ",
         events.NODE_CORDONED,
         ["answer", "- node.tainted", "+ nothing"],
     ),
-    "status refuses": (
+    "status raises Retry": (
         "functions/maintenance/status.py",
-        "    for _ in range(ATTEMPTS):",
-        '    raise Retry("by hand")\n    for _ in range(ATTEMPTS):',
+        "    for _ in range(MAX_ATTEMPTS):",
+        '    raise Retry("by hand")\n    for _ in range(MAX_ATTEMPTS):',
         events.NODE_DRAINED,
         ["status", "- 204", "+ 503 by hand"],
     ),
@@ -242,178 +249,249 @@ EDITS = {
 
 
 @pytest.mark.slow
-def test_a_recording_is_replayed_on_another_cluster(
-    scene: Scene, elsewhere: Scene, drained: str, tmp_path: Path
+def test_imported_recording_is_replayed_on_other_cluster(
+    environment: ChainEnvironment, other_environment: ChainEnvironment, drained_uid: str, tmp_path: Path
 ) -> None:
     """X-2: a recording from another cluster can be imported, shown and replayed without a difference.
 
     The replay lists the objects that do not exist on this cluster.
     """
-    entries = recording(scene, drained)
-    lines = run(scene, "events", "--maintenance", drained, "-o", "jsonl").stdout
+    entries = await_recorded_events(environment, drained_uid)
+    lines = run_command(environment, "events", "--maintenance", drained_uid, "-o", "jsonl").stdout
     (tmp_path / "recording.jsonl").write_text(lines)
     journal = ("--journal", str(tmp_path / "journal.db"))
-    before = len(elsewhere.our_writes())
+    before = len(other_environment.list_own_writes())
 
-    taken = run(elsewhere, "events", "--import", str(tmp_path / "recording.jsonl"), *journal)
-    shown = run(elsewhere, "events", "--maintenance", drained, "-o", "tree", *journal)
-    found = replay(elsewhere, drained, DRY, *journal)
+    imported = run_command(other_environment, "events", "--import", str(tmp_path / "recording.jsonl"), *journal)
+    tree = run_command(other_environment, "events", "--maintenance", drained_uid, "-o", "tree", *journal)
+    replayed = replay_maintenance(other_environment, drained_uid, DRY_RUN_OPTION, *journal)
 
     name, node = entries[0].event.get_extension("name"), entries[0].node
-    pods = {str(thing) for thing in objects_in(entries) if thing.kind == POD}
-    assert taken.exit_code == 0, taken.output
-    assert "node.drained" in shown.stdout
-    assert found.exit_code == 0, found.output
-    assert f"nodemaintenance {name} no longer exists" in found.stdout
-    assert f"node {node} no longer exists" in found.stdout
+    pods = {str(reference) for reference in find_objects(entries) if reference.kind == POD_KIND}
+    assert imported.exit_code == 0, imported.output
+    assert "node.drained" in tree.stdout
+    assert replayed.exit_code == 0, replayed.output
+    assert f"nodemaintenance {name} no longer exists" in replayed.stdout
+    assert f"node {node} no longer exists" in replayed.stdout
     assert len(pods) == 3
-    assert all(f"{pod} no longer exists" in found.stdout for pod in pods)
-    assert " 0 different" in found.stdout
-    assert "not recorded" not in found.stdout
-    written = [write for write in elsewhere.our_writes()[before:] if write["objectRef"].get("name") != CLAIM]
-    assert written == []  # except for the install's lease, written at the first tick
+    assert all(f"{pod} no longer exists" in replayed.stdout for pod in pods)
+    assert " 0 different" in replayed.stdout
+    assert "not recorded" not in replayed.stdout
+    writes = [
+        write for write in other_environment.list_own_writes()[before:] if write["objectRef"].get("name") != LEASE_NAME
+    ]
+    assert writes == []  # except for the install's lease, written at the first tick
 
 
 @pytest.fixture(scope="module")
-def drained(scene: Scene) -> Iterator[str]:
+def drained_uid(environment: ChainEnvironment) -> Iterator[str]:
     """Yield the uid of a finished, completely recorded maintenance whose drain no tick began a second time."""
     for _ in range(5):
-        path, uid, _ = drain(scene)
-        steps = Counter(entry.event.get_type() for entry in recording(scene, uid))
+        path, uid, _ = drain_node_with_budget(environment)
+        steps = Counter(entry.event.get_type() for entry in await_recorded_events(environment, uid))
         if steps[events.MAINTENANCE_BEGUN] == steps[events.NODE_CORDONED] == 1:
             break
-        scene.delete(path)
-        scene.gone(path)
+        environment.request_deletion(path)
+        environment.await_deletion(path)
     yield uid
-    scene.delete(path)
-    scene.gone(path)
+    environment.request_deletion(path)
+    environment.await_deletion(path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("file", "old", "new", "kind", "diff"), EDITS.values(), ids=EDITS)
-def test_a_changed_function_is_found(
-    scene: Scene, drained: str, tmp_path: Path, file: str, old: str, new: str, kind: str, diff: list[str]
+@pytest.mark.parametrize(("file", "old", "new", "kind", "diff"), SOURCE_EDITS.values(), ids=SOURCE_EDITS)
+def test_replay_detects_changed_function(
+    environment: ChainEnvironment,
+    drained_uid: str,
+    tmp_path: Path,
+    file: str,
+    old: str,
+    new: str,
+    kind: str,
+    diff: list[str],
 ) -> None:
     """X-2: a replay against changed functions exits with 1, and its diff names event, function and field."""
-    changed = next(entry for entry in recording(scene, drained) if entry.event.get_type() == kind)
+    changed = next(entry for entry in await_recorded_events(environment, drained_uid) if entry.event.get_type() == kind)
 
-    with edited(scene, tmp_path, file, old, new, free_port()) as url:
-        found = replay(scene, drained, DRY, "--functions", url)
+    with serve_patched_functions(environment, tmp_path, file, old, new, reserve_port()) as url:
+        result = replay_maintenance(environment, drained_uid, DRY_RUN_OPTION, "--functions", url)
 
-    shown = [line.strip() for line in found.stdout.splitlines()]
-    head = next(
-        number for number, line in enumerate(shown) if line.endswith(changed.event.get_id()) and "differs" in line
+    lines = [line.strip() for line in result.stdout.splitlines()]
+    index = next(
+        number for number, line in enumerate(lines) if line.endswith(changed.event.get_id()) and "differs" in line
     )
-    assert found.exit_code == 1
-    assert Path(file).stem in shown[head]
-    assert shown[head + 1 : head + 4] == diff
+    assert result.exit_code == 1
+    assert Path(file).stem in lines[index]
+    assert lines[index + 1 : index + 4] == diff
 
 
-def test_part_of_a_maintenance_can_be_replayed(scene: Scene, drained: str) -> None:
+def test_replay_is_limited_to_steps_and_function(environment: ChainEnvironment, drained_uid: str) -> None:
     """X-2: a replay can be limited to events from one step until another, and to one function."""
-    found = replay(scene, drained, DRY, "--from", "node.cordoned", "--until", "node.tainted", "-o", "json")
-    alone = replay(scene, drained, DRY, "--function", "taint", "--from", "node.cordoned", "--until", "node.cordoned")
+    result = replay_maintenance(
+        environment, drained_uid, DRY_RUN_OPTION, "--from", "node.cordoned", "--until", "node.tainted", "-o", "json"
+    )
+    limited = replay_maintenance(
+        environment,
+        drained_uid,
+        DRY_RUN_OPTION,
+        "--function",
+        "taint",
+        "--from",
+        "node.cordoned",
+        "--until",
+        "node.cordoned",
+    )
 
-    rows = json.loads(found.stdout)["answers"]
+    rows = json.loads(result.stdout)["answers"]
     assert {("node.cordoned", "taint"), ("node.tainted", "evict")} <= {
         (row["type"].removeprefix("dev.nodemaintenance."), row["function"]) for row in rows
     }
     assert events.MAINTENANCE_BEGUN not in {row["type"] for row in rows}
-    assert alone.exit_code == 0
-    assert alone.stdout.splitlines()[-1] == "1 event, 1 answer: 1 the same, 0 different; a dry run: no write was kept"
+    assert limited.exit_code == 0
+    assert (
+        limited.stdout.splitlines()[-1]
+        == "1 event, 1 response: 1 the same, 0 different; dry run: no writes were stored"
+    )
 
 
-def test_one_event_runs_in_this_process(scene: Scene, drained: str) -> None:
+def test_replay_in_process(environment: ChainEnvironment, drained_uid: str) -> None:
     """X-2: an event can be replayed in the command's own process, with the user's rights and without a server."""
-    (begun,) = [entry for entry in recording(scene, drained) if entry.event.get_type() == events.MAINTENANCE_BEGUN]
+    (begun,) = [
+        entry
+        for entry in await_recorded_events(environment, drained_uid)
+        if entry.event.get_type() == events.MAINTENANCE_BEGUN
+    ]
 
-    found = run(scene, "replay", "--id", begun.event.get_id(), "--in-process", DRY)
+    result = run_command(environment, "replay", "--id", begun.event.get_id(), "--in-process", DRY_RUN_OPTION)
 
-    assert found.exit_code == 0, found.output
-    assert {"cordon", "status"} <= set(found.stdout.split())
+    assert result.exit_code == 0, result.output
+    assert {"cordon", "status"} <= set(result.stdout.split())
 
 
 @pytest.mark.slow
-def test_pdb_stops_inside_the_function(scene: Scene, drained: str) -> None:
+def test_pdb_stops_inside_the_function(environment: ChainEnvironment, drained_uid: str) -> None:
     """X-2: `--pdb` stops at the function's first line, and the function's 1.6 s deadline does not apply meanwhile."""
-    (cordoned,) = [entry for entry in recording(scene, drained) if entry.event.get_type() == events.NODE_CORDONED]
-    script = f"from console.cli import main; import sys; sys.argv[1:] = {_words(scene, cordoned)!r}; main()"
+    (cordoned,) = [
+        entry
+        for entry in await_recorded_events(environment, drained_uid)
+        if entry.event.get_type() == events.NODE_CORDONED
+    ]
+    arguments = _build_pdb_arguments(environment, cordoned)
+    script = f"from console.cli import main; import sys; sys.argv[1:] = {arguments!r}; main()"
     session = "p 'the event is', event.get_id()\nimport time; time.sleep(2)\nwhere\ncontinue\n"
 
-    done = _talk(script, session)
-    stopped = _talk(script, "quit\n")
+    finished = _run_with_input(script, session)
+    stopped = _run_with_input(script, "quit\n")
 
-    assert done.returncode == 0, done.stderr
-    assert f"('the event is', '{cordoned.event.get_id()}')" in done.stderr
-    assert "taint.py" in done.stderr
-    assert "1 the same" in done.stdout
+    assert finished.returncode == 0, finished.stderr
+    assert f"('the event is', '{cordoned.event.get_id()}')" in finished.stderr
+    assert "taint.py" in finished.stderr
+    assert "1 the same" in finished.stdout
     assert stopped.returncode == 2
-    assert stopped.stderr.endswith("Error: stopped in taint; nothing after it was replayed\n")
+    assert stopped.stderr.endswith(
+        "Error: replay stopped by pdb in function taint: the remaining calls were not made\n"
+    )
 
 
-def _words(scene: Scene, entry: Entry) -> list[str]:
-    options = ["--kubeconfig", str(scene.cluster.kubeconfig), "--journal", scene.journal]
-    return ["replay", "--id", entry.event.get_id(), "--function", "taint", "--in-process", "--pdb", DRY, *options]
+def _build_pdb_arguments(environment: ChainEnvironment, entry: Entry) -> list[str]:
+    options = ["--kubeconfig", str(environment.cluster.kubeconfig), "--journal", environment.journal]
+    return [
+        "replay",
+        "--id",
+        entry.event.get_id(),
+        "--function",
+        "taint",
+        "--in-process",
+        "--pdb",
+        DRY_RUN_OPTION,
+        *options,
+    ]
 
 
-def _talk(script: str, session: str) -> subprocess.CompletedProcess[str]:
+def _run_with_input(script: str, session: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", script]
     return subprocess.run(command, input=session, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
-WRONG = {
-    "nothing named": (["--dry-run=server"], "Error: which events?"),
-    "unknown id": (["--id", "nope", DRY], "Error: the journal holds no event nope"),
+INVALID_COMMANDS = {
+    "no selection": (["--dry-run=server"], "Error: no events selected: "),
+    "unknown id": (["--id", "nope", DRY_RUN_OPTION], "Error: event nope not found in the journal"),
     "unknown maintenance": (
-        ["--maintenance", "nope", DRY],
-        "Error: the journal holds no event of NodeMaintenance nope",
+        ["--maintenance", "nope", DRY_RUN_OPTION],
+        'Error: NodeMaintenance "nope" not found in the journal',
     ),
-    "pdb elsewhere": (["--id", "nope", "--pdb", DRY], "Error: --pdb stops in a function of this process"),
-    "here and elsewhere": (
+    "pdb in another process": (
+        ["--id", "nope", "--pdb", DRY_RUN_OPTION],
+        "Error: --pdb stops only in a function that runs in",
+    ),
+    "both locations": (
         ["--id", "nope", "--in-process", "--url", "http://here"],
-        "Error: --in-process and --url: each says where functions run",
+        "Error: --in-process and --url: each specifies where functions run",
     ),
-    "no journal": (["--id", "nope", DRY, "--journal", "/no/such/file"], "Error: there is no journal at /no/such/file"),
-    "no dry run of that kind": (["--id", "nope", "--dry-run=client"], "Error: Invalid value for '--dry-run'"),
+    "no journal": (
+        ["--id", "nope", DRY_RUN_OPTION, "--journal", "/no/such/file"],
+        "Error: journal /no/such/file not found",
+    ),
+    "unknown kind of dry run": (["--id", "nope", "--dry-run=client"], "Error: Invalid value for '--dry-run'"),
 }
 
 
-@pytest.mark.parametrize(("words", "said"), WRONG.values(), ids=WRONG)
-def test_a_wrong_replay_is_one_line_and_exit_2(scene: Scene, words: list[str], said: str) -> None:
+@pytest.mark.parametrize(("arguments", "expected_message"), INVALID_COMMANDS.values(), ids=INVALID_COMMANDS)
+def test_invalid_replay_exits_2_with_one_line(
+    environment: ChainEnvironment, arguments: list[str], expected_message: str
+) -> None:
     """X-6: an invalid `replay` command exits with 2 and one line; exit status 1 means that there was a difference."""
-    found = run(scene, "replay", *words)
+    result = run_command(environment, "replay", *arguments)
 
-    assert found.exit_code == 2
-    assert found.stderr.splitlines()[-1].startswith(said)
-    assert "Traceback" not in found.output
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].startswith(expected_message)
+    assert "Traceback" not in result.output
 
 
-ASTRAY = {
-    "nobody there": (["--functions", f"http://127.0.0.1:{free_port()}", DRY], "Error: begin fails now, 503 no answer"),
-    "no URL": (["--functions", "here", DRY], "Error: Invalid value for '--functions': 'here' is not a URL"),
-    "no such step": (["--from", "node.painted", DRY], "Error: --from node.painted: there are only"),
-    "backwards": (["--from", "node.drained", "--until", "node.cordoned", DRY], "Error: --until node.cordoned comes"),
-    "no such function": (["--function", "paint", DRY], "Error: there is no function paint: begin"),
-    "no such function here": (["--in-process", "--function", "paint", DRY], "Error: there is no function paint: begin"),
-    "not confirmed": ([], "Error: nobody confirmed: say --yes, or --dry-run=server"),
+IMPOSSIBLE_REPLAYS = {
+    "unreachable functions": (
+        ["--functions", f"http://127.0.0.1:{reserve_port()}", DRY_RUN_OPTION],
+        "Error: function begin fails now with 503 no response",
+    ),
+    "not a URL": (
+        ["--functions", "here", DRY_RUN_OPTION],
+        "Error: Invalid value for '--functions': 'here' is not a URL",
+    ),
+    "unknown event type": (
+        ["--from", "node.painted", DRY_RUN_OPTION],
+        "Error: --from node.painted: no event has this type",
+    ),
+    "reversed range": (
+        ["--from", "node.drained", "--until", "node.cordoned", DRY_RUN_OPTION],
+        "Error: the last event of --until node.cordoned is before",
+    ),
+    "unknown function": (
+        ["--function", "paint", DRY_RUN_OPTION],
+        'Error: function "paint" not found: name one of begin',
+    ),
+    "unknown function in process": (
+        ["--in-process", "--function", "paint", DRY_RUN_OPTION],
+        'Error: function "paint" not found: name one of begin',
+    ),
+    "not confirmed": ([], "Error: no confirmation, nothing was done: use --yes, or --dry-run=server"),
 }
 
 
-@pytest.mark.parametrize(("words", "said"), ASTRAY.values(), ids=ASTRAY)
-def test_a_replay_that_leads_nowhere_is_one_line_and_exit_2(
-    scene: Scene, drained: str, words: list[str], said: str
+@pytest.mark.parametrize(("arguments", "expected_message"), IMPOSSIBLE_REPLAYS.values(), ids=IMPOSSIBLE_REPLAYS)
+def test_impossible_replay_exits_2_with_one_line(
+    environment: ChainEnvironment, drained_uid: str, arguments: list[str], expected_message: str
 ) -> None:
     """X-6: a replay that cannot run as asked exits with 2 and one line that contains the remedy."""
-    found = replay(scene, drained, *words)
+    result = replay_maintenance(environment, drained_uid, *arguments)
 
-    assert found.exit_code == 2
-    assert found.stderr.splitlines()[-1].startswith(said)
-    assert "Traceback" not in found.output
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].startswith(expected_message)
+    assert "Traceback" not in result.output
 
 
 @pytest.mark.parametrize("is_named", [True, False], ids=["by an option", "by the environment"])
-def test_events_that_call_nobody_are_one_line_and_exit_2(
-    scene: Scene, drained: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool
+def test_replay_without_matching_trigger_exits_2(
+    environment: ChainEnvironment, drained_uid: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool
 ) -> None:
     """X-6: a replay for whose events no Trigger calls a function exits with 2, since that is not "no difference".
 
@@ -424,7 +502,9 @@ def test_events_that_call_nobody_are_one_line_and_exit_2(
     file.write_text(json.dumps({"apiVersion": "eventing.knative.dev/v1", "kind": "Trigger", **trigger}))
 
     monkeypatch.setenv("TRIGGERS", "" if is_named else str(file))
-    found = replay(scene, drained, DRY, *(("--manifests", str(file)) if is_named else ()))
+    result = replay_maintenance(
+        environment, drained_uid, DRY_RUN_OPTION, *(("--manifests", str(file)) if is_named else ())
+    )
 
-    assert found.exit_code == 2
-    assert found.stderr.startswith("Error: no Trigger calls a function for these events")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: no Trigger delivers these events to a function")

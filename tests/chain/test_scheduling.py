@@ -4,46 +4,49 @@ from __future__ import annotations
 
 from kube.paths import Object
 from kube.pods import is_ready
-from tests.chain.environment import Scene
+from tests.chain.environment import ChainEnvironment
 from tests.proofs import proves
 
 
 @proves("NMO-3", "OSV-5")
-def test_a_pod_for_a_node_in_maintenance_waits_until_the_maintenance_is_over(scene: Scene) -> None:
+def test_pod_is_unschedulable_during_maintenance(environment: ChainEnvironment) -> None:
     """Pods that fit only the node in maintenance are Unschedulable, and run there after the maintenance."""
-    node, namespace = scene.node(), scene.namespace()
+    node, namespace = environment.create_node(), environment.create_namespace()
     pods = f"/api/v1/namespaces/{namespace}/pods"
-    path = scene.maintain(node)
-    scene.reaches(path)
+    path = environment.create_maintenance(node)
+    environment.await_state(path)
 
-    scene.admin.create(pods, pod_for(node))
-    refused = scene.until(pods, "new", lambda pod: bool(condition(pod)))
-    scene.work.until(f"/api/v1/namespaces/{namespace}/events", lambda found: "FailedScheduling" in reasons(found))
-    waiting = scene.admin.get(f"{pods}/new")
+    environment.client.create(pods, build_pod_for(node))
+    unscheduled = environment.await_state_of(pods, "new", lambda pod: bool(get_scheduled_condition(pod)))
+    environment.workload.wait_for_collection(
+        f"/api/v1/namespaces/{namespace}/events",
+        lambda kube_events: "FailedScheduling" in list_event_reasons(kube_events),
+    )
+    new_pod = environment.client.get(f"{pods}/new")
 
-    scheduled = condition(refused)
+    scheduled = get_scheduled_condition(unscheduled)
     assert (scheduled["status"], scheduled["reason"]) == ("False", "Unschedulable")
     assert "0/" in scheduled["message"]
-    assert (waiting["status"]["phase"], waiting["spec"].get("nodeName")) == ("Pending", None)
-    assert scene.admin.get(path)["status"]["phase"] == "Succeeded"
+    assert (new_pod["status"]["phase"], new_pod["spec"].get("nodeName")) == ("Pending", None)
+    assert environment.client.get(path)["status"]["phase"] == "Succeeded"
 
-    scene.delete(path)
-    scene.gone(path)
+    environment.request_deletion(path)
+    environment.await_deletion(path)
 
-    assert scene.until(pods, "new", is_ready)["spec"]["nodeName"] == node
+    assert environment.await_state_of(pods, "new", is_ready)["spec"]["nodeName"] == node
 
 
-def pod_for(node: str) -> Object:
+def build_pod_for(node: str) -> Object:
     """Build a pod without `nodeName` that fits only this node."""
     spec = {"nodeSelector": {"kubernetes.io/hostname": node}, "containers": [{"name": "main", "image": "fake"}]}
     return {"metadata": {"name": "new"}, "spec": spec}
 
 
-def condition(pod: Object) -> Object:
+def get_scheduled_condition(pod: Object) -> Object:
     """Return the pod's condition PodScheduled, {} if the scheduler has not written it."""
-    found = (pod.get("status") or {}).get("conditions") or []
-    return next((each for each in found if each["type"] == "PodScheduled"), {})
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return next((condition for condition in conditions if condition["type"] == "PodScheduled"), {})
 
 
-def reasons(found: dict[str, Object]) -> set[str]:
-    return {event["reason"] for event in found.values()}
+def list_event_reasons(events_by_name: dict[str, Object]) -> set[str]:
+    return {event["reason"] for event in events_by_name.values()}

@@ -9,67 +9,73 @@ from collections.abc import Iterator
 import pytest
 
 from kube.paths import Object
-from tests.chain.environment import Scene, finished
-from tests.machine_speed import is_below
+from tests.chain.environment import ChainEnvironment, has_succeeded
+from tests.machine_speed import is_below_scaled_limit
 
 pytestmark = pytest.mark.slow
 
-DRAINS, ROUNDS = 7, 3
+DRAIN_COUNT, ROUND_COUNT = 7, 3
 """Enough drains to detect a regression; `make bench` measures precisely."""
 
 
 @pytest.fixture
-def furnished(scene: Scene) -> Iterator[dict[str, list[Object]]]:
+def pods_by_node(environment: ChainEnvironment) -> Iterator[dict[str, list[Object]]]:
     """Yield nodes with three pods each; delete their maintenances afterwards."""
-    nodes = {scene.node(): scene.namespace() for _ in range(DRAINS)}
-    yield {node: scene.pods(node, 3, namespace=namespace, delete="100ms") for node, namespace in nodes.items()}
-    scene.give_back(nodes)
+    nodes = {environment.create_node(): environment.create_namespace() for _ in range(DRAIN_COUNT)}
+    yield {
+        node: environment.create_pods(node, 3, namespace=namespace, delete="100ms") for node, namespace in nodes.items()
+    }
+    environment.delete_maintenances_of(nodes)
 
 
-def test_the_last_pods_end_is_told_at_once(scene: Scene, furnished: dict[str, list[Object]]) -> None:
+def test_succeeded_follows_last_pod_deletion_within_limit(
+    environment: ChainEnvironment, pods_by_node: dict[str, list[Object]]
+) -> None:
     """NMO-10: `phase: Succeeded` follows the deletion of the last pod within a median of 200 ms."""
-    lags = [_lag(scene, node, pods) for node, pods in furnished.items()]
+    lag_seconds = [_measure_lag(environment, node, pods) for node, pods in pods_by_node.items()]
 
-    print(f"last pod gone to Succeeded over {DRAINS} drains: median {statistics.median(lags) * 1000:.0f} ms")
-    assert is_below(statistics.median(lags), 0.2)
+    print(
+        f"last pod gone to Succeeded over {DRAIN_COUNT} drains: median {statistics.median(lag_seconds) * 1000:.0f} ms"
+    )
+    assert is_below_scaled_limit(statistics.median(lag_seconds), 0.2)
 
 
-def test_ten_pods_are_drained_faster_than_by_kubectl(scene: Scene) -> None:
+def test_drain_of_ten_pods_is_faster_than_kubectl(environment: ChainEnvironment) -> None:
     """KNM-6, OSV-1: draining ten pods without a budget takes under 0.6 of the time that `kubectl drain` takes."""
-    ours_node, theirs_node = scene.node(), scene.node()
+    maintained_node, kubectl_node = environment.create_node(), environment.create_node()
     ratios = []
-    for _ in range(ROUNDS):
-        scene.pods(ours_node, 10)
-        scene.pods(theirs_node, 10)
+    for _ in range(ROUND_COUNT):
+        environment.create_pods(maintained_node, 10)
+        environment.create_pods(kubectl_node, 10)
         started = time.monotonic()
-        path = scene.maintain(ours_node)
-        scene.reaches(path)
-        ours = time.monotonic() - started
+        path = environment.create_maintenance(maintained_node)
+        environment.await_state(path)
+        own_seconds = time.monotonic() - started
         started = time.monotonic()
-        scene.cluster.kubectl("drain", theirs_node, "--force", "--ignore-daemonsets", "--delete-emptydir-data")
-        ratios.append(ours / (time.monotonic() - started))
-        scene.cluster.kubectl("uncordon", theirs_node)
-        scene.delete(path)
-        scene.gone(path)
+        environment.cluster.kubectl("drain", kubectl_node, "--force", "--ignore-daemonsets", "--delete-emptydir-data")
+        ratios.append(own_seconds / (time.monotonic() - started))
+        environment.cluster.kubectl("uncordon", kubectl_node)
+        environment.request_deletion(path)
+        environment.await_deletion(path)
 
     print(f"10 pods, ours / kubectl drain: {', '.join(f'{ratio:.2f}' for ratio in ratios)}")
     assert statistics.median(ratios) < 0.6
 
 
-def _lag(scene: Scene, node: str, pods: list[Object]) -> float:
+def _measure_lag(environment: ChainEnvironment, node: str, pods: list[Object]) -> float:
     """Return the seconds between the watch events for the last pod's deletion and for Succeeded."""
     namespace = pods[0]["metadata"]["namespace"]
     ended: list[float] = []
 
     def watch() -> None:
-        for change in scene.cluster.watch(f"/api/v1/namespaces/{namespace}/pods", seconds=30):
-            if change.kind == "DELETED":
+        for change in environment.cluster.watch(f"/api/v1/namespaces/{namespace}/pods", timeout=30):
+            if change.change_type == "DELETED":
                 ended.append(time.monotonic())
             if len(ended) == len(pods):
                 return
 
-    with scene.aside(watch):
-        path = scene.maintain(node)
-        scene.reaches(path, finished)
+    with environment.run_in_thread(watch):
+        path = environment.create_maintenance(node)
+        environment.await_state(path, has_succeeded)
         succeeded = time.monotonic()
     return succeeded - ended[-1]

@@ -15,9 +15,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from eventing import events
-from functions.serving.tracing import ENDPOINTS
-from tests.chain.environment import Scene
-from tests.receiver import Answer, Received, Receiver
+from functions.serving.tracing import ENDPOINT_VARIABLES
+from tests.chain.environment import ChainEnvironment
+from tests.receiver import ReceivedRequest, Receiver, Response
 
 pytestmark = pytest.mark.slow
 
@@ -30,20 +30,20 @@ class Collector:
     def __init__(self) -> None:
         self.services: set[str] = set()
         self._spans: list[Span] = []
-        self._receiver = Receiver(otherwise=lambda _: Answer(404))
-        self._receiver.answers["/v1/traces"] = self._take
+        self._receiver = Receiver(default_answer=lambda _: Response(404))
+        self._receiver.answers["/v1/traces"] = self._handle_request
         self.url, self.close = self._receiver.url, self._receiver.close
 
-    def _take(self, request: Received) -> Answer:
+    def _handle_request(self, request: ReceivedRequest) -> Response:
         for resource in ExportTraceServiceRequest.FromString(request.body).resource_spans:
-            named = {item.key: item.value.string_value for item in resource.resource.attributes}
-            self.services.add(named["service.name"])
+            resource_attributes = {item.key: item.value.string_value for item in resource.resource.attributes}
+            self.services.add(resource_attributes["service.name"])
             self._spans += [span for scope in resource.scope_spans for span in scope.spans]
-        return Answer(200)
+        return Response(200)
 
-    def until(self, done: Callable[[list[Span]], bool]) -> list[Span]:
-        """Wait until `done` returns true for the spans, and return them."""
-        self._receiver.wait(lambda: done(list(self._spans)))
+    def await_spans(self, predicate: Callable[[list[Span]], bool]) -> list[Span]:
+        """Wait until `predicate` returns true for the spans, and return them."""
+        self._receiver.wait_until(lambda: predicate(list(self._spans)))
         return list(self._spans)
 
 
@@ -55,109 +55,115 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
-def traced(scene: Scene, collector: Collector) -> Iterator[Scene]:
+def traced_environment(environment: ChainEnvironment, collector: Collector) -> Iterator[ChainEnvironment]:
     """Yield the environment whose functions send spans to the collector."""
-    functions, before = scene.product.functions, dict(scene.product.functions.env)
+    functions, before = environment.product.functions, dict(environment.product.functions.env)
     # the delay between two batches, in milliseconds
-    functions.env |= {ENDPOINTS[0]: collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+    functions.env |= {ENDPOINT_VARIABLES[0]: collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
     functions.stop()
-    scene.product.start_functions()
-    yield scene
+    environment.product.start_functions()
+    yield environment
     functions.env = before
     functions.stop()
-    scene.product.start_functions()
+    environment.product.start_functions()
 
 
-def attributes(span: Span) -> dict[str, str | int]:
+def get_attributes(span: Span) -> dict[str, str | int]:
     return {item.key: item.value.string_value or item.value.int_value for item in span.attributes}
 
 
-def about(span: Span) -> str:
-    return str(attributes(span)["cloudevents.event_type"])
+def get_event_type(span: Span) -> str:
+    return str(get_attributes(span)["cloudevents.event_type"])
 
 
-def test_a_drain_is_one_trace_whose_spans_follow_from_each_other(traced: Scene, collector: Collector) -> None:
+def test_drain_is_one_trace(traced_environment: ChainEnvironment, collector: Collector) -> None:
     """Drains produce one trace: its id is the maintenance's uid, and each span's parent belongs to it."""
-    node = traced.node()
-    traced.pods(node, 3, delete="500ms")
-    path = traced.maintain(node)
-    traced.reaches(path)
-    uid = traced.admin.get(path)["metadata"]["uid"]
+    node = traced_environment.create_node()
+    traced_environment.create_pods(node, 3, delete="500ms")
+    path = traced_environment.create_maintenance(node)
+    traced_environment.await_state(path)
+    uid = traced_environment.client.get(path)["metadata"]["uid"]
 
-    def ours(spans: list[Span]) -> list[Span]:
+    def select_own_spans(spans: list[Span]) -> list[Span]:
         return [span for span in spans if span.trace_id.hex() == uuid.UUID(uid).hex]
 
-    spans = ours(
-        collector.until(
-            lambda spans: any(span.name == "status" and about(span) == events.NODE_DRAINED for span in ours(spans))
+    spans = select_own_spans(
+        collector.await_spans(
+            lambda spans: any(
+                span.name == "status" and get_event_type(span) == events.NODE_DRAINED
+                for span in select_own_spans(spans)
+            )
         )
     )
-    by_id = {span.span_id: span for span in spans}
+    spans_by_id = {span.span_id: span for span in spans}
     roots = [span for span in spans if not span.parent_span_id]
-    steps = {(span.name, by_id[span.parent_span_id].name) for span in spans if span.parent_span_id}
+    steps = {(span.name, spans_by_id[span.parent_span_id].name) for span in spans if span.parent_span_id}
 
-    assert [(span.name, about(span)) for span in roots] == [("begin", events.RESOURCE_ADDED)]
-    assert {span.parent_span_id for span in spans} - {b""} <= by_id.keys()
+    assert [(span.name, get_event_type(span)) for span in roots] == [("begin", events.RESOURCE_ADDED)]
+    assert {span.parent_span_id for span in spans} - {b""} <= spans_by_id.keys()
     assert {("cordon", "begin"), ("taint", "cordon"), ("evict", "taint"), ("status", "evict")} <= steps
-    assert {(span.name, about(span)) for span in spans if by_id.get(span.parent_span_id) in roots} > {
+    assert {(span.name, get_event_type(span)) for span in spans if spans_by_id.get(span.parent_span_id) in roots} > {
         ("cordon", events.MAINTENANCE_BEGUN)
     }  # and `pods.gone`, which the PodSource sent
     for span in spans:
-        said = attributes(span)
-        assert (said["k8s.node.name"], said["nodemaintenance.maintenance"]) == (node, uid)
-        assert said["http.response.status_code"] in (200, 204, 503)
-        assert said["cloudevents.event_id"]
+        attributes = get_attributes(span)
+        assert (attributes["k8s.node.name"], attributes["nodemaintenance.maintenance"]) == (node, uid)
+        assert attributes["http.response.status_code"] in (200, 204, 503)
+        assert attributes["cloudevents.event_id"]
         assert span.end_time_unix_nano > span.start_time_unix_nano
-    attempts = {(span.name, attributes(span)["cloudevents.event_id"]) for span in spans}
-    assert attempts == {(span.name, attributes(span)["cloudevents.event_id"]) for span in spans if not refused(span)}
+    attempts = {(span.name, get_attributes(span)["cloudevents.event_id"]) for span in spans}
+    assert attempts == {
+        (span.name, get_attributes(span)["cloudevents.event_id"]) for span in spans if not is_retry_request(span)
+    }
     assert collector.services == {"node-maintenance"}
     assert "record" not in {span.name for span in spans}
 
 
-def test_a_collector_that_is_away_costs_no_time(traced: Scene, collector: Collector) -> None:
+def test_unavailable_collector_does_not_delay_drain(traced_environment: ChainEnvironment, collector: Collector) -> None:
     """Drains take the usual time without a collector; spans are sent in the background and dropped on failure."""
     collector.close()
-    node = traced.node()
-    traced.pods(node, 1)
+    node = traced_environment.create_node()
+    traced_environment.create_pods(node, 1)
     started = time.monotonic()
 
-    traced.reaches(traced.maintain(node))
+    traced_environment.await_state(traced_environment.create_maintenance(node))
 
     assert time.monotonic() - started < 5
 
 
-def refused(span: Span) -> bool:
+def is_retry_request(span: Span) -> bool:
     """Return whether the step asked for a retry, because of a conflict or a slow machine."""
-    return attributes(span)["http.response.status_code"] == 503
+    return get_attributes(span)["http.response.status_code"] == 503
 
 
-def in_a_process(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    without = {name: value for name, value in os.environ.items() if name not in ENDPOINTS}
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {name: value for name, value in os.environ.items() if name not in ENDPOINT_VARIABLES}
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, cwd=ROOT, env={**without, **environment}, capture_output=True, text=True)
+    return subprocess.run(command, cwd=ROOT, env={**variables, **environment}, capture_output=True, text=True)
 
 
-def test_without_a_collector_the_library_is_not_even_imported() -> None:
+def test_opentelemetry_is_not_imported_without_collector() -> None:
     code = (
-        "import sys, functions.app; from functions.serving.tracing import Spans; Spans.of_environment();"
+        "import sys, functions.app; from functions.serving.tracing import AttemptTracer;"
+        "AttemptTracer.from_environment();"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
 
-    assert in_a_process(code).stdout == "[]\n"
+    assert run_python(code).stdout == "[]\n"
 
 
-def test_a_collector_without_the_library_is_one_line_at_the_start() -> None:
+def test_missing_opentelemetry_library_exits_with_one_line() -> None:
     """Exit with one line that contains the remedy if a collector is set without the OpenTelemetry library."""
     code = (
         "import importlib.util as u; find = u.find_spec;"
         "u.find_spec = lambda name, *more: None if name.startswith('opentelemetry') else find(name, *more);"
-        "from functions.app import chosen; chosen()"
+        "from functions.app import select_functions; select_functions()"
     )
 
-    done = in_a_process(code, **{ENDPOINTS[0]: "http://127.0.0.1:4318"})
+    result = run_python(code, **{ENDPOINT_VARIABLES[0]: "http://127.0.0.1:4318"})
 
-    assert done.returncode == 1
-    assert done.stderr == (
-        "OTEL_EXPORTER_OTLP_ENDPOINT is set and the library is missing: "
-        "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http\n"
+    assert result.returncode == 1
+    assert result.stderr == (
+        "OTEL_EXPORTER_OTLP_ENDPOINT is set, but the OpenTelemetry library is not installed: "
+        "run pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http\n"
     )

@@ -9,93 +9,123 @@ from typing import Any
 
 import pytest
 
-from chaos.final_state import wrong
+from chaos.final_state import list_problems
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
-from kube.maintenance.leases import lease_of
-from kube.maintenance.objects import FINALIZER, SNAPSHOT
-from kube.nodes import BEFORE, EXCLUDED, LABEL, NO_SCHEDULE, UNSCHEDULABLE
+from kube.maintenance.leases import build_lease
+from kube.maintenance.objects import FINALIZER, INITIAL_COUNTS_ANNOTATION
+from kube.nodes import EXCLUDE_LABEL, EXCLUDED_BEFORE_LABEL, MAINTENANCE_LABEL, NO_SCHEDULE, UNSCHEDULABLE_TAINT
 from kube.paths import Object
 
 NOW = datetime.now(timezone.utc)
-TAINTS = [{"key": key, "effect": NO_SCHEDULE} for key in (MEDIK8S.drain_taint, UNSCHEDULABLE)]
-LABELS = {LABEL: "m", BEFORE: "unset", EXCLUDED: "true"}
+TAINTS = [{"key": key, "effect": NO_SCHEDULE} for key in (MEDIK8S.drain_taint, UNSCHEDULABLE_TAINT)]
+LABELS = {MAINTENANCE_LABEL: "m", EXCLUDED_BEFORE_LABEL: "unset", EXCLUDE_LABEL: "true"}
 
 
-def maintenance(name: str = "m", phase: str = "Succeeded", **more: Any) -> Object:
-    noted = {SNAPSHOT: json.dumps({"evictionPods": 1, "totalpods": 1, "uid": name})}
-    metadata = {"name": name, "uid": name, "finalizers": [FINALIZER], "annotations": noted, **more}
+def build_maintenance(name: str = "m", phase: str = "Succeeded", **more: Any) -> Object:
+    annotations = {INITIAL_COUNTS_ANNOTATION: json.dumps({"evictionPods": 1, "totalpods": 1, "uid": name})}
+    metadata = {"name": name, "uid": name, "finalizers": [FINALIZER], "annotations": annotations, **more}
     spec, status = {"nodeName": "node-1"}, {"phase": phase}
     return {"apiVersion": MEDIK8S.api_version, "metadata": metadata, "spec": spec, "status": status}
 
 
-def node(labels: Object | None = None, **spec: Any) -> Object:
+def build_node(labels: Object | None = None, **spec: Any) -> Object:
     return {"metadata": {"name": "node-1", "uid": "n", "labels": labels or {}}, "spec": spec}
 
 
-MAINTAINED = node(LABELS, unschedulable=True, taints=TAINTS)
-LEASE = lease_of("node-1", maintenance(), NOW)
+MAINTAINED_NODE = build_node(LABELS, unschedulable=True, taints=TAINTS)
+LEASE = build_lease("node-1", build_maintenance(), NOW)
 POD = {"metadata": {"namespace": "a", "name": "p"}, "spec": {"nodeName": "node-1"}}
-WAITING = maintenance("other", "Failed", finalizers=[], annotations={})
+WAITING_MAINTENANCE = build_maintenance("other", "Failed", finalizers=[], annotations={})
 
 
-def without(item: Object, *path: str) -> Object:
+def copy_without(item: Object, *path: str) -> Object:
     changed = copy.deepcopy(item)
-    where = changed
+    parent = changed
     for key in path[:-1]:
-        where = where[key]
-    del where[path[-1]]
+        parent = parent[key]
+    del parent[path[-1]]
     return changed
 
 
 @pytest.mark.parametrize(
     ("nodes", "maintenances", "leases", "pods"),
     [
-        pytest.param([node()], [], [], [POD], id="free"),
-        pytest.param([MAINTAINED], [maintenance()], [LEASE], [], id="maintained"),
-        pytest.param([MAINTAINED], [maintenance(), WAITING], [LEASE], [], id="another waits"),
+        pytest.param([build_node()], [], [], [POD], id="free"),
+        pytest.param([MAINTAINED_NODE], [build_maintenance()], [LEASE], [], id="maintained"),
+        pytest.param([MAINTAINED_NODE], [build_maintenance(), WAITING_MAINTENANCE], [LEASE], [], id="another waits"),
     ],
 )
-def test_nothing_is_wrong(
+def test_correct_state_has_no_problem(
     nodes: list[Object], maintenances: list[Object], leases: list[Object], pods: list[Object]
 ) -> None:
-    assert wrong(nodes, maintenances, leases, pods) == []
+    assert list_problems(nodes, maintenances, leases, pods) == []
 
 
 @pytest.mark.parametrize(
-    ("said", "nodes", "maintenances", "leases", "pods"),
+    ("expected", "nodes", "maintenances", "leases", "pods"),
     [
-        ("is cordoned, and nobody", [node(unschedulable=True)], [], [], []),
-        (f"has the taint {TAINTS[0]['key']}, and nobody", [node(taints=TAINTS[:1])], [], [], []),
+        ("is cordoned without a NodeMaintenance", [build_node(unschedulable=True)], [], [], []),
+        (f"has the taint {TAINTS[0]['key']} without", [build_node(taints=TAINTS[:1])], [], [], []),
         (
             f"has the taint {KUBEVIRT.drain_taint}",
-            [node(taints=[{**TAINTS[0], "key": KUBEVIRT.drain_taint}])],
+            [build_node(taints=[{**TAINTS[0], "key": KUBEVIRT.drain_taint}])],
             [],
             [],
             [],
         ),
         *(
-            (f"has the label {label}, and nobody", [node({label: value})], [], [], [])
+            (f"has the label {label} without", [build_node({label: value})], [], [], [])
             for label, value in LABELS.items()
         ),
-        ("the lease of node-1 is left", [node()], [], [LEASE], []),
-        ("the lease of node-1 is left, and no such node", [], [], [LEASE], []),
-        ("m is still being deleted", [node()], [maintenance(deletionTimestamp="x")], [], []),
-        ("has no lease for any of m", [MAINTAINED], [maintenance()], [], []),
-        ("has no lease for any of other", [MAINTAINED], [maintenance("other")], [LEASE], []),
-        ("not cordoned and tainted", [without(MAINTAINED, "spec", "unschedulable")], [maintenance()], [LEASE], []),
-        ("not cordoned and tainted", [without(MAINTAINED, "spec", "taints")], [maintenance()], [LEASE], []),
-        ("has not the labels", [without(MAINTAINED, "metadata", "labels", LABEL)], [maintenance()], [LEASE], []),
-        ("has not the labels", [without(MAINTAINED, "metadata", "labels", EXCLUDED)], [maintenance()], [LEASE], []),
-        ("no finalizer or counts", [MAINTAINED], [maintenance(finalizers=[])], [LEASE], []),
-        ("m on node-1 is Running", [MAINTAINED], [maintenance(phase="Running")], [LEASE], []),
-        ("m on node-1 is without a phase", [MAINTAINED], [maintenance(phase="")], [LEASE], []),
-        ("has a/p left", [MAINTAINED], [maintenance()], [LEASE], [POD]),
-        ("other is Succeeded, and the lease", [MAINTAINED], [maintenance(), maintenance("other")], [LEASE], []),
+        ("node node-1 has a Lease without", [build_node()], [], [LEASE], []),
+        ("node node-1 does not exist, but still has a Lease", [], [], [LEASE], []),
+        ("m is still being deleted", [build_node()], [build_maintenance(deletionTimestamp="x")], [], []),
+        ("has no Lease for any of m", [MAINTAINED_NODE], [build_maintenance()], [], []),
+        ("has no Lease for any of other", [MAINTAINED_NODE], [build_maintenance("other")], [LEASE], []),
+        (
+            "not cordoned and tainted",
+            [copy_without(MAINTAINED_NODE, "spec", "unschedulable")],
+            [build_maintenance()],
+            [LEASE],
+            [],
+        ),
+        (
+            "not cordoned and tainted",
+            [copy_without(MAINTAINED_NODE, "spec", "taints")],
+            [build_maintenance()],
+            [LEASE],
+            [],
+        ),
+        (
+            "lacks the labels",
+            [copy_without(MAINTAINED_NODE, "metadata", "labels", MAINTENANCE_LABEL)],
+            [build_maintenance()],
+            [LEASE],
+            [],
+        ),
+        (
+            "lacks the labels",
+            [copy_without(MAINTAINED_NODE, "metadata", "labels", EXCLUDE_LABEL)],
+            [build_maintenance()],
+            [LEASE],
+            [],
+        ),
+        ("no finalizer or counts", [MAINTAINED_NODE], [build_maintenance(finalizers=[])], [LEASE], []),
+        ("m on node node-1 is Running", [MAINTAINED_NODE], [build_maintenance(phase="Running")], [LEASE], []),
+        ("m on node node-1 is without a phase", [MAINTAINED_NODE], [build_maintenance(phase="")], [LEASE], []),
+        ("still has pods under NodeMaintenance m: a/p", [MAINTAINED_NODE], [build_maintenance()], [LEASE], [POD]),
+        (
+            "other is Succeeded, but m holds the Lease",
+            [MAINTAINED_NODE],
+            [build_maintenance(), build_maintenance("other")],
+            [LEASE],
+            [],
+        ),
     ],
 )
-def test_what_is_wrong_is_said(
-    said: str, nodes: list[Object], maintenances: list[Object], leases: list[Object], pods: list[Object]
+def test_problem_is_listed(
+    expected: str, nodes: list[Object], maintenances: list[Object], leases: list[Object], pods: list[Object]
 ) -> None:
-    (line,) = wrong(nodes, maintenances, leases, pods)
+    (line,) = list_problems(nodes, maintenances, leases, pods)
 
-    assert said in line
+    assert expected in line

@@ -7,164 +7,262 @@ from typing import Any
 
 import pytest
 
-from chaos.invariant_checker import Watcher
-from chaos.observations import MAINTENANCES, NODES, PODS, Blind, Eviction, Observation, Sighting
+from chaos.invariant_checker import InvariantChecker
+from chaos.observations import MAINTENANCES, NODES, PODS, EvictionRequest, ObjectObservation, Observation, WatchGap
 from kube.maintenance.groups import MEDIK8S
-from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE
+from kube.nodes import NO_SCHEDULE, UNSCHEDULABLE_TAINT
 
-BEGAN = 1_700_000_000.0
-TAINTS = [{"key": key, "effect": NO_SCHEDULE} for key in (MEDIK8S.drain_taint, UNSCHEDULABLE)]
-CLOSED: dict[str, Any] = {"unschedulable": True, "taints": TAINTS}
+START_TIME = 1_700_000_000.0
+TAINTS = [{"key": key, "effect": NO_SCHEDULE} for key in (MEDIK8S.drain_taint, UNSCHEDULABLE_TAINT)]
+CORDONED_AND_TAINTED_SPEC: dict[str, Any] = {"unschedulable": True, "taints": TAINTS}
 
 
-def node(at: float, version: int, **spec: Any) -> Sighting:
+def build_node_sighting(at: float, version: int, **spec: Any) -> ObjectObservation:
     item = {"metadata": {"name": "node-1", "uid": "n", "resourceVersion": str(version)}, "spec": spec}
-    return Sighting(BEGAN + at, NODES, item)
+    return ObjectObservation(START_TIME + at, NODES, item)
 
 
-def pod(
+def build_pod_sighting(
     at: float,
     version: int,
     uid: str = "p",
     *,
-    on: str = "node-1",
-    ending: bool = False,
-    gone: bool = False,
+    node_name: str = "node-1",
+    is_terminating: bool = False,
+    is_deleted: bool = False,
     **more: Any,
-) -> Sighting:
+) -> ObjectObservation:
     metadata = {"namespace": "a", "name": uid, "uid": uid, "resourceVersion": str(version), **more}
-    metadata |= {"deletionTimestamp": "2023-11-14T22:13:20Z"} if ending else {}
-    return Sighting(BEGAN + at, PODS, {"metadata": metadata, "spec": {"nodeName": on}}, gone)
+    metadata |= {"deletionTimestamp": "2023-11-14T22:13:20Z"} if is_terminating else {}
+    return ObjectObservation(START_TIME + at, PODS, {"metadata": metadata, "spec": {"nodeName": node_name}}, is_deleted)
 
 
-def maintenance(
-    at: float, version: int, phase: str = "Running", *, ending: bool = False, gone: bool = False
-) -> Sighting:
-    times = {"creationTimestamp": "2023-11-14T22:13:20Z"} | ({"deletionTimestamp": "x"} if ending else {})
+def build_maintenance_sighting(
+    at: float, version: int, phase: str = "Running", *, is_terminating: bool = False, is_deleted: bool = False
+) -> ObjectObservation:
+    times = {"creationTimestamp": "2023-11-14T22:13:20Z"} | ({"deletionTimestamp": "x"} if is_terminating else {})
     metadata = {"name": "m", "uid": "m", "resourceVersion": str(version), **times}
     item = {"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": {"phase": phase}}
-    return Sighting(BEGAN + at, MAINTENANCES, item, gone)
+    return ObjectObservation(START_TIME + at, MAINTENANCES, item, is_deleted)
 
 
-def eviction(at: float, uid: str = "p", *, granted: bool = True) -> Eviction:
-    return Eviction(BEGAN + at, f"a/{uid}", uid, granted)
+def build_eviction(at: float, uid: str = "p", *, is_granted: bool = True) -> EvictionRequest:
+    return EvictionRequest(START_TIME + at, f"a/{uid}", uid, is_granted)
 
 
-def judged(*seen: Observation) -> list[str]:
-    watcher = Watcher()
-    for one in seen:
-        watcher.take(one)
-    return [*watcher.settle(BEGAN + 1000), *watcher.end()]
+def find_violations(*observations: Observation) -> list[str]:
+    checker = InvariantChecker()
+    for observation in observations:
+        checker.record(observation)
+    return [*checker.check_until(START_TIME + 1000), *checker.check_totals()]
 
 
-BEGINNING = (node(0, 1), pod(0, 2), maintenance(0, 3))
-DRAINING = (*BEGINNING, node(1, 4, **CLOSED))
-EVICTED = (*DRAINING, eviction(2), pod(2, 5, ending=True))
-FINISHED = (*EVICTED, pod(5, 6, gone=True), maintenance(5, 7, "Succeeded"), node(6, 8))
-WITHOUT = (node(0, 1, **CLOSED), pod(0, 2), eviction(2), pod(2, 5, ending=True))
-DAEMON = [{"kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}]
+INITIAL_OBSERVATIONS = (build_node_sighting(0, 1), build_pod_sighting(0, 2), build_maintenance_sighting(0, 3))
+DRAINING_OBSERVATIONS = (*INITIAL_OBSERVATIONS, build_node_sighting(1, 4, **CORDONED_AND_TAINTED_SPEC))
+EVICTED_OBSERVATIONS = (*DRAINING_OBSERVATIONS, build_eviction(2), build_pod_sighting(2, 5, is_terminating=True))
+COMPLETE_OBSERVATIONS = (
+    *EVICTED_OBSERVATIONS,
+    build_pod_sighting(5, 6, is_deleted=True),
+    build_maintenance_sighting(5, 7, "Succeeded"),
+    build_node_sighting(6, 8),
+)
+OBSERVATIONS_WITHOUT_MAINTENANCE = (
+    build_node_sighting(0, 1, **CORDONED_AND_TAINTED_SPEC),
+    build_pod_sighting(0, 2),
+    build_eviction(2),
+    build_pod_sighting(2, 5, is_terminating=True),
+)
+DAEMONSET_OWNER = [{"kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}]
 
-GOOD: dict[str, Sequence[Observation]] = {
-    "a drain": FINISHED,
-    "one watch after another": tuple(sorted(FINISHED, key=lambda seen: getattr(seen, "room", ""), reverse=True)),
+VALID_CASES: dict[str, Sequence[Observation]] = {
+    "a drain": COMPLETE_OBSERVATIONS,
+    "one watch after another": tuple(
+        sorted(COMPLETE_OBSERVATIONS, key=lambda observation: getattr(observation, "collection", ""), reverse=True)
+    ),
     "a refusal by a budget, then a grant": (
-        *DRAINING,
-        eviction(1.5, granted=False),
-        eviction(2),
-        pod(2, 5, ending=True),
+        *DRAINING_OBSERVATIONS,
+        build_eviction(1.5, is_granted=False),
+        build_eviction(2),
+        build_pod_sighting(2, 5, is_terminating=True),
     ),
-    "an eviction just after the node was uncordoned": (*DRAINING, node(3, 5), eviction(4), pod(4, 6, ending=True)),
-    "an eviction just after the object went": (
-        *DRAINING,
-        maintenance(3, 5, gone=True),
-        eviction(4),
-        pod(4, 6, ending=True),
+    "an eviction just after the node was uncordoned": (
+        *DRAINING_OBSERVATIONS,
+        build_node_sighting(3, 5),
+        build_eviction(4),
+        build_pod_sighting(4, 6, is_terminating=True),
     ),
-    "asked again at once": (*EVICTED, eviction(3, granted=False)),
-    "a pod that was bound after the drain's look": (
-        *DRAINING,
-        pod(4, 5, "late"),
-        pod(3, 6, gone=True),
-        maintenance(5, 7, "Succeeded"),
+    "an eviction just after the object was deleted": (
+        *DRAINING_OBSERVATIONS,
+        build_maintenance_sighting(3, 5, is_deleted=True),
+        build_eviction(4),
+        build_pod_sighting(4, 6, is_terminating=True),
     ),
-    "a pod that was bound later": (*EVICTED, pod(5, 6, gone=True), maintenance(5, 7, "Succeeded"), pod(9, 9, "late")),
+    "a second eviction at once": (*EVICTED_OBSERVATIONS, build_eviction(3, is_granted=False)),
+    "a pod that was bound after the last pass": (
+        *DRAINING_OBSERVATIONS,
+        build_pod_sighting(4, 5, "late"),
+        build_pod_sighting(3, 6, is_deleted=True),
+        build_maintenance_sighting(5, 7, "Succeeded"),
+    ),
+    "a pod that was bound later": (
+        *EVICTED_OBSERVATIONS,
+        build_pod_sighting(5, 6, is_deleted=True),
+        build_maintenance_sighting(5, 7, "Succeeded"),
+        build_pod_sighting(9, 9, "late"),
+    ),
     "a DaemonSet's pod": (
-        *BEGINNING,
-        pod(3, 5, gone=True),
-        pod(0, 4, "d", ownerReferences=DAEMON),
-        maintenance(5, 7, "Succeeded"),
+        *INITIAL_OBSERVATIONS,
+        build_pod_sighting(3, 5, is_deleted=True),
+        build_pod_sighting(0, 4, "d", ownerReferences=DAEMONSET_OWNER),
+        build_maintenance_sighting(5, 7, "Succeeded"),
     ),
-    "a pod elsewhere": (*EVICTED, pod(5, 6, gone=True), pod(0, 2, "q", on="node-2"), maintenance(5, 7, "Succeeded")),
-    "an object that came and went unseen": (*WITHOUT, Blind(MAINTENANCES, 3, 3, BEGAN + 1, BEGAN + 3)),
-    "what no watch saw": (*BEGINNING, Blind(NODES, 3, 6), eviction(2), pod(2, 5, ending=True), node(3, 6, **CLOSED)),
+    "a pod on another node": (
+        *EVICTED_OBSERVATIONS,
+        build_pod_sighting(5, 6, is_deleted=True),
+        build_pod_sighting(0, 2, "q", node_name="node-2"),
+        build_maintenance_sighting(5, 7, "Succeeded"),
+    ),
+    "an object that existed only in a watch gap": (
+        *OBSERVATIONS_WITHOUT_MAINTENANCE,
+        WatchGap(MAINTENANCES, 3, 3, START_TIME + 1, START_TIME + 3),
+    ),
+    "a node change in a watch gap": (
+        *INITIAL_OBSERVATIONS,
+        WatchGap(NODES, 3, 6),
+        build_eviction(2),
+        build_pod_sighting(2, 5, is_terminating=True),
+        build_node_sighting(3, 6, **CORDONED_AND_TAINTED_SPEC),
+    ),
 }
-BAD: dict[str, tuple[str, Sequence[Observation]]] = {
-    "never closed": ("before it was cordoned and tainted", (*BEGINNING, eviction(2), pod(2, 5, ending=True))),
+VIOLATION_CASES: dict[str, tuple[str, Sequence[Observation]]] = {
+    "never cordoned": (
+        "before the node was cordoned and tainted",
+        (*INITIAL_OBSERVATIONS, build_eviction(2), build_pod_sighting(2, 5, is_terminating=True)),
+    ),
     "cordoned, not tainted": (
-        "before it was cordoned and tainted",
-        (*BEGINNING, node(1, 4, unschedulable=True), eviction(2), pod(2, 5, ending=True)),
-    ),
-    "closed after the eviction": (
-        "before it was cordoned and tainted",
-        (*BEGINNING, eviction(2), pod(2, 4, ending=True), node(1, 5, **CLOSED)),
-    ),
-    "opened long before": ("s after node-1 was opened", (*DRAINING, node(2, 5), eviction(4.1), pod(4, 6, ending=True))),
-    "the object's deletion was long before": (
-        "after its maintenance was gone",
-        (*DRAINING, maintenance(2, 5, ending=True), eviction(4.1), pod(4, 6, ending=True)),
-    ),
-    "the object was gone long before": (
-        "after its maintenance was gone",
-        (*DRAINING, maintenance(2, 5, gone=True), eviction(4.1), pod(4, 6, ending=True)),
-    ),
-    "no object at all": ("or without one", WITHOUT),
-    "no object long after a watch was broken": (
-        "or without one",
-        (*WITHOUT, Blind(MAINTENANCES, 0, 0, BEGAN - 2, BEGAN - 1)),
-    ),
-    "again long after it was terminating": ("evicted again 2.1 s after", (*EVICTED, eviction(4.1))),
-    "again, and refused": ("evicted again 2.1 s after", (*EVICTED, eviction(4.1, granted=False))),
-    "a pod left": ("Succeeded with a/p left", (*EVICTED, maintenance(5, 6, "Succeeded"), pod(5, 7, gone=True))),
-    "a pod left for ever": ("Succeeded with a/p left", (*DRAINING, maintenance(5, 6, "Succeeded"))),
-    "succeeded again too early": (
-        "Succeeded with a/q left",
+        "before the node was cordoned and tainted",
         (
-            *(*EVICTED, pod(5, 6, gone=True), maintenance(5, 7, "Succeeded"), pod(6, 8, "q")),
-            *(maintenance(7, 9, "Running"), maintenance(9, 10, "Succeeded")),
+            *INITIAL_OBSERVATIONS,
+            build_node_sighting(1, 4, unschedulable=True),
+            build_eviction(2),
+            build_pod_sighting(2, 5, is_terminating=True),
         ),
     ),
-    "granted twice": ("1 of 1 evicted pods were granted twice", (*EVICTED, eviction(2.5))),
-}  # fmt: skip
+    "cordoned and tainted after the eviction": (
+        "before the node was cordoned and tainted",
+        (
+            *INITIAL_OBSERVATIONS,
+            build_eviction(2),
+            build_pod_sighting(2, 4, is_terminating=True),
+            build_node_sighting(1, 5, **CORDONED_AND_TAINTED_SPEC),
+        ),
+    ),
+    "uncordoned long before": (
+        "s after node node-1 was uncordoned",
+        (
+            *DRAINING_OBSERVATIONS,
+            build_node_sighting(2, 5),
+            build_eviction(4.1),
+            build_pod_sighting(4, 6, is_terminating=True),
+        ),
+    ),
+    "the object's deletion was long before": (
+        "s after its deletion",
+        (
+            *DRAINING_OBSERVATIONS,
+            build_maintenance_sighting(2, 5, is_terminating=True),
+            build_eviction(4.1),
+            build_pod_sighting(4, 6, is_terminating=True),
+        ),
+    ),
+    "the object no longer existed long before": (
+        "s after its deletion",
+        (
+            *DRAINING_OBSERVATIONS,
+            build_maintenance_sighting(2, 5, is_deleted=True),
+            build_eviction(4.1),
+            build_pod_sighting(4, 6, is_terminating=True),
+        ),
+    ),
+    "no object at all": ("without a NodeMaintenance", OBSERVATIONS_WITHOUT_MAINTENANCE),
+    "no object long after a watch gap": (
+        "without a NodeMaintenance",
+        (*OBSERVATIONS_WITHOUT_MAINTENANCE, WatchGap(MAINTENANCES, 0, 0, START_TIME - 2, START_TIME - 1)),
+    ),
+    "evicted again long after it was terminating": (
+        "evicted again 2.1 s after",
+        (*EVICTED_OBSERVATIONS, build_eviction(4.1)),
+    ),
+    "evicted again, and refused": (
+        "evicted again 2.1 s after",
+        (*EVICTED_OBSERVATIONS, build_eviction(4.1, is_granted=False)),
+    ),
+    "a pod that leaves later": (
+        "Succeeded, but pod a/p is on node node-1",
+        (
+            *EVICTED_OBSERVATIONS,
+            build_maintenance_sighting(5, 6, "Succeeded"),
+            build_pod_sighting(5, 7, is_deleted=True),
+        ),
+    ),
+    "a pod that never leaves": (
+        "Succeeded, but pod a/p is on node node-1",
+        (*DRAINING_OBSERVATIONS, build_maintenance_sighting(5, 6, "Succeeded")),
+    ),
+    "succeeded again too early": (
+        "Succeeded, but pod a/q is on node node-1",
+        (
+            *(
+                *EVICTED_OBSERVATIONS,
+                build_pod_sighting(5, 6, is_deleted=True),
+                build_maintenance_sighting(5, 7, "Succeeded"),
+                build_pod_sighting(6, 8, "q"),
+            ),
+            *(build_maintenance_sighting(7, 9, "Running"), build_maintenance_sighting(9, 10, "Succeeded")),
+        ),
+    ),
+    "granted twice": ("evictions of 1 of 1 pods were granted twice", (*EVICTED_OBSERVATIONS, build_eviction(2.5))),
+}
 
 
-@pytest.mark.parametrize("seen", GOOD.values(), ids=GOOD)
-def test_what_is_as_it_should_be_is_no_violation(seen: Sequence[Observation]) -> None:
-    assert judged(*seen) == []
+@pytest.mark.parametrize("observations", VALID_CASES.values(), ids=VALID_CASES)
+def test_valid_observations_have_no_violation(observations: Sequence[Observation]) -> None:
+    assert find_violations(*observations) == []
 
 
-@pytest.mark.parametrize(("said", "seen"), BAD.values(), ids=BAD)
-def test_a_violation_is_found(said: str, seen: Sequence[Observation]) -> None:
-    (violation,) = judged(*seen)
+@pytest.mark.parametrize(("expected", "observations"), VIOLATION_CASES.values(), ids=VIOLATION_CASES)
+def test_a_violation_is_found(expected: str, observations: Sequence[Observation]) -> None:
+    (violation,) = find_violations(*observations)
 
-    assert said in violation
+    assert expected in violation
 
 
-def test_one_in_a_hundred_may_be_granted_twice() -> None:
+def test_one_percent_of_evictions_may_be_granted_twice() -> None:
     """Check that one in a hundred evictions may be granted twice, since the first response may have been lost."""
     pods = [f"p-{number}" for number in range(100)]
-    granted = [one for uid in pods for one in (pod(0, 2, uid), eviction(2, uid), pod(2, 5, uid, ending=True))]
+    grants = [
+        observation
+        for uid in pods
+        for observation in (
+            build_pod_sighting(0, 2, uid),
+            build_eviction(2, uid),
+            build_pod_sighting(2, 5, uid, is_terminating=True),
+        )
+    ]
 
-    assert judged(*DRAINING, *granted, eviction(3, "p-0")) == []
-    assert len(judged(*DRAINING, *granted, eviction(3, "p-0"), eviction(3, "p-1"))) == 1
+    assert find_violations(*DRAINING_OBSERVATIONS, *grants, build_eviction(3, "p-0")) == []
+    assert (
+        len(find_violations(*DRAINING_OBSERVATIONS, *grants, build_eviction(3, "p-0"), build_eviction(3, "p-1"))) == 1
+    )
 
 
-def test_what_happened_a_moment_ago_is_not_judged_yet() -> None:
+def test_recent_observations_are_not_checked_yet() -> None:
     """Check that recent observations are not checked yet, because related ones may arrive from another watch."""
-    watcher = Watcher()
-    for one in (*BEGINNING, eviction(2), pod(2, 5, ending=True)):
-        watcher.take(one)
+    watcher = InvariantChecker()
+    for observation in (*INITIAL_OBSERVATIONS, build_eviction(2), build_pod_sighting(2, 5, is_terminating=True)):
+        watcher.record(observation)
 
-    assert watcher.settle(BEGAN + 2) == []
-    watcher.take(node(1, 4, **CLOSED))
-    assert watcher.settle(BEGAN + 3) == []
-    assert watcher.tally.judged["evictions"] == 1
+    assert watcher.check_until(START_TIME + 2) == []
+    watcher.record(build_node_sighting(1, 4, **CORDONED_AND_TAINTED_SPEC))
+    assert watcher.check_until(START_TIME + 3) == []
+    assert watcher.tally.checked["evictions"] == 1

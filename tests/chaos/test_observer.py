@@ -7,54 +7,54 @@ from pathlib import Path
 
 import pytest
 
-from chaos.observer import Observer, Sight
-from chaos.observations import MAINTENANCES, Blind, Observation, Sighting
+from chaos.observations import MAINTENANCES, ObjectObservation, Observation, WatchGap
+from chaos.observer import ClusterObserver, GapDetector
 from localcluster.cluster import LocalCluster
 
 
 @pytest.mark.slow
-def test_an_observer_that_has_failed_does_not_pass_for_one_that_saw_nothing(
-    installed: LocalCluster, tmp_path: Path
-) -> None:
+def test_failed_observer_raises_its_error(installed_cluster: LocalCluster, tmp_path: Path) -> None:
     log = tmp_path / "audit.log"
     log.touch()
 
-    with pytest.raises(FileNotFoundError, match="audit"), Observer(installed.kubeconfig, log, print):
+    with pytest.raises(FileNotFoundError, match="audit"), ClusterObserver(installed_cluster.kubeconfig, log, print):
         log.unlink()
 
 
-def test_a_gap_lasts_from_the_first_watch_that_broke_until_the_list() -> None:
+def test_gap_lasts_from_first_broken_watch_until_list() -> None:
     """Check that a gap lasts from the first broken watch to the next complete list.
 
     Failed attempts to watch in between do not change that. A list belongs to the gap, even if it contains nothing new.
     """
-    taken: list[Observation] = []
-    sight = Sight(MAINTENANCES, taken.append)
-    sight.see(Sighting(0.0, MAINTENANCES, {"metadata": {"resourceVersion": "7"}}))
-    sight.listed()
-    sight.closed()
+    observations: list[Observation] = []
+    detector = GapDetector(MAINTENANCES, observations.append)
+    detector.record_object(ObjectObservation(0.0, MAINTENANCES, {"metadata": {"resourceVersion": "7"}}))
+    detector.on_listed()
+    detector.on_watch_closed()
     broken = time.time()
-    sight.closed()
-    sight.listed()
+    detector.on_watch_closed()
+    detector.on_listed()
 
-    [gap] = [seen for seen in taken[2:] if isinstance(seen, Blind)]
-    assert (gap.after, gap.until) == (7, 7)
-    assert gap.since <= broken <= gap.till
+    [gap] = [observation for observation in observations[2:] if isinstance(observation, WatchGap)]
+    assert (gap.after_version, gap.until_version) == (7, 7)
+    assert gap.started_at <= broken <= gap.ended_at
 
 
-@pytest.mark.parametrize("seen", [[], [Sighting(0.0, MAINTENANCES, {"metadata": {"resourceVersion": "7"}})]])
-def test_a_gap_does_not_begin_before_the_last_list(seen: list[Sighting]) -> None:
+@pytest.mark.parametrize(
+    "observations", [[], [ObjectObservation(0.0, MAINTENANCES, {"metadata": {"resourceVersion": "7"}})]]
+)
+def test_gap_does_not_start_before_previous_list(observations: list[ObjectObservation]) -> None:
     """Check that a gap starts after the previous list at the earliest, even if that list was empty."""
     taken: list[Observation] = []
-    sight = Sight(MAINTENANCES, taken.append)
-    for sighting in seen:
-        sight.see(sighting)
+    detector = GapDetector(MAINTENANCES, taken.append)
+    for sighting in observations:
+        detector.record_object(sighting)
     for _ in range(2):
-        sight.closed()
-        sight.listed()
+        detector.on_watch_closed()
+        detector.on_listed()
     listed = time.time()
-    sight.closed()
-    sight.listed()
+    detector.on_watch_closed()
+    detector.on_listed()
 
-    assert isinstance(taken[-1], Blind)
-    assert taken[-1].since >= listed
+    assert isinstance(taken[-1], WatchGap)
+    assert taken[-1].started_at >= listed

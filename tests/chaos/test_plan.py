@@ -7,107 +7,107 @@ from collections import Counter
 import pytest
 
 from chaos.plan import (
-    AT_MOST,
-    CRASHES,
-    NETWORK,
-    RESTART,
+    CRASH_WEIGHTS,
+    MAX_MAINTAINED_SHARE,
+    NETWORK_WEIGHTS,
+    RESTART_API_SERVER,
     STEPS,
     UPGRADE_STEPS,
-    USER,
+    USER_WEIGHTS,
     Action,
-    actions,
-    apps,
-    upgrade,
-    upgrade_actions,
+    plan_actions,
+    plan_apps,
+    plan_upgrade,
+    plan_upgrade_actions,
 )
 from functions.app import FUNCTIONS
 
 NODES = [f"node-{number}" for number in range(20)]
-PROCESSES = {kind: (f"{kind} 1", f"{kind} 2") for kind in CRASHES if kind != RESTART}
+PROCESSES = {kind: (f"{kind} 1", f"{kind} 2") for kind in CRASH_WEIGHTS if kind != RESTART_API_SERVER}
 
 
-def planned(seed: int) -> list[Action]:
-    return actions(seed, 300, NODES, PROCESSES)
+def build_plan(seed: int) -> list[Action]:
+    return plan_actions(seed, 300, NODES, PROCESSES)
 
 
-def test_the_same_seed_plans_the_same() -> None:
-    assert planned(7) == planned(7)
-    assert apps(7, 200) == apps(7, 200)
-    assert planned(7) != planned(8)
+def test_same_seed_gives_same_plan() -> None:
+    assert build_plan(7) == build_plan(7)
+    assert plan_apps(7, 200) == plan_apps(7, 200)
+    assert build_plan(7) != build_plan(8)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_five_minutes_have_all_kinds_of_mischief_in_their_order(seed: int) -> None:
-    found = planned(seed)
+def test_five_minutes_contain_all_kinds_of_faults(seed: int) -> None:
+    plan = build_plan(seed)
 
-    assert {action.kind for action in found} == {*USER, *CRASHES, *NETWORK}
-    assert [action.at for action in found] == sorted(action.at for action in found)
-    assert found[-1].at < 300
+    assert {action.kind for action in plan} == {*USER_WEIGHTS, *CRASH_WEIGHTS, *NETWORK_WEIGHTS}
+    assert [action.start_seconds for action in plan] == sorted(action.start_seconds for action in plan)
+    assert plan[-1].start_seconds < 300
 
 
-def test_a_crash_is_that_of_a_process_that_is_there() -> None:
-    crashes = {(action.kind, action.subject) for action in planned(1) if action.kind in PROCESSES}
+def test_crashes_name_existing_processes() -> None:
+    crashes = {(action.kind, action.target) for action in build_plan(1) if action.kind in PROCESSES}
 
     assert crashes == {(kind, name) for kind, names in PROCESSES.items() for name in names}
 
 
-def test_what_an_engine_has_not_is_not_planned() -> None:
-    found = {action.kind for action in actions(1, 300, NODES, {"kill worker": ["evict"]})}
+def test_missing_processes_are_not_in_the_plan() -> None:
+    kinds = {action.kind for action in plan_actions(1, 300, NODES, {"kill worker": ["evict"]})}
 
-    assert found & CRASHES.keys() == {"kill worker", RESTART}
+    assert kinds & CRASH_WEIGHTS.keys() == {"kill worker", RESTART_API_SERVER}
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_users_deed_is_done_to_what_is_there(seed: int) -> None:
-    there: Counter[str] = Counter()
-    for action in planned(seed):
+def test_user_actions_name_existing_maintenances(seed: int) -> None:
+    existing: Counter[str] = Counter()
+    for action in build_plan(seed):
         if action.kind in ("start", "double"):
-            there[action.subject] += 1
+            existing[action.target] += 1
         if action.kind in ("stop", "replace", "uncordon"):
-            assert there[action.subject] == 1
+            assert existing[action.target] == 1
         if action.kind == "stop":
-            there[action.subject] += 1
+            existing[action.target] += 1
 
-    assert max(there.values()) == 2
+    assert max(existing.values()) == 2
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_pods_find_room_elsewhere(seed: int) -> None:
+def test_share_of_maintained_nodes_is_limited(seed: int) -> None:
     maintained: dict[str, str] = {}
-    for action in planned(seed):
+    for action in build_plan(seed):
         if action.kind in ("start", "double"):
-            maintained[action.subject] = action.node
-        maintained.pop(action.subject if action.kind == "stop" else "", None)
-        assert len(set(maintained.values())) <= AT_MOST * len(NODES)
+            maintained[action.target] = action.node
+        maintained.pop(action.target if action.kind == "stop" else "", None)
+        assert len(set(maintained.values())) <= MAX_MAINTAINED_SHARE * len(NODES)
 
 
 @pytest.mark.parametrize("pods", [1, 24, 200])
-def test_the_workload_has_the_pods_that_were_asked_for(pods: int) -> None:
-    assert sum(app.replicas for app in apps(1, pods)) == pods
+def test_workload_has_requested_number_of_pods(pods: int) -> None:
+    assert sum(app.replicas for app in plan_apps(1, pods)) == pods
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_amid_an_upgrade_processes_and_network_misbehave_and_nobody_else(seed: int) -> None:
+def test_upgrade_plan_has_only_crashes_and_network_faults(seed: int) -> None:
     """Check that an upgrade plan contains only process crashes and network faults.
 
     The API server keeps running, because the observer of the upgrade must not miss anything.
     """
-    found = upgrade_actions(seed, 300, PROCESSES)
+    plan = plan_upgrade_actions(seed, 300, PROCESSES)
 
-    assert found == upgrade_actions(seed, 300, PROCESSES)
-    assert {action.kind for action in found} == {*PROCESSES, *NETWORK}
-    assert {action.subject for action in found if action.kind == "unavailable"} <= set(UPGRADE_STEPS)
+    assert plan == plan_upgrade_actions(seed, 300, PROCESSES)
+    assert {action.kind for action in plan} == {*PROCESSES, *NETWORK_WEIGHTS}
+    assert {action.target for action in plan if action.kind == "unavailable"} <= set(UPGRADE_STEPS)
 
 
-def test_a_step_that_is_unavailable_is_one_that_is_there() -> None:
+def test_unavailable_steps_exist() -> None:
     assert {*STEPS, *UPGRADE_STEPS} <= set(FUNCTIONS)
 
 
 @pytest.mark.parametrize("workers", [2, 4, 20])
-def test_an_upgrade_is_of_the_workers_that_were_asked_for(workers: int) -> None:
-    found = [upgrade(seed, workers) for seed in range(10)]
+def test_upgrade_has_requested_number_of_workers(workers: int) -> None:
+    plans = [plan_upgrade(seed, workers) for seed in range(10)]
 
-    assert {sum(each.pools.values()) for each in found} == {workers}
-    assert {len(each.rules) for each in found} == {1, 2, 3}
-    assert {rule.has_cleanup for each in found for rule in each.rules} == {True, False}
-    assert upgrade(7, workers) == upgrade(7, workers)
+    assert {sum(plan.pools.values()) for plan in plans} == {workers}
+    assert {len(plan.rules) for plan in plans} == {1, 2, 3}
+    assert {rule.has_cleanup for plan in plans for rule in plan.rules} == {True, False}
+    assert plan_upgrade(7, workers) == plan_upgrade(7, workers)

@@ -8,64 +8,70 @@ from typing import Any
 
 import pytest
 
-from chaos.__main__ import conclude
+from chaos.__main__ import report_run
 from chaos.invariant_checker import Tally
-from chaos.report import Run, ended_by_themselves, lines
-from localcluster.up.restarter import Record
+from chaos.report import RunReport, format_report, list_unexpected_exits
+from localcluster.up.restarter import ProcessRecord
 
 
-def run(**more: Any) -> Run:
-    tally = Tally(judged=Counter(evictions=3))
-    usual: dict[str, Any] = {"done": {"start": 2}, "failed": {}, "tally": tally, "violations": [], "calm": 4.2}
-    return Run("local", 7, 60, **{**usual, **more})
+def build_run(**overrides: Any) -> RunReport:
+    checked_counts = Tally(checked=Counter(evictions=3))
+    default_fields: dict[str, Any] = {
+        "done_counts": {"start": 2},
+        "failures": {},
+        "tally": checked_counts,
+        "violations": [],
+        "settle_seconds": 4.2,
+    }
+    return RunReport("local", 7, 60, **{**default_fields, **overrides})
 
 
-def test_a_good_run_says_what_was_done() -> None:
-    said = "\n".join(lines(run()))
+def test_report_of_passed_run_lists_actions() -> None:
+    report = "\n".join(format_report(build_run()))
 
-    assert run().is_good
-    assert "seed 7, 60 s: good" in said
-    assert "done: 2 start" in said
-    assert "4.2 s after the last deed" in said
+    assert build_run().is_good
+    assert "seed 7, 60 s: passed" in report
+    assert "done: 2 start" in report
+    assert "final state correct 4.2 s after the last action" in report
 
 
 @pytest.mark.parametrize(
-    ("more", "line"),
+    ("overrides", "line"),
     [
         ({"violations": ["p went", "p went"]}, "VIOLATION: p went (2 times)"),
-        ({"calm": None, "left": ["node-1 is cordoned"]}, "LEFT: node-1 is cordoned"),
-        ({"ended": ["delivery"]}, "ENDED BY ITSELF: delivery"),
-        ({"failed": {"kill source": ["podsource: no"]}}, "not done: kill source podsource: no"),
-        ({"failed": {"start": ["m-1: no"] * 3}}, "MOSTLY NOT DONE, so the run proves nothing of it: start"),
-        ({"tally": Tally()}, "judged: NOTHING, so the run proves nothing: give it more SECONDS"),
+        ({"settle_seconds": None, "problems": ["node-1 is cordoned"]}, "PROBLEM: node-1 is cordoned"),
+        ({"exited_servers": ["delivery"]}, "EXITED UNEXPECTEDLY: delivery"),
+        ({"failures": {"kill source": ["podsource: no"]}}, "action failed: kill source podsource: no"),
+        ({"failures": {"start": ["m-1: no"] * 3}}, "MOSTLY FAILED, so the run does not test it: start"),
+        ({"tally": Tally()}, "checked: NOTHING, so the run tests nothing: increase SECONDS"),
     ],
 )
-def test_a_bad_run_says_why(more: dict[str, Any], line: str) -> None:
-    assert not run(**more).is_good
-    assert line in list(lines(run(**more)))
+def test_report_of_failed_run_has_reason(overrides: dict[str, Any], line: str) -> None:
+    assert not build_run(**overrides).is_good
+    assert line in list(format_report(build_run(**overrides)))
 
 
-def test_a_deed_that_fails_now_and_then_spoils_no_run() -> None:
-    found = run(failed={"start": ["m-1: no", "m-2: no"]})
+def test_occasional_failed_action_does_not_fail_run() -> None:
+    run = build_run(failures={"start": ["m-1: no", "m-2: no"]})
 
-    assert found.is_good
-    assert "not done: start m-2: no" in list(lines(found))
+    assert run.is_good
+    assert "action failed: start m-2: no" in list(format_report(run))
 
 
-@pytest.mark.parametrize("left", [[], ["node-1 is cordoned"]], ids=["good", "bad"])
-def test_the_folder_of_a_bad_run_is_kept_and_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], left: list[str]
+@pytest.mark.parametrize("problems", [[], ["node-1 is cordoned"]], ids=["passed", "failed"])
+def test_directory_of_failed_run_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], problems: list[str]
 ) -> None:
     folder = tmp_path / "run"
     (folder / "servers").mkdir(parents=True)
 
-    conclude(run(left=left), folder)
+    report_run(build_run(problems=problems), folder)
 
-    assert folder.exists() is (str(folder) in capsys.readouterr().err) is bool(left)
+    assert folder.exists() is (str(folder) in capsys.readouterr().err) is bool(problems)
 
 
-def test_a_report_names_the_wing_and_counts_pods_where_pods_are_evicted() -> None:
-    drained, upgraded = list(lines(run())), list(lines(run(wing="mutex")))
+def test_report_names_component_and_counts_evicted_pods() -> None:
+    drained, upgraded = list(format_report(build_run())), list(format_report(build_run(component="mutex")))
 
     assert drained[0].startswith("maintenance on engine local")
     assert upgraded[0].startswith("mutex on engine local")
@@ -73,14 +79,17 @@ def test_a_report_names_the_wing_and_counts_pods_where_pods_are_evicted() -> Non
     assert not any(line.startswith("pods evicted") for line in upgraded)
 
 
-def test_a_process_of_ours_that_ended_by_itself_is_named_though_it_runs_again() -> None:
+def test_restarted_process_that_exited_unexpectedly_is_named() -> None:
     """Check that a product's process that exited unexpectedly is reported although it was restarted.
 
     Injected kills are not in the records. Other programs may exit while RabbitMQ is down.
     """
-    crashed = Record("functions", 1, "log", restarts=2, ended="killed by SIGSEGV")
-    others = [Record("delivery", 2, "log"), Record("ingress", 3, "log", restarts=9, ended="exit status 1")]
+    crashed = ProcessRecord("functions", 1, "log", restarts=2, exit_reason="killed by SIGSEGV")
+    other_records = [
+        ProcessRecord("delivery", 2, "log"),
+        ProcessRecord("ingress", 3, "log", restarts=9, exit_reason="exit status 1"),
+    ]
 
-    found = ended_by_themselves([crashed, *others], {"functions", "delivery"})
+    unexpected_exits = list_unexpected_exits([crashed, *other_records], {"functions", "delivery"})
 
-    assert found == ["functions: killed by SIGSEGV, started again 2 times"]
+    assert unexpected_exits == ["functions: killed by SIGSEGV, restarted 2 times"]

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from chaos.observations import Eviction, evictions
-from localcluster.access import service_account
+from chaos.observations import EvictionRequest, parse_evictions
+from localcluster.access import make_username
 
-OURS = service_account("functions")
+OWN_USER = make_username("functions")
 
 
-def line(user: str = OURS, code: int = 201, uri: str = "", subresource: str = "eviction") -> str:
+def build_line(user: str = OWN_USER, code: int = 201, uri: str = "", subresource: str = "eviction") -> str:
     entry: dict[str, Any] = {
         "kind": "Event",
         "apiVersion": "audit.k8s.io/v1",
@@ -28,23 +28,25 @@ def line(user: str = OURS, code: int = 201, uri: str = "", subresource: str = "e
     return json.dumps(entry, separators=(",", ":")) + "\n"
 
 
-GRANTED, REFUSED = (Eviction(1_700_000_000.5, "a/p", "u", granted) for granted in (True, False))
+GRANTED_EVICTION, REFUSED_EVICTION = (
+    EvictionRequest(1_700_000_000.5, "a/p", "u", is_granted) for is_granted in (True, False)
+)
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
-        (line(), [GRANTED]),
-        (line(code=429), [REFUSED]),
-        (line()[:150] + line(), [GRANTED]),
-        (line() + line(code=429), [GRANTED, REFUSED]),
-        (line(code=404), []),
-        (line(code=500), []),
-        (line(user="admin"), []),
-        (line(uri="/api/v1/namespaces/a/pods/p/eviction?dryRun=All"), []),
-        (line(subresource="status"), []),
+        (build_line(), [GRANTED_EVICTION]),
+        (build_line(code=429), [REFUSED_EVICTION]),
+        (build_line()[:150] + build_line(), [GRANTED_EVICTION]),
+        (build_line() + build_line(code=429), [GRANTED_EVICTION, REFUSED_EVICTION]),
+        (build_line(code=404), []),
+        (build_line(code=500), []),
+        (build_line(user="admin"), []),
+        (build_line(uri="/api/v1/namespaces/a/pods/p/eviction?dryRun=All"), []),
+        (build_line(subresource="status"), []),
         ("", []),
     ],
 )
-def test_evictions_of_ours_are_found(text: str, found: list[Eviction]) -> None:
-    assert list(evictions(text)) == found
+def test_evictions_by_product_are_found(text: str, expected: list[EvictionRequest]) -> None:
+    assert list(parse_evictions(text)) == expected

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from chaos.targets import Target
+from chaos.targets import CrashTarget
 from localcluster.processes import Server, await_ready
 
-PARENT = """
+PARENT_SCRIPT = """
 import subprocess
 while True:
     child = subprocess.Popen(["sleep", "600"])
@@ -24,70 +24,70 @@ Start = Callable[..., Server]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start_server(tmp_path: Path) -> Iterator[Start]:
     """Yield a function that starts a server with a command; the server stops with the test."""
-    with ExitStack() as ending:
+    with ExitStack() as exit_stack:
 
         def start(*words: str) -> Server:
             server = Server("server", words, tmp_path / "server.log")
-            ending.callback(server.kill)
+            exit_stack.callback(server.kill)
             server.start()
             return server
 
         yield start
 
 
-def test_a_server_is_killed_and_started_again(start: Start) -> None:
-    server = start("sleep", "600")
+def test_a_server_is_killed_and_started_again(start_server: Start) -> None:
+    server = start_server("sleep", "600")
     before = server.process
 
-    Target(server).crash(0.0)
+    CrashTarget(server).crash(0.0)
 
     assert before is not None
     assert before.returncode == -signal.SIGKILL
-    assert server.alive
+    assert server.is_alive
     assert server.process is not before
 
 
-def test_a_server_waits_for_its_turn(start: Start) -> None:
+def test_restart_waits_for_may_restart(start_server: Start) -> None:
     """Check that a restart waits for `may_restart`, as Knative's controllers wait for the dispatcher's port."""
-    server, alive = start("sleep", "600"), list[bool]()
+    server, alive = start_server("sleep", "600"), list[bool]()
 
-    def turn() -> bool:
-        alive.append(server.alive)
+    def may_restart() -> bool:
+        alive.append(server.is_alive)
         return len(alive) == 3
 
-    server.may_restart = turn
-    Target(server).crash(0.0)
+    server.may_restart = may_restart
+    CrashTarget(server).crash(0.0)
 
     assert alive == [False, False, False]
-    assert server.alive
+    assert server.is_alive
 
 
-def test_the_end_of_a_crash_is_what_a_log_says(start: Start) -> None:
+def test_crash_is_complete_at_log_line(start_server: Start) -> None:
     """Check that a crash is complete when the log has the given line, so that dependent programs crash later."""
-    server = start("sh", "-c", "sleep 0.2; echo serving; exec sleep 600")
-    await_ready("the server", lambda: lines(server) == ["serving"], [server])
+    server = start_server("sh", "-c", "sleep 0.2; echo serving; exec sleep 600")
+    await_ready("the server", lambda: read_log_lines(server) == ["serving"], [server])
 
-    Target(server, back="serving").crash(0.0)
+    CrashTarget(server, ready_log_line="serving").crash(0.0)
 
-    assert lines(server) == ["serving", "serving"]
+    assert read_log_lines(server) == ["serving", "serving"]
 
 
-def test_a_child_is_killed_and_its_parent_lives(start: Start) -> None:
-    server = start(sys.executable, "-c", PARENT)
+def test_child_is_killed_without_its_parent(start_server: Start) -> None:
+    server = start_server(sys.executable, "-c", PARENT_SCRIPT)
     before = server.process
-    await_ready("the child", lambda: len(lines(server)) == 1, [server])
+    await_ready("the child", lambda: len(read_log_lines(server)) == 1, [server])
 
-    Target(server, is_child=True).crash(0.0)
+    CrashTarget(server, kills_child=True).crash(0.0)
 
-    await_ready("the next child", lambda: len(lines(server)) == 3, [server])
-    first, status, second = lines(server)
+    await_ready("the next child", lambda: len(read_log_lines(server)) == 3, [server])
+    first, status, second = read_log_lines(server)
     assert int(status) == -signal.SIGKILL
     assert first != second
     assert server.process is before
 
 
-def lines(server: Server) -> list[str]:
+def read_log_lines(server: Server) -> list[str]:
     """Return the lines of the server's log."""
     return server.log.read_text().splitlines()

@@ -8,98 +8,122 @@ from typing import Any
 import pytest
 
 from chaos.plan import Rule, Upgrade
-from chaos.upgrade_final_state import Job, Seen, expected, left, told, violations
+from chaos.upgrade_final_state import (
+    JobKey,
+    UpgradeSnapshot,
+    identify_job,
+    list_expected_jobs,
+    list_problems,
+    list_violations,
+)
 from kube.mutex.jobs import NODE_ANNOTATION, RULE_ANNOTATION
-from kube.mutex.objects import RULE_LABEL, RUN_LABEL
+from kube.mutex.objects import RULE_LABEL_PREFIX, RUN_LABEL
 from kube.mutex.versions import VERSION_LABEL
 from kube.paths import Object
 
-UPGRADE = Upgrade({"blue": 2}, (Rule("drain", has_cleanup=True, delay=""), Rule("test", has_cleanup=False, delay="")))
+UPGRADE = Upgrade(
+    {"blue": 2}, (Rule("drain", has_cleanup=True, job_delay=""), Rule("test", has_cleanup=False, job_delay=""))
+)
 WORKERS = ["a", "b"]
-OLD, NEW = "4.15.9", "4.16.4"
+OLD_VERSION, NEW_VERSION = "4.15.9", "4.16.4"
 POOLS = {"blue": {"matchLabels": {"role": "blue"}, "paused": False}}
-EARLY, LATE = "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"
+EARLY_TIME, LATE_TIME = "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"
 
 
-def job(node: str, rule: str, kind: str = "main", done: str = EARLY) -> Object:
-    noted = {NODE_ANNOTATION: node, RULE_ANNOTATION: f"namespace/{rule}"}
+def build_job(node: str, rule: str, kind: str = "main", completed_at: str = EARLY_TIME) -> Object:
+    annotations = {NODE_ANNOTATION: node, RULE_ANNOTATION: f"namespace/{rule}"}
     name = f"{'cleanup-' if kind == 'cleanup' else ''}{rule}-1"
-    return {"metadata": {"name": name, "annotations": noted}, "status": {"completionTime": done}}
+    return {"metadata": {"name": name, "annotations": annotations}, "status": {"completionTime": completed_at}}
 
 
-def node(name: str, version: str = NEW, **labels: str) -> Object:
+def build_node(name: str, version: str = NEW_VERSION, **labels: str) -> Object:
     return {"metadata": {"name": name, "labels": {VERSION_LABEL: version, **labels}}}
 
 
-def seen(**more: Any) -> Seen:
-    record = {"nodes": {name: {"releasedAt": EARLY} for name in WORKERS}}
-    whole = Seen(
+def build_observation(**overrides: Any) -> UpgradeSnapshot:
+    record = {"nodes": {name: {"releasedAt": EARLY_TIME} for name in WORKERS}}
+    observation = UpgradeSnapshot(
         upgrade=UPGRADE,
         workers=WORKERS,
-        version=NEW,
-        together=[],
-        released=WORKERS,
-        upgraded=WORKERS,
-        created=sorted(expected(UPGRADE, WORKERS)),
+        version=NEW_VERSION,
+        concurrent_nodes=[],
+        released_nodes=WORKERS,
+        upgraded_nodes=WORKERS,
+        created_jobs=sorted(list_expected_jobs(UPGRADE, WORKERS)),
         run={"status": {"step": "Finished", "record": record}},
-        jobs=[job(*each) for each in sorted(expected(UPGRADE, WORKERS))],
-        nodes=[node(name) for name in WORKERS],
+        jobs=[build_job(*job_key) for job_key in sorted(list_expected_jobs(UPGRADE, WORKERS))],
+        nodes=[build_node(name) for name in WORKERS],
         pools_before=POOLS,
         pools=POOLS,
-        claims=[""],
+        pool_claims=[""],
     )
-    return replace(whole, **more)
+    return replace(observation, **overrides)
 
 
-def test_nothing_is_wrong() -> None:
-    assert [*violations(seen()), *left(seen())] == []
+def test_correct_upgrade_has_no_problem() -> None:
+    assert [*list_violations(build_observation()), *list_problems(build_observation())] == []
 
 
-def test_a_job_is_known_by_its_node_rule_and_kind() -> None:
-    assert {told(each) for each in seen().jobs} == expected(UPGRADE, WORKERS)
-    assert len(expected(UPGRADE, WORKERS)) == 6
+def test_job_is_identified_by_node_rule_and_kind() -> None:
+    assert {identify_job(job) for job in build_observation().jobs} == list_expected_jobs(UPGRADE, WORKERS)
+    assert len(list_expected_jobs(UPGRADE, WORKERS)) == 6
 
 
 @pytest.mark.parametrize(
-    ("more", "line"),
+    ("changes", "line"),
     [
-        ({"together": [frozenset("ab")]}, "a, b were released and unfinished at once"),
-        ({"created": [*seen().created, Job("a", "drain", "cleanup")]}, "the cleanup Job of drain for a was created 2"),
-        ({"released": ["a", "b", "a"]}, "a was released 2 times"),
-        ({"released": ["a"]}, "b was upgraded, and never released"),
+        ({"concurrent_nodes": [frozenset("ab")]}, "nodes a, b were released and unfinished at the same time"),
         (
-            {"jobs": [job("a", "test", done=LATE)]},
-            f"a was released at {EARLY}, and its Job of test was complete {LATE}",
+            {"created_jobs": [*build_observation().created_jobs, JobKey("a", "drain", "cleanup")]},
+            "the cleanup Job of rule drain for node a was created 2",
+        ),
+        ({"released_nodes": ["a", "b", "a"]}, "node a was released 2 times"),
+        ({"released_nodes": ["a"]}, "node b was upgraded without being released"),
+        (
+            {"jobs": [build_job("a", "test", completed_at=LATE_TIME)]},
+            f"node a was released at {EARLY_TIME}, before its Job of rule test completed ({LATE_TIME})",
         ),
     ],
 )
-def test_what_must_not_happen_is_said(more: dict[str, Any], line: str) -> None:
-    [said] = violations(seen(**more))
+def test_violation_is_listed(changes: dict[str, Any], line: str) -> None:
+    [violation] = list_violations(build_observation(**changes))
 
-    assert said.startswith(line)
+    assert violation.startswith(line)
 
 
-@pytest.mark.parametrize("jobs", [[], [job("a", "drain", "cleanup", LATE)]])
-def test_a_cleanup_job_comes_behind_the_release(jobs: list[Object]) -> None:
-    assert list(violations(seen(jobs=jobs))) == []
+@pytest.mark.parametrize("jobs", [[], [build_job("a", "drain", "cleanup", LATE_TIME)]])
+def test_cleanup_job_may_complete_after_release(jobs: list[Object]) -> None:
+    assert list(list_violations(build_observation(jobs=jobs))) == []
 
 
 @pytest.mark.parametrize(
-    ("more", "line"),
+    ("changes", "line"),
     [
-        ({"run": {"status": {"step": "CleaningUp", "progress": "node 1 of 2: a"}}}, "the run is CleaningUp: node 1 of"),
-        ({"run": {"status": {"step": "Failed", "record": {"failure": {"message": "why"}}}}}, "the run is Failed:  why"),
-        ({"created": seen().created[1:]}, "the cleanup Job of drain for a was never created"),
-        ({"created": [*seen().created, Job("c", "drain", "main")]}, "the main Job of drain for c is of no rule and no"),
-        ({"pools": {}}, "pool blue was {"),
-        ({"pools": {"blue": {**POOLS["blue"], "paused": True}}}, "pool blue was {"),
-        ({"claims": ["uid"]}, "a pool is claimed by uid"),
-        ({"nodes": [node("a", OLD)]}, f"a is at {OLD}"),
-        ({"nodes": [node("a", **{RUN_LABEL: "1"})]}, "a has labels of a run left"),
-        ({"nodes": [node("a", **{f"{RULE_LABEL}drain.x": ""})]}, "a has labels of a run left"),
+        (
+            {"run": {"status": {"step": "CleaningUp", "progress": "node 1 of 2: a"}}},
+            "the run is in step CleaningUp: node 1 of",
+        ),
+        (
+            {"run": {"status": {"step": "Failed", "record": {"failure": {"message": "why"}}}}},
+            "the run is in step Failed:  why",
+        ),
+        (
+            {"created_jobs": build_observation().created_jobs[1:]},
+            "the cleanup Job of rule drain for node a was never created",
+        ),
+        (
+            {"created_jobs": [*build_observation().created_jobs, JobKey("c", "drain", "main")]},
+            "the main Job of rule drain for node c belongs to another rule or node",
+        ),
+        ({"pools": {}}, "pool blue was not restored: "),
+        ({"pools": {"blue": {**POOLS["blue"], "paused": True}}}, "pool blue was not restored: "),
+        ({"pool_claims": ["uid"]}, "a pool is still claimed by run uid"),
+        ({"nodes": [build_node("a", OLD_VERSION)]}, f"node a has version {OLD_VERSION} instead of {NEW_VERSION}"),
+        ({"nodes": [build_node("a", **{RUN_LABEL: "1"})]}, "node a still has labels of a run"),
+        ({"nodes": [build_node("a", **{f"{RULE_LABEL_PREFIX}drain.x": ""})]}, "node a still has labels of a run"),
     ],
 )
-def test_what_is_left_is_said(more: dict[str, Any], line: str) -> None:
-    [said] = left(seen(**more))
+def test_unrestored_state_is_listed(changes: dict[str, Any], line: str) -> None:
+    [problem] = list_problems(build_observation(**changes))
 
-    assert said.startswith(line)
+    assert problem.startswith(line)

@@ -8,49 +8,49 @@ from contextlib import ExitStack
 import pytest
 
 from localcluster import delivery_engines
+from localcluster.components.selection import ALL_COMPONENTS, DEFAULT_COMPONENTS
 from localcluster.engine_product import EngineProduct
-from localcluster.up.restarter import Keeper
-from localcluster.components.selection import DEFAULT, KNOWN
-from tests.e2e.environment import NODES, Stage
+from localcluster.up.restarter import Restarter
+from tests.e2e.environment import NODE_COUNT, E2eEnvironment
 
-ENGINES = ("knative", "rabbitmq")
+ENGINE_NAMES = ("knative", "rabbitmq")
 
 
-@pytest.fixture(scope="session", params=ENGINES)
-def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Yield the ready product on a real engine; a parameter with `+wings` selects a cluster with all components."""
-    name, *more = request.param.split("+")
-    wings = KNOWN if more else DEFAULT
-    engine = delivery_engines.named(name)
+@pytest.fixture(scope="session", params=ENGINE_NAMES)
+def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[E2eEnvironment]:
+    """Yield the ready product on a real engine; `+components` in the parameter selects all components."""
+    name, *suffixes = request.param.split("+")
+    components = ALL_COMPONENTS if suffixes else DEFAULT_COMPONENTS
+    engine = delivery_engines.get_engine(name)
     engine.check()
-    engine.build(wings)
+    engine.build(components)
     folder = tmp_path_factory.mktemp(request.param)
-    with engine.cluster(folder / "servers", NODES) as cluster, ExitStack() as work:
-        product = work.enter_context(engine.open(cluster, folder / "product", wings))
-        keeper = work.enter_context(Keeper())
+    with engine.create_cluster(folder / "servers", NODE_COUNT) as cluster, ExitStack() as exit_stack:
+        product = exit_stack.enter_context(engine.install_product(cluster, folder / "product", components))
+        restarter = exit_stack.enter_context(Restarter())
         assert isinstance(product, EngineProduct)
         if name == "rabbitmq":
-            keeper.keep(product.servers)  # after some seconds without RabbitMQ, ingress and dispatchers exit
-        stage = Stage(cluster, product)
-        yield stage
-        stage.close()
+            restarter.add_servers(product.servers)  # after some seconds without RabbitMQ, ingress and dispatchers exit
+        e2e_environment = E2eEnvironment(cluster, product)
+        yield e2e_environment
+        e2e_environment.close()
 
 
 @pytest.fixture(autouse=True)
-def _figures_are_noted(request: pytest.FixtureRequest) -> Iterator[None]:
+def _record_durations(request: pytest.FixtureRequest) -> Iterator[None]:
     """Record the durations of the functions' requests, before another test kills the functions."""
-    on_stage = "stage" in request.fixturenames
+    uses_environment = "environment" in request.fixturenames
     yield
-    if on_stage:
-        request.getfixturevalue("stage").histogram.note()
+    if uses_environment:
+        request.getfixturevalue("environment").histogram.record()
 
 
 @pytest.fixture
-def whole_again(stage: Stage) -> Iterator[None]:
+def restore_product(environment: E2eEnvironment) -> Iterator[None]:
     """Start all stopped processes and delete all maintenances after the test."""
     yield
-    for server in stage.local.servers:
+    for server in environment.cluster.servers:
         server.start()
-    stage.product.start_delivery()
-    stage.product.start_functions()
-    stage.clear()
+    environment.product.start_delivery()
+    environment.product.start_functions()
+    environment.delete_maintenances()

@@ -7,188 +7,196 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
-from kube.maintenance.groups import GROUPS, MEDIK8S, Group
+from kube.maintenance.groups import GROUPS, MEDIK8S, ApiGroup
 from kube.paths import Object
 from kube.pods import is_ready, is_terminating
 from localcluster.cluster import LocalCluster
 from localcluster.engine_product import EngineProduct
-from tests.e2e.histogram import Histogram
-from tests.workload import Audit, Workload, audit, pod_on
+from tests.e2e.histogram import FunctionDurations
+from tests.workload import AuditLog, Workload, build_pod, start_audit
 
-WITH_WINGS = ["knative+wings", "rabbitmq+wings"]
-"""Parameters of the fixture `stage` for clusters with all components, also those that are off by default."""
-NODES = 20
-PODS = 10
+WITH_ALL_COMPONENTS = ["knative+components", "rabbitmq+components"]
+"""Parameters of the fixture `environment` for clusters with all components, also those that are off by default."""
+NODE_COUNT = 20
+PODS_PER_NODE = 10
 """Pods on each node."""
-FEWER = 10
+FAULT_NODE_COUNT = 10
 """Nodes that are drained during an injected fault; `make chaos` drains twenty, which takes twice as long."""
-DELAY = "pod-delete.stage.kwok.x-k8s.io/delay"
-UNHEARD = 504
+DELETE_DELAY_ANNOTATION = "pod-delete.stage.kwok.x-k8s.io/delay"
+LOST_RESPONSE_STATUS = 504
 """Status code in the audit log if the client was killed before the response; the pod may have been evicted."""
-NUMBERS = itertools.count(1)
-PATIENCE = 150.0
+NAME_NUMBERS = itertools.count(1)
+TIMEOUT_SECONDS = 150.0
 """Timeout of every wait; limits on durations are checked separately."""
-REPAIRED = 45.0
+MAX_RECOVERY_SECONDS = 45.0
 """Maximum seconds from the repair of a fault until the drains are complete."""
 
 
-class Stage:
+class E2eEnvironment:
     """One cluster with the running product."""
 
     def __init__(self, local: LocalCluster, product: EngineProduct) -> None:
-        self.local, self.product = local, product
-        self.admin = Cluster(str(local.kubeconfig))
-        self.histogram = Histogram(product)
-        self.nodes = [f"node-{number}" for number in range(1, NODES + 1)]
-        self.fewer = self.nodes[:FEWER]
+        self.cluster, self.product = local, product
+        self.client = SyncClient(str(local.kubeconfig))
+        self.histogram = FunctionDurations(product)
+        self.nodes = [f"node-{number}" for number in range(1, NODE_COUNT + 1)]
+        self.fault_nodes = self.nodes[:FAULT_NODE_COUNT]
 
     def close(self) -> None:
         """Close the API client."""
-        self.admin.close()
+        self.client.close()
 
-    def clear(self) -> None:
+    def delete_maintenances(self) -> None:
         """Delete the maintenances that a failed test left, and wait until the product has restored their nodes."""
-        left = [item for group in GROUPS.values() for item in self.admin.list(group.path)["items"]]
-        for item in left:
-            self.admin.run(self.admin.api.request("DELETE", m.path(item)))
-        deadline = time.monotonic() + PATIENCE
-        while any(self.admin.list(group.path)["items"] for group in GROUPS.values()):
-            assert time.monotonic() < deadline, "maintenances that a failed test left do not end"
+        unfinished = [item for group in GROUPS.values() for item in self.client.list(group.path)["items"]]
+        for item in unfinished:
+            self.client.run(self.client.api.request("DELETE", m.build_path(item)))
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while any(self.client.list(group.path)["items"] for group in GROUPS.values()):
+            assert time.monotonic() < deadline, "NodeMaintenances that a failed test created are not released"
             time.sleep(0.2)
 
-    def drains(self, going: str = "5s", nodes: Iterable[str] = ()) -> Drains:
+    def prepare_drains(self, termination_delay: str = "5s", nodes: Iterable[str] = ()) -> NodeDrains:
         """Create pods on the nodes, by default on all, and return the drains of these nodes.
 
-        `going` is the duration of the pods' termination.
+        `termination_delay` is the duration of the pods' termination.
         """
-        return Drains(self, list(nodes) or self.nodes, going)
+        return NodeDrains(self, list(nodes) or self.nodes, termination_delay)
 
 
-class Drains:
+class NodeDrains:
     """Nodes with pods, their maintenances, and the checks that must hold at the end."""
 
-    def __init__(self, stage: Stage, nodes: list[str], going: str) -> None:
-        self.admin, self.nodes = stage.admin, nodes
-        self.work = Workload(stage.local, stage.admin)
+    def __init__(self, environment: E2eEnvironment, nodes: list[str], termination_delay: str) -> None:
+        self.client, self.nodes = environment.client, nodes
+        self.workload = Workload(environment.cluster, environment.client)
         self.maintenances: list[Object] = []
-        self._where = f"/api/v1/namespaces/{self.work.namespace}/pods"
-        bodies = [pod_on(node, f"{node}-{n}", annotations={DELAY: going}) for node in nodes for n in range(PODS)]
-        self.admin.together(*(self.admin.api.create(self._where, body) for body in bodies))
-        ready = self.work.until(self._where, lambda pods: all(is_ready(pod) for pod in pods.values()), 60)
+        self._where = f"/api/v1/namespaces/{self.workload.namespace}/pods"
+        pod_bodies = [
+            build_pod(node, f"{node}-{number}", annotations={DELETE_DELAY_ANNOTATION: termination_delay})
+            for node in nodes
+            for number in range(PODS_PER_NODE)
+        ]
+        self.client.gather_all(*(self.client.api.create(self._where, body) for body in pod_bodies))
+        ready = self.workload.wait_for_collection(
+            self._where, lambda pods: all(is_ready(pod) for pod in pods.values()), 60
+        )
         self.pods = list(ready.values())
-        self.audit: Audit = audit(stage.local)
+        self.audit: AuditLog = start_audit(environment.cluster)
 
-    def begin(self, nodes: Iterable[str] = (), group: Group = MEDIK8S) -> None:
+    def create_maintenances(self, nodes: Iterable[str] = (), group: ApiGroup = MEDIK8S) -> None:
         """Create the maintenances of these nodes, by default of all, concurrently."""
         self.started = time.monotonic()
-        bodies = [_maintenance(node, group) for node in nodes or self.nodes]
-        self.maintenances += self.admin.together(*(self.admin.api.create(group.path, body) for body in bodies))
+        manifests = [_build_maintenance(node, group) for node in nodes or self.nodes]
+        self.maintenances += self.client.gather_all(*(self.client.api.create(group.path, body) for body in manifests))
 
-    def await_going(self, count: int) -> None:
+    def await_terminating(self, count: int) -> None:
         """Wait until `count` pods are terminating or deleted."""
         all_pods = len(self.pods)
-        self.work.until(
+        self.workload.wait_for_collection(
             self._where, lambda pods: sum(map(is_terminating, pods.values())) + all_pods - len(pods) >= count, 30
         )
 
-    def await_succeeded(self, seconds: float = PATIENCE) -> float:
+    def await_succeeded(self, timeout: float = TIMEOUT_SECONDS) -> float:
         """Wait until all maintenances are Succeeded; return the seconds since their creation."""
-        for group in {m.group(item) for item in self.maintenances}:
-            names = {item["metadata"]["name"] for item in self.maintenances if m.group(item) is group}
-            self.work.until(
+        for group in {m.get_group(item) for item in self.maintenances}:
+            names = {item["metadata"]["name"] for item in self.maintenances if m.get_group(item) is group}
+            self.workload.wait_for_collection(
                 group.path,
-                lambda items, names=names: all(name in items and m.phase(items[name]) == m.SUCCEEDED for name in names),  # type: ignore[misc]
-                seconds,
+                lambda items, names=names: all(
+                    name in items and m.get_phase(items[name]) == m.SUCCEEDED for name in names
+                ),  # type: ignore[misc]
+                timeout,
             )
         return time.monotonic() - self.started
 
-    def end(self, seconds: float = PATIENCE) -> None:
+    def end_maintenances(self, timeout: float = TIMEOUT_SECONDS) -> None:
         """Delete all maintenances, and wait until they are deleted and their nodes are restored."""
         for item in self.maintenances:
-            self.request_end(item)
-        self.await_gone(seconds)
+            self.request_deletion(item)
+        self.await_restored(timeout)
 
-    def live(self) -> list[Object]:
+    def get_current_maintenances(self) -> list[Object]:
         """Return the maintenances in their current state."""
-        return [self.work.again(item) for item in self.maintenances]
+        return [self.workload.read_maintenance(item) for item in self.maintenances]
 
-    def request_end(self, maintenance: Object) -> None:
+    def request_deletion(self, maintenance: Object) -> None:
         """Request the deletion of one maintenance."""
-        self.work.delete(m.path(maintenance))
+        self.workload.delete(m.build_path(maintenance))
 
-    def await_gone(self, seconds: float = PATIENCE) -> None:
+    def await_restored(self, timeout: float = TIMEOUT_SECONDS) -> None:
         """Wait until all maintenances are deleted, and assert that their nodes are restored."""
-        for group in {m.group(item) for item in self.maintenances}:
-            names = {item["metadata"]["name"] for item in self.maintenances if m.group(item) is group}
-            self.work.until(group.path, lambda items, names=names: not names & set(items), seconds)  # type: ignore[misc]
+        for group in {m.get_group(item) for item in self.maintenances}:
+            names = {item["metadata"]["name"] for item in self.maintenances if m.get_group(item) is group}
+            self.workload.wait_for_collection(group.path, lambda items, names=names: not names & set(items), timeout)  # type: ignore[misc]
         for item in self.maintenances:
-            spec = self.work.read_node(m.node_name(item))["spec"]
+            spec = self.workload.read_node(m.get_node_name(item))["spec"]
             assert not spec.get("unschedulable")
             assert "taints" not in spec
         self.maintenances.clear()
 
-    def check(self, *, log_is_whole: bool = True) -> None:
+    def assert_each_pod_evicted_once(self, *, is_log_complete: bool = True) -> None:
         """Assert that each pod was evicted exactly once by its uid, and deleted before its node was reported drained.
 
-        Set `log_is_whole` to False if the API server was killed: it may have granted an eviction without logging it.
+        Set `is_log_complete` to False if the API server was killed: it may have granted an eviction without logging it.
         """
-        asked = [(_uid(entry), entry["responseStatus"]["code"]) for entry in self.audit.evictions()]
-        granted = Counter(uid for uid, code in asked if code < 300)
-        known = granted.keys() | {uid for uid, code in asked if code == UNHEARD}
+        codes = [(_get_evicted_uid(entry), entry["responseStatus"]["code"]) for entry in self.audit.list_evictions()]
+        granted_counts = Counter(uid for uid, code in codes if code < 300)
+        evicted_uids = granted_counts.keys() | {uid for uid, code in codes if code == LOST_RESPONSE_STATUS}
         uids = {pod["metadata"]["uid"] for pod in self.pods}
-        assert set(granted.values()) == {1}
-        assert known <= uids
-        assert known == uids or not log_is_whole
-        succeeded, ended = self._logged_claims(), self._ends()
+        assert set(granted_counts.values()) == {1}
+        assert evicted_uids <= uids
+        assert evicted_uids == uids or not is_log_complete
+        succeeded, ended = self._await_succeeded_times(), self._get_deletion_times()
         for pod in self.pods:
             assert ended.get(pod["metadata"]["name"], "") < succeeded[pod["spec"]["nodeName"]]
 
-    def _logged_claims(self, seconds: float = 5.0) -> dict[str, str]:
-        """Return the result of `_claims` once it has every node.
+    def _await_succeeded_times(self, timeout: float = 5.0) -> dict[str, str]:
+        """Return the result of `_get_succeeded_times` once it has every node.
 
         A watch may show a write before the audit log does.
         """
-        wanted = {m.node_name(item) for item in self.maintenances}
-        deadline = time.monotonic() + seconds
-        while not wanted <= (claims := self._claims()).keys():
-            assert time.monotonic() < deadline, f"not in the audit log: {wanted - claims.keys()} Succeeded"
+        expected = {m.get_node_name(item) for item in self.maintenances}
+        deadline = time.monotonic() + timeout
+        while not expected <= (succeeded_times := self._get_succeeded_times()).keys():
+            assert time.monotonic() < deadline, f"not in the audit log: {expected - succeeded_times.keys()} Succeeded"
             time.sleep(0.05)
-        return claims
+        return succeeded_times
 
-    def _claims(self) -> dict[str, str]:
+    def _get_succeeded_times(self) -> dict[str, str]:
         """Return node → the time of the first status write with the phase Succeeded."""
-        node_of = {item["metadata"]["name"]: m.node_name(item) for item in self.maintenances}
-        claims: dict[str, str] = {}
-        for entry in self.audit.writes_by():
+        node_by_name = {item["metadata"]["name"]: m.get_node_name(item) for item in self.maintenances}
+        succeeded_times: dict[str, str] = {}
+        for entry in self.audit.list_writes_by():
             reference = entry["objectRef"]
             if reference["resource"] != "nodemaintenances" or reference.get("subresource") != "status":
                 continue
             if (entry["requestObject"].get("status") or {}).get("phase") == m.SUCCEEDED:
-                claims.setdefault(node_of[reference["name"]], entry["requestReceivedTimestamp"])
-        return claims
+                succeeded_times.setdefault(node_by_name[reference["name"]], entry["requestReceivedTimestamp"])
+        return succeeded_times
 
-    def _ends(self) -> dict[str, str]:
+    def _get_deletion_times(self) -> dict[str, str]:
         """Return pod → the time at which kwok deleted it."""
-        ends: dict[str, str] = {}
-        for entry in self.audit.writes_by("kwok"):
+        deletion_times: dict[str, str] = {}
+        for entry in self.audit.list_writes_by("kwok"):
             reference = entry["objectRef"]
-            ours = entry["verb"] == "delete" and reference.get("namespace") == self.work.namespace
-            if ours and entry["responseStatus"]["code"] < 300:
-                ends.setdefault(reference["name"], entry["requestReceivedTimestamp"])
-        return ends
+            is_own_pod = entry["verb"] == "delete" and reference.get("namespace") == self.workload.namespace
+            if is_own_pod and entry["responseStatus"]["code"] < 300:
+                deletion_times.setdefault(reference["name"], entry["requestReceivedTimestamp"])
+        return deletion_times
 
 
-def _uid(eviction: Object) -> str:
+def _get_evicted_uid(eviction: Object) -> str:
     """Return the uid of the pod that the eviction in the audit log names."""
     return str(eviction["requestObject"]["deleteOptions"]["preconditions"]["uid"])
 
 
-def _maintenance(node: str, group: Group) -> Object:
+def _build_maintenance(node: str, group: ApiGroup) -> Object:
     return {
         "apiVersion": group.api_version,
         "kind": "NodeMaintenance",
-        "metadata": {"name": f"{node}-{next(NUMBERS)}"},
+        "metadata": {"name": f"{node}-{next(NAME_NUMBERS)}"},
         "spec": {"nodeName": node, "reason": "test"},
     }

@@ -12,62 +12,64 @@ from concurrent.futures import ThreadPoolExecutor
 import requests
 from requests.adapters import HTTPAdapter
 
-from localcluster.delivery_engines import Running
-from tests.receiver import Answer, Received
+from localcluster.delivery_engines import RunningProduct
+from tests.receiver import ReceivedRequest, Response
 
-Way = Callable[[Received], Answer]
-LATE = 0.5
+Handler = Callable[[ReceivedRequest], Response]
+MAX_DELAY_SECONDS = 0.5
 """Maximum seconds by which an event is delayed."""
-ATTEMPTS = 10
-KEPT = ("content-type", "traceparent")
+MAX_ATTEMPTS = 10
+EVENT_HEADERS = ("content-type", "traceparent")
 """The headers that belong to an event, besides its ce- headers."""
 
 
-class Mischief:
+class NetworkFaultProxy:
     """A proxy that forwards each event to the function that the path names, with the current fault."""
 
-    def __init__(self, product: Running) -> None:
+    def __init__(self, product: RunningProduct) -> None:
         self._product = product
         self._local = threading.local()
         self._lock = threading.Lock()
-        self._doubled: set[tuple[str, str, str]] = set()
+        self._duplicated_events: set[tuple[str, str, str]] = set()
         self.calls: Counter[str] = Counter()
-        self._heard: dict[str, set[str]] = defaultdict(set)
-        self.way: Way = self.once
+        self._received_ids: dict[str, set[str]] = defaultdict(set)
+        self.handler: Handler = self.forward
 
-    def __call__(self, request: Received) -> Answer:
+    def __call__(self, request: ReceivedRequest) -> Response:
         """Handle the request with the current fault."""
         with self._lock:
-            self._heard[request.path.strip("/")].add(request.id)
-        return self.way(request)
+            self._received_ids[request.path.strip("/")].add(request.id)
+        return self.handler(request)
 
-    def heard(self, function: str) -> set[str]:
+    def list_received_ids(self, function: str) -> set[str]:
         """Return the ids of the events that the broker sent to a function, including rejected ones."""
         with self._lock:
-            return set(self._heard[function])
+            return set(self._received_ids[function])
 
-    def forget(self) -> None:
+    def reset_counters(self) -> None:
         """Reset the recorded events and calls."""
         with self._lock:
-            self._heard.clear()
-            self._doubled.clear()
+            self._received_ids.clear()
+            self._duplicated_events.clear()
         self.calls.clear()
 
-    def behave(self) -> None:
+    def stop_faults(self) -> None:
         """Stop injecting faults."""
-        self.way = self.once
+        self.handler = self.forward
 
-    def once(self, request: Received) -> Answer:
+    def forward(self, request: ReceivedRequest) -> Response:
         """Forward the request without a fault."""
-        name, headers = request.path.strip("/"), _event(request.headers)
+        name, headers = request.path.strip("/"), _select_event_headers(request.headers)
         self.calls[name] += 1
         try:
-            answer = self._session().post(self._product.function_url(name), request.body, headers=headers, timeout=30)
+            response = self._get_session().post(
+                self._product.get_function_url(name), request.body, headers=headers, timeout=30
+            )
         except requests.RequestException as error:
-            return Answer(502, {}, str(error).encode())
-        return Answer(answer.status_code, _event(answer.headers), answer.content)
+            return Response(502, {}, str(error).encode())
+        return Response(response.status_code, _select_event_headers(response.headers), response.content)
 
-    def twice(self, request: Received) -> Answer:
+    def forward_twice(self, request: ReceivedRequest) -> Response:
         """Call the function twice concurrently, and send both replies to the broker.
 
         The function thus receives each event one time more than the broker sent it. Events that were already duplicated
@@ -75,54 +77,54 @@ class Mischief:
         """
         event = (request.path, request.headers["ce-source"], request.id)
         with self._lock:
-            doubled = event in self._doubled
-            self._doubled.add(event)
-        if doubled:
-            return self.once(request)
+            is_duplicated = event in self._duplicated_events
+            self._duplicated_events.add(event)
+        if is_duplicated:
+            return self.forward(request)
         with ThreadPoolExecutor(max_workers=1) as other:
-            waiting = other.submit(self.once, request)
-            answer = self.once(request)
-            second = waiting.result()
+            first_delivery = other.submit(self.forward, request)
+            response = self.forward(request)
+            second = first_delivery.result()
         if second.status == 200:
-            self.post(second)
-        return answer
+            self.publish_reply(second)
+        return response
 
-    def late(self, request: Received) -> Answer:
+    def forward_late(self, request: ReceivedRequest) -> Response:
         """Accept the event now and deliver it later, so that a later event may overtake it."""
-        wait = random.uniform(0, LATE)
-        threading.Thread(target=self._answer_later, args=(request, wait), daemon=True).start()
-        return Answer(204)
+        wait = random.uniform(0, MAX_DELAY_SECONDS)
+        threading.Thread(target=self._deliver_later, args=(request, wait), daemon=True).start()
+        return Response(204)
 
-    def never(self, request: Received) -> Answer:
+    def drop(self, request: ReceivedRequest) -> Response:
         """Accept the event and drop it."""
-        return Answer(204)
+        return Response(204)
 
-    def without(self, name: str) -> Way:
+    def reject_for(self, function_name: str) -> Handler:
         """Return a handler that rejects the events for one function."""
 
-        def handle(request: Received) -> Answer:
-            if request.path.strip("/") == name:
-                return Answer(503, body=b"not now\n")
-            return self.once(request)
+        def handle(request: ReceivedRequest) -> Response:
+            if request.path.strip("/") == function_name:
+                return Response(503, body=b"not now\n")
+            return self.forward(request)
 
         return handle
 
-    def _answer_later(self, request: Received, wait: float) -> None:
+    def _deliver_later(self, request: ReceivedRequest, wait: float) -> None:
         """Deliver the event until the function accepts it, and send its reply to the broker."""
         time.sleep(wait)
-        for _ in range(ATTEMPTS):
-            answer = self.once(request)
-            if answer.status < 300:
+        for _ in range(MAX_ATTEMPTS):
+            response = self.forward(request)
+            if response.status < 300:
                 break
-            time.sleep(LATE)
-        if answer.status == 200:
-            self.post(answer)
+            time.sleep(MAX_DELAY_SECONDS)
+        if response.status == 200:
+            self.publish_reply(response)
 
-    def post(self, answer: Answer) -> None:
+    def publish_reply(self, answer: Response) -> None:
         """Send a function's reply to the broker."""
-        self._session().post(self._product.broker_url, answer.body, headers=dict(answer.headers), timeout=30)
+        self._get_session().post(self._product.broker_url, answer.body, headers=dict(answer.headers), timeout=30)
 
-    def _session(self) -> requests.Session:
+    def _get_session(self) -> requests.Session:
         """Return the session of the current thread; it ignores the proxy settings in the environment."""
         if not hasattr(self._local, "session"):
             self._local.session = requests.Session()
@@ -132,7 +134,7 @@ class Mischief:
         return session
 
 
-def _event(headers: Mapping[str, str]) -> dict[str, str]:
+def _select_event_headers(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers that belong to the event."""
-    lowered = {name.lower(): value for name, value in headers.items()}
-    return {name: value for name, value in lowered.items() if name.startswith("ce-") or name in KEPT}
+    lower_case = {name.lower(): value for name, value in headers.items()}
+    return {name: value for name, value in lower_case.items() if name.startswith("ce-") or name in EVENT_HEADERS}

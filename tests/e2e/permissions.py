@@ -4,23 +4,37 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from kube.client.sync_client import Cluster
-from localcluster.knative.fake_kubelet import kubeconfig
-from tests.e2e.environment import Stage
-from tests.manifests.documented_rights import NAMESPACES, OURS, allowed, documented, reaching
+from kube.client.sync_client import SyncClient
+from localcluster.knative.fake_kubelet import write_account_kubeconfig
+from tests.e2e.environment import E2eEnvironment
+from tests.manifests.documented_rights import (
+    NAMESPACES,
+    OWN_NAMESPACE,
+    filter_by_namespace,
+    list_allowed_rights,
+    read_documented_rights,
+)
 
 
-def assert_as_documented(stage: Stage, function: str) -> None:
+def assert_permissions_as_documented(environment: E2eEnvironment, function: str) -> None:
     """Assert that in each namespace the account may do exactly what the function's `Touches:` lines list.
 
     Permissions that every account has are ignored.
     """
-    with closing(_door(stage, function)) as own, closing(_door(stage, "default")) as everybody:
+    with (
+        closing(_create_client(environment, function)) as function_client,
+        closing(_create_client(environment, "default")) as default_client,
+    ):
         for namespace in NAMESPACES:
-            more = own.run(allowed(own.api, namespace)) - everybody.run(allowed(everybody.api, namespace))
-            assert more == reaching(documented(function), namespace), (function, namespace)
+            extra_rights = function_client.run(
+                list_allowed_rights(function_client.api, namespace)
+            ) - default_client.run(list_allowed_rights(default_client.api, namespace))
+            assert extra_rights == filter_by_namespace(read_documented_rights(function), namespace), (
+                function,
+                namespace,
+            )
 
 
-def _door(stage: Stage, account: str) -> Cluster:
+def _create_client(environment: E2eEnvironment, account: str) -> SyncClient:
     """Return an API client with the account's token."""
-    return Cluster(str(kubeconfig(stage.local, OURS, account)))
+    return SyncClient(str(write_account_kubeconfig(environment.cluster, OWN_NAMESPACE, account)))

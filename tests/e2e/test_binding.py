@@ -11,78 +11,80 @@ import pytest
 
 from eventing import events
 from eventing.journal.store import Journal, Query
-from eventing.replay.function_client import post
+from eventing.replay.function_client import post_event
 from localcluster.access import NAMESPACE
-from localcluster.functions import SERVED
+from localcluster.functions import DEFAULT_FUNCTIONS
 from localcluster.knative.product import KnativeProduct
-from localcluster.processes import await_ready, free_port
+from localcluster.processes import await_ready, reserve_port
 from localcluster.readiness import is_ready
-from tests.e2e.environment import Stage
-from tests.e2e.ticks import tick
+from tests.e2e.environment import E2eEnvironment
+from tests.e2e.ticks import build_tick
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.parametrize("stage", ["knative"], indirect=True),
-    pytest.mark.usefixtures("whole_again"),
+    pytest.mark.parametrize("environment", ["knative"], indirect=True),
+    pytest.mark.usefixtures("restore_product"),
 ]
-BOUND = {"guard", "resync"}
-SECONDS = 20.0
+BOUND_FUNCTIONS = {"guard", "resync"}
+TIMEOUT_SECONDS = 20.0
 
 
-def test_who_may_answer_with_several_events_is_given_the_brokers_address(stage: Stage) -> None:
+def test_sinkbinding_sets_k_sink_of_guard_and_resync(environment: E2eEnvironment) -> None:
     """SinkBinding gives the Broker's address to `guard` and `resync`, and to no other function."""
-    asked = ("get", "deployments", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=function", "-o", "json")
+    arguments = ("get", "deployments", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=function", "-o", "json")
     containers = {
         item["metadata"]["name"]: item["spec"]["template"]["spec"]["containers"][0]
-        for item in json.loads(stage.local.kubectl(*asked).stdout)["items"]
+        for item in json.loads(environment.cluster.kubectl(*arguments).stdout)["items"]
     }
-    address = stage.local.kubectl("get", "broker/default", "-n", NAMESPACE, "-o", "jsonpath={.status.address.url}")
+    address = environment.cluster.kubectl(
+        "get", "broker/default", "-n", NAMESPACE, "-o", "jsonpath={.status.address.url}"
+    )
 
-    sinks = {name: _variables(container).get("K_SINK") for name, container in containers.items()}
-    assert sinks == {name: address.stdout if name in BOUND else None for name in SERVED}
+    sinks = {name: _get_variables(container).get("K_SINK") for name, container in containers.items()}
+    assert sinks == {name: address.stdout if name in BOUND_FUNCTIONS else None for name in DEFAULT_FUNCTIONS}
 
 
-def test_what_resync_sends_there_is_heard(stage: Stage, resync: str) -> None:
+def test_events_of_resync_arrive_through_broker(environment: E2eEnvironment, resync_url: str) -> None:
     """Events that `resync` posts to `K_SINK` arrive through the broker: one for each of two maintenances.
 
     `resync` runs with the environment of its Deployment.
     """
-    drains = stage.drains("300ms", nodes=stage.nodes[:2])
-    stage.histogram.note("begin")
-    stage.product.kill_functions("begin")
-    drains.begin()
-    said = tick()
+    drains = environment.prepare_drains("300ms", nodes=environment.nodes[:2])
+    environment.histogram.record("begin")
+    environment.product.kill_functions("begin")
+    drains.create_maintenances()
+    tick = build_tick()
 
-    assert post(said, resync).status_code == 204
+    assert post_event(tick, resync_url).status_code == 204
 
-    deadline = time.monotonic() + SECONDS
-    while len(heard := _answers(stage, said.get_id())) < 2:
-        assert time.monotonic() < deadline, f"only {heard} came from the broker"
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while len(answered_uids := _find_replied_maintenances(environment, tick.get_id())) < 2:
+        assert time.monotonic() < deadline, f"only {answered_uids} came from the broker"
         time.sleep(0.1)
-    assert heard == {item["metadata"]["uid"] for item in drains.maintenances}
-    stage.product.start_functions("begin")
+    assert answered_uids == {item["metadata"]["uid"] for item in drains.maintenances}
+    environment.product.start_functions("begin")
     drains.await_succeeded()
-    drains.end()
+    drains.end_maintenances()
 
 
 @pytest.fixture
-def resync(stage: Stage) -> Iterator[str]:
+def resync_url(environment: E2eEnvironment) -> Iterator[str]:
     """Yield the URL of a `resync` process with exactly the environment of its Deployment."""
-    assert isinstance(stage.product, KnativeProduct)
-    port = free_port()
-    server = stage.product.planes.kubelet.server(NAMESPACE, "resync", BIND=f"127.0.0.1:{port}")
+    assert isinstance(environment.product, KnativeProduct)
+    port = reserve_port()
+    server = environment.product.planes.kubelet.build_server(NAMESPACE, "resync", BIND=f"127.0.0.1:{port}")
     server.start()
-    await_ready("resync", lambda: is_ready(f"http://127.0.0.1:{port}"), [server], SECONDS)
+    await_ready("resync", lambda: is_ready(f"http://127.0.0.1:{port}"), [server], TIMEOUT_SECONDS)
     yield f"http://127.0.0.1:{port}/resync"
     server.kill()
 
 
-def _variables(container: dict[str, list[dict[str, str]]]) -> dict[str, str]:
+def _get_variables(container: dict[str, list[dict[str, str]]]) -> dict[str, str]:
     return {entry["name"]: entry["value"] for entry in container.get("env", []) if "value" in entry}
 
 
-def _answers(stage: Stage, cause: str) -> set[str]:
+def _find_replied_maintenances(environment: E2eEnvironment, cause_id: str) -> set[str]:
     """Return the uids of the maintenances with a recorded event that was emitted in reply to `cause`."""
-    with closing(Journal(stage.product.journal)) as book:
-        kept = book.select(Query(types=(events.MAINTENANCE_FOUND,)))
-    return {entry.maintenance for entry in kept if entry.cause == cause}
+    with closing(Journal(environment.product.journal)) as journal:
+        entries = journal.select(Query(types=(events.MAINTENANCE_PENDING,)))
+    return {entry.maintenance for entry in entries if entry.cause == cause_id}

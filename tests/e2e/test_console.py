@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from selenium.webdriver import Chrome
 
-from console.web.node_rows import key
+from console.web.node_rows import build_html_id
 from eventing import events
 from eventing.journal.store import Journal, Query
 from kube.maintenance.groups import MEDIK8S
-from localcluster.web_console import Console
+from localcluster.web_console import WebConsole
 from tests.console.web.site import Browser, start_browser
-from tests.e2e.environment import Stage
+from tests.e2e.environment import E2eEnvironment
 
 pytestmark = pytest.mark.e2e
 
@@ -29,39 +29,39 @@ def driver() -> Iterator[Chrome]:
 
 
 @pytest.fixture
-def browser(stage: Stage, driver: Chrome, tmp_path: Path) -> Iterator[Browser]:
+def browser(environment: E2eEnvironment, driver: Chrome, tmp_path: Path) -> Iterator[Browser]:
     """Yield the browser with a console that finds the broker and the functions by the Broker and the Triggers."""
-    with Console(stage.local, tmp_path, "--journal", stage.product.journal) as console:
+    with WebConsole(environment.cluster, tmp_path, "--journal", environment.product.journal) as console:
         browser = Browser(driver, console)
-        browser.look()
+        browser.emulate_display()
         yield browser
 
 
-def test_a_maintenance_is_started_seen_replayed_and_stopped(stage: Stage, browser: Browser) -> None:
+def test_console_starts_follows_replays_and_ends_maintenance(environment: E2eEnvironment, browser: Browser) -> None:
     """OSV-7, OSV-8: the console starts a maintenance, follows it, replays an event and ends the maintenance."""
-    node = stage.nodes[0]
-    drains = stage.drains("300ms", nodes=[node])
-    browser.nodes(node)
+    node = environment.nodes[0]
+    drains = environment.prepare_drains("300ms", nodes=[node])
+    browser.open_nodes(node)
 
-    browser.menu(node)
-    browser.one(f"#{key(node)}-offers a").click()
-    browser.confirm("new disk")
-    browser.until(lambda: browser.cell(node, "state") == "Drained")
-    (made,) = stage.admin.list(MEDIK8S.path, fields=f"spec.nodeName={node}")["items"]
-    drains.maintenances.append(made)
-    with closing(Journal(stage.product.journal)) as book:
-        tainting = Query(maintenance=made["metadata"]["uid"], types=(events.NODE_CORDONED,))
-        browser.until(lambda: any(entry.attempts for entry in book.select(tainting)))
-    drains.check()
+    browser.open_menu(node)
+    browser.wait_for_element(f"#{build_html_id(node)}-offers a").click()
+    browser.confirm_dialog("new disk")
+    browser.wait_until(lambda: browser.get_cell_text(node, "state") == "Drained")
+    (maintenance,) = environment.client.list(MEDIK8S.path, field_selector=f"spec.nodeName={node}")["items"]
+    drains.maintenances.append(maintenance)
+    with closing(Journal(environment.product.journal)) as journal:
+        tainting = Query(maintenance=maintenance["metadata"]["uid"], types=(events.NODE_CORDONED,))
+        browser.wait_until(lambda: any(entry.attempts for entry in journal.select(tainting)))
+    drains.assert_each_pod_evicted_once()
 
     browser.open(f"/nodes/{node}")
-    browser.press("node.cordoned")
-    assert browser.replay() == [["taint", "same", "200 node.tainted", "200 node.tainted"]]
+    browser.open_event("node.cordoned")
+    assert browser.replay_event() == [["taint", "same", "200 node.tainted", "200 node.tainted"]]
 
-    browser.nodes(node)
-    browser.menu(node)
-    browser.one(f"#{key(node)}-offers a").click()
-    browser.confirm()
-    browser.until(lambda: browser.cell(node, "state") == "In service")
-    drains.await_gone(20)
-    assert browser.errors() == []
+    browser.open_nodes(node)
+    browser.open_menu(node)
+    browser.wait_for_element(f"#{build_html_id(node)}-offers a").click()
+    browser.confirm_dialog()
+    browser.wait_until(lambda: browser.get_cell_text(node, "state") == "In service")
+    drains.await_restored(20)
+    assert browser.take_errors() == []

@@ -11,117 +11,119 @@ import requests
 
 from eventing.journal.store import Journal, Query
 from localcluster.processes import await_ready
-from tests.e2e.fault_proxy import Mischief
-from tests.e2e.environment import PATIENCE, REPAIRED, Drains, Stage
-from tests.machine_speed import is_below
+from tests.e2e.environment import MAX_RECOVERY_SECONDS, TIMEOUT_SECONDS, E2eEnvironment, NodeDrains
+from tests.e2e.fault_proxy import NetworkFaultProxy
+from tests.machine_speed import is_below_scaled_limit
 from tests.receiver import Receiver
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("whole_again")]
-OUTAGE = 20.0
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("restore_product")]
+OUTAGE_SECONDS = 20.0
 """Seconds for which the source of maintenances is down; at least one tick comes in this time."""
-REFUSAL = 10.0
-GOING = 20
+REJECTION_SECONDS = 10.0
+TERMINATING_PODS = 20
 """Terminating pods, of a hundred, at which the fault starts."""
-CHAIN = ("begin", "cordon", "taint", "evict", "status")
+CHAIN_FUNCTIONS = ("begin", "cordon", "taint", "evict", "status")
 """The functions of the chain; each one handles the events of the one before it."""
 
 
 @pytest.fixture(scope="module")
-def between(stage: Stage) -> Iterator[Mischief]:
+def routed_fault_proxy(environment: E2eEnvironment) -> Iterator[NetworkFaultProxy]:
     """Yield a fault proxy between broker and functions; only the last tests use it, since routing takes time."""
-    mischief = Mischief(stage.product)
-    with closing(Receiver(otherwise=mischief)) as receiver:
-        stage.product.route(lambda name: f"{receiver.url}/{name}")
-        yield mischief
-        stage.product.route(stage.product.function_url)
+    network_proxy = NetworkFaultProxy(environment.product)
+    with closing(Receiver(default_answer=network_proxy)) as receiver:
+        environment.product.route_triggers(lambda name: f"{receiver.url}/{name}")
+        yield network_proxy
+        environment.product.route_triggers(environment.product.get_function_url)
 
 
 @pytest.fixture
-def mischief(between: Mischief) -> Iterator[Mischief]:
+def fault_proxy(routed_fault_proxy: NetworkFaultProxy) -> Iterator[NetworkFaultProxy]:
     """Yield the fault proxy with reset counters; stop its faults afterwards."""
-    between.forget()
-    yield between
-    between.behave()
+    routed_fault_proxy.reset_counters()
+    yield routed_fault_proxy
+    routed_fault_proxy.stop_faults()
 
 
-def hold(drains: Drains, what: str, *, seconds: float = REPAIRED, log_is_whole: bool = True) -> None:
-    """Assert that the drains succeed within `seconds` of the repair, and restore the nodes."""
+def assert_recovery(
+    drains: NodeDrains, fault: str, *, max_seconds: float = MAX_RECOVERY_SECONDS, is_log_complete: bool = True
+) -> None:
+    """Assert that the drains succeed within `max_seconds` of the repair, and restore the nodes."""
     repaired = time.monotonic()
     drains.await_succeeded()
-    took = time.monotonic() - repaired
-    print(f"{what}: all Succeeded {took:.1f} s after the repair")
-    drains.check(log_is_whole=log_is_whole)
-    drains.end()
-    assert is_below(took, seconds)
+    seconds = time.monotonic() - repaired
+    print(f"{fault}: all Succeeded {seconds:.1f} s after the repair")
+    drains.assert_each_pod_evicted_once(is_log_complete=is_log_complete)
+    drains.end_maintenances()
+    assert is_below_scaled_limit(seconds, max_seconds)
 
 
 @pytest.mark.parametrize("function", ["cordon", "evict", "status"])
-def test_a_function_is_killed(stage: Stage, function: str) -> None:
+def test_killed_function_only_delays_drains(environment: E2eEnvironment, function: str) -> None:
     """Killing a function's process during drains only delays them."""
-    drains = stage.drains("2s", nodes=stage.fewer)
-    drains.begin()
+    drains = environment.prepare_drains("2s", nodes=environment.fault_nodes)
+    drains.create_maintenances()
     if function != "cordon":
-        drains.await_going(GOING)
-    stage.histogram.note(function)
-    stage.product.kill_functions(function)
+        drains.await_terminating(TERMINATING_PODS)
+    environment.histogram.record(function)
+    environment.product.kill_functions(function)
     time.sleep(1)
-    stage.product.start_functions(function)
-    hold(drains, f"{function} killed")
+    environment.product.start_functions(function)
+    assert_recovery(drains, f"{function} killed")
 
 
-@pytest.mark.parametrize("stage", ["knative"], indirect=True)
-def test_the_data_plane_is_killed(stage: Stage) -> None:
+@pytest.mark.parametrize("environment", ["knative"], indirect=True)
+def test_killed_data_plane_only_delays_drains(environment: E2eEnvironment) -> None:
     """Killing ingress, filter and channel with all accepted events during drains only delays them."""
-    drains = stage.drains("2s", nodes=stage.fewer)
-    drains.begin()
-    drains.await_going(GOING)
-    stage.product.kill_data("ingress", "filter", "dispatcher")
+    drains = environment.prepare_drains("2s", nodes=environment.fault_nodes)
+    drains.create_maintenances()
+    drains.await_terminating(TERMINATING_PODS)
+    environment.product.kill_data_plane("ingress", "filter", "dispatcher")
     time.sleep(1)
-    stage.product.start_data("dispatcher", "ingress", "filter")
-    hold(drains, "ingress, filter and channel killed")
+    environment.product.start_data_plane("dispatcher", "ingress", "filter")
+    assert_recovery(drains, "ingress, filter and channel killed")
 
 
-def test_the_source_is_down_while_maintenances_come_and_go(stage: Stage) -> None:
+def test_maintenances_succeed_after_source_outage(environment: E2eEnvironment) -> None:
     """Maintenances that are created and deleted while their source is down are drained and restored nevertheless."""
-    half = len(stage.fewer) // 2
-    ended = stage.drains("100ms", nodes=stage.fewer[:half])
-    ended.begin()
+    middle = len(environment.fault_nodes) // 2
+    ended = environment.prepare_drains("100ms", nodes=environment.fault_nodes[:middle])
+    ended.create_maintenances()
     ended.await_succeeded()
-    drains = stage.drains("1s", nodes=stage.fewer[half:])
-    source = stage.product.adapters["maintenances"]
+    drains = environment.prepare_drains("1s", nodes=environment.fault_nodes[middle:])
+    source = environment.product.adapters["maintenances"]
 
     source.kill()
-    down = time.monotonic()
+    down_at = time.monotonic()
     for item in ended.maintenances:
-        ended.request_end(item)
-    drains.begin()
-    time.sleep(OUTAGE - (time.monotonic() - down))
+        ended.request_deletion(item)
+    drains.create_maintenances()
+    time.sleep(OUTAGE_SECONDS - (time.monotonic() - down_at))
     source.start()
 
     repaired = time.monotonic()
     drains.await_succeeded()
-    ended.await_gone()
-    print(f"source down: all as it should be {time.monotonic() - repaired:.1f} s after the repair")
-    drains.check()
-    drains.end()
+    ended.await_restored()
+    print(f"source down: all maintenances as expected {time.monotonic() - repaired:.1f} s after the repair")
+    drains.assert_each_pod_evicted_once()
+    drains.end_maintenances()
 
 
-def test_the_api_server_is_restarted(stage: Stage) -> None:
+def test_killed_api_server_only_delays_drains(environment: E2eEnvironment) -> None:
     """Killing the API server during drains only delays them; it restarts at the same address."""
-    drains = stage.drains("2s", nodes=stage.fewer)
-    drains.begin()
-    drains.await_going(GOING)
-    server = next(server for server in stage.local.servers if server.name == "kube-apiserver")
+    drains = environment.prepare_drains("2s", nodes=environment.fault_nodes)
+    drains.create_maintenances()
+    drains.await_terminating(TERMINATING_PODS)
+    server = next(server for server in environment.cluster.servers if server.name == "kube-apiserver")
     server.kill()
     time.sleep(1)
     server.start()
-    hold(drains, "API server restarted", log_is_whole=False)
+    assert_recovery(drains, "API server restarted", is_log_complete=False)
 
 
-def test_a_poison_event_harms_nobody(stage: Stage) -> None:
+def test_invalid_event_is_recorded_as_dead_letter(environment: E2eEnvironment) -> None:
     """Invalid events that no function can handle are recorded with their dead letters, and the drains continue."""
-    drains = stage.drains("1s", nodes=stage.fewer)
-    drains.begin()
+    drains = environment.prepare_drains("1s", nodes=environment.fault_nodes)
+    drains.create_maintenances()
     headers = {
         "ce-specversion": "1.0",
         "ce-id": "poison",
@@ -132,69 +134,76 @@ def test_a_poison_event_harms_nobody(stage: Stage) -> None:
     }
     with requests.Session() as session:
         session.trust_env = False
-        answer = session.post(stage.product.broker_url, b'["not", "an object"]', headers=headers, timeout=10)
-    assert answer.status_code == 202
-    hold(drains, "poison event")
-    with closing(Journal(stage.product.journal)) as book:
-        kept = book.select(Query(ids=("poison",)))
-    given_up = [entry.event.get_extension("knativeerrordest") for entry in kept]
-    assert None in given_up
-    assert stage.product.function_url("evict") in given_up
+        response = session.post(environment.product.broker_url, b'["not", "an object"]', headers=headers, timeout=10)
+    assert response.status_code == 202
+    assert_recovery(drains, "poison event")
+    with closing(Journal(environment.product.journal)) as journal:
+        entries = journal.select(Query(ids=("poison",)))
+    destinations = [entry.event.get_extension("knativeerrordest") for entry in entries]
+    assert None in destinations
+    assert environment.product.get_function_url("evict") in destinations
 
 
-def test_the_journal_is_killed(stage: Stage, mischief: Mischief) -> None:
+def test_killed_record_function_records_all_events_later(
+    environment: E2eEnvironment, fault_proxy: NetworkFaultProxy
+) -> None:
     """Killing `record` does not delay the drains, and after its restart every event is recorded."""
-    drains = stage.drains("2s", nodes=stage.fewer)
-    drains.begin()
-    drains.await_going(GOING)
-    stage.histogram.note("record")
-    stage.product.kill_functions("record")
+    drains = environment.prepare_drains("2s", nodes=environment.fault_nodes)
+    drains.create_maintenances()
+    drains.await_terminating(TERMINATING_PODS)
+    environment.histogram.record("record")
+    environment.product.kill_functions("record")
     drains.await_succeeded()
-    stage.product.start_functions("record")
+    environment.product.start_functions("record")
 
     repaired = time.monotonic()
-    with closing(Journal(stage.product.journal)) as book:
-        await_ready("the recording", lambda: not _unrecorded(mischief.heard("record"), book), [], PATIENCE)
-    known = len(mischief.heard("record"))
-    print(f"record killed: all {known} events recorded {time.monotonic() - repaired:.1f} s after the repair")
-    assert known > len(CHAIN) * len(drains.nodes)
-    drains.check()
-    drains.end()
+    with closing(Journal(environment.product.journal)) as journal:
+        await_ready(
+            "the recording",
+            lambda: not _find_unrecorded(fault_proxy.list_received_ids("record"), journal),
+            [],
+            TIMEOUT_SECONDS,
+        )
+    request_count = len(fault_proxy.list_received_ids("record"))
+    print(f"record killed: all {request_count} events recorded {time.monotonic() - repaired:.1f} s after the repair")
+    assert request_count > len(CHAIN_FUNCTIONS) * len(drains.nodes)
+    drains.assert_each_pod_evicted_once()
+    drains.end_maintenances()
 
 
-def _unrecorded(ids: set[str], book: Journal) -> set[str]:
-    return ids - {str(entry.event.get_id()) for entry in book.select(Query(ids=tuple(ids)))}
+def _find_unrecorded(ids: set[str], journal: Journal) -> set[str]:
+    return ids - {str(entry.event.get_id()) for entry in journal.select(Query(ids=tuple(ids)))}
 
 
-def test_every_event_is_delivered_twice(stage: Stage, mischief: Mischief) -> None:
+def test_duplicated_events_only_delay_drains(environment: E2eEnvironment, fault_proxy: NetworkFaultProxy) -> None:
     """Calling each function twice concurrently for each event, also along the chain, only delays the drains.
 
     The duplicates continue until the end, at several times the load.
     """
-    drains = stage.drains("2s", nodes=stage.fewer)
-    mischief.way = mischief.twice
-    drains.begin()
-    hold(drains, "every event twice", seconds=2 * REPAIRED)
-    print(", ".join(f"{name} {count} times" for name, count in mischief.calls.items()))
-    assert min(mischief.calls[name] for name in CHAIN) >= 2 * len(drains.nodes)
+    drains = environment.prepare_drains("2s", nodes=environment.fault_nodes)
+    fault_proxy.handler = fault_proxy.forward_twice
+    drains.create_maintenances()
+    assert_recovery(drains, "every event twice", max_seconds=2 * MAX_RECOVERY_SECONDS)
+    print(", ".join(f"{name} {count} times" for name, count in fault_proxy.calls.items()))
+    assert min(fault_proxy.calls[name] for name in CHAIN_FUNCTIONS) >= 2 * len(drains.nodes)
 
 
-def test_events_come_in_random_order(stage: Stage, mischief: Mischief) -> None:
+def test_reordered_events_only_delay_drains(environment: E2eEnvironment, fault_proxy: NetworkFaultProxy) -> None:
     """Delaying each event by up to half a second, so that others overtake it, only delays the drains."""
-    drains = stage.drains("2s", nodes=stage.fewer)
-    mischief.way = mischief.late
-    drains.begin()
-    hold(drains, "random order")
+    drains = environment.prepare_drains("2s", nodes=environment.fault_nodes)
+    fault_proxy.handler = fault_proxy.forward_late
+    drains.create_maintenances()
+    assert_recovery(drains, "random order")
 
 
-def test_a_function_is_not_available_for_some_time(stage: Stage, mischief: Mischief) -> None:
+def test_rejected_events_only_delay_drains(environment: E2eEnvironment, fault_proxy: NetworkFaultProxy) -> None:
     """Rejecting the events for `evict` with 503 for 10 s only delays the drains.
 
     The broker retries, and ticks replace the events that it gave up.
     """
-    drains = stage.drains("1s", nodes=stage.fewer)
-    mischief.way = mischief.without("evict")
-    drains.begin()
-    time.sleep(REFUSAL)
-    mischief.behave()
-    hold(drains, "503 for 10 s")
+    drains = environment.prepare_drains("1s", nodes=environment.fault_nodes)
+    fault_proxy.handler = fault_proxy.reject_for("evict")
+    drains.create_maintenances()
+    time.sleep(REJECTION_SECONDS)
+    fault_proxy.stop_faults()
+    assert_recovery(drains, "503 for 10 s")

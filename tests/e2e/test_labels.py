@@ -5,33 +5,33 @@ from __future__ import annotations
 import pytest
 
 from kube.maintenance import objects as m
-from kube.nodes import LABEL
+from kube.nodes import MAINTENANCE_LABEL
 from kube.paths import Object
-from tests.e2e.environment import Stage
+from tests.e2e.environment import E2eEnvironment
 
 pytestmark = pytest.mark.e2e
 
 
-def test_a_label_taken_off_by_hand_comes_back(stage: Stage) -> None:
+def test_guard_restores_removed_label(environment: E2eEnvironment) -> None:
     """Rule 10: `guard` restores a label that was removed by hand, and no maintenance ends.
 
     The source reports the node without its label as deleted; `guard` finds that the node still exists.
     """
-    name = stage.nodes[0]
-    drains = stage.drains("300ms", nodes=[name])
-    drains.begin()
+    name = environment.nodes[0]
+    drains = environment.prepare_drains("300ms", nodes=[name])
+    drains.create_maintenances()
     drains.await_succeeded()
-    uid = drains.live()[0]["metadata"]["uid"]
+    uid = drains.get_current_maintenances()[0]["metadata"]["uid"]
 
-    stage.local.kubectl("label", "node", name, f"{LABEL}-")
+    environment.cluster.kubectl("label", "node", name, f"{MAINTENANCE_LABEL}-")
 
     def is_labelled(node: Object | None) -> bool:
-        return bool(node and node["metadata"]["labels"].get(LABEL) == uid)
+        return bool(node and node["metadata"]["labels"].get(MAINTENANCE_LABEL) == uid)
 
-    drains.work.wait_for(f"/api/v1/nodes/{name}", is_labelled)
+    drains.workload.wait_for_object(f"/api/v1/nodes/{name}", is_labelled)
     # The Event shows that `guard` has received the source's event.
-    assert f"node {name} was unlabelled" in stage.local.kubectl("describe", "node", name).stdout
-    (item,) = drains.live()
+    assert f'node "{name}" was unlabelled' in environment.cluster.kubectl("describe", "node", name).stdout
+    (item,) = drains.get_current_maintenances()
     assert (item["metadata"]["uid"], m.is_deleting(item)) == (uid, False)
-    drains.end()
-    assert LABEL not in drains.work.read_node(name)["metadata"]["labels"]
+    drains.end_maintenances()
+    assert MAINTENANCE_LABEL not in drains.workload.read_node(name)["metadata"]["labels"]

@@ -13,46 +13,50 @@ from localcluster.cluster import LocalCluster
 from localcluster.errors import LocalClusterError
 
 ROOT = Path(__file__).parents[2]
-CRDS = ROOT / "manifests" / "base" / "crds"
-CRD = CRDS / "nodemaintenance.medik8s.io.yaml"
-OTHER_CRD = CRDS / "nodemaintenance.kubevirt.io.yaml"
+CRDS_DIR = ROOT / "manifests" / "base" / "crds"
+CRD_FILE = CRDS_DIR / "nodemaintenance.medik8s.io.yaml"
+OTHER_CRD_FILE = CRDS_DIR / "nodemaintenance.kubevirt.io.yaml"
 
 pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Yield a cluster of one node without any installation."""
     with LocalCluster(tmp_path_factory.mktemp("bare"), nodes=1) as running:
         yield running
 
 
-def test_a_crd_that_the_api_server_refuses_is_named_with_its_reason(bare: LocalCluster, tmp_path: Path) -> None:
-    wrong = tmp_path / "crd.yaml"
-    wrong.write_text(CRD.read_text().replace("scope: Cluster", "scope: Everywhere"))
+def test_rejected_crd_is_reported_with_reason(bare_cluster: LocalCluster, tmp_path: Path) -> None:
+    crd_file = tmp_path / "crd.yaml"
+    crd_file.write_text(CRD_FILE.read_text().replace("scope: Cluster", "scope: Everywhere"))
 
-    with pytest.raises(LocalClusterError, match=rf'^OPERATOR_CRD={wrong}: .*"Everywhere".*; give the Custom.*\Z'):
-        peer_operator.install(bare, wrong)
+    with pytest.raises(
+        LocalClusterError, match=rf'^OPERATOR_CRD={crd_file}: .*"Everywhere".*: set the file with the Custom.*\Z'
+    ):
+        peer_operator.install_crd(bare_cluster, crd_file)
 
 
-def test_a_crd_of_another_kind_is_named(bare: LocalCluster) -> None:
+def test_crd_of_other_kind_is_reported(bare_cluster: LocalCluster) -> None:
     reason = (
-        r'"nodemaintenances\.nodemaintenance\.medik8s\.io" not found; give the Custom.* of nodemaintenances\.v1beta1'
+        r'"nodemaintenances\.nodemaintenance\.medik8s\.io" not found: '
+        r"set the file with the Custom.* of nodemaintenances\.v1beta1"
     )
-    with pytest.raises(LocalClusterError, match=rf"^OPERATOR_CRD={OTHER_CRD}: .*{reason}"):
-        peer_operator.install(bare, OTHER_CRD)
+    with pytest.raises(LocalClusterError, match=rf"^OPERATOR_CRD={OTHER_CRD_FILE}: .*{reason}"):
+        peer_operator.install_crd(bare_cluster, OTHER_CRD_FILE)
 
 
-def test_an_operator_that_ends_is_named_with_its_last_words(bare: LocalCluster) -> None:
+def test_exited_operator_is_reported_with_log_tail(bare_cluster: LocalCluster) -> None:
     """Operators that exit are reported with the end of their log, which remains in a file."""
-    peer_operator.install(bare, CRD)
-    ending = peer_operator.Operator((sys.executable, "-c", "print('no flag of that name')"), CRD)
+    peer_operator.install_crd(bare_cluster, CRD_FILE)
+    operator = peer_operator.Operator((sys.executable, "-c", "print('unknown flag')"), CRD_FILE)
 
     with (
         pytest.raises(
-            LocalClusterError, match=r"^OPERATOR=.*: it ended; give .*operator\.log ends:\n +no flag of that"
+            LocalClusterError,
+            match=r"^OPERATOR=.*: the operator exited: .*last lines of .*operator\.log:\n +unknown flag",
         ),
-        peer_operator.serving(bare, ending, "node-1"),
+        peer_operator.run_operator(bare_cluster, operator, "node-1"),
     ):
         pass
-    assert peer_operator.LOG.read_text() == "no flag of that name\n"
+    assert peer_operator.LOG_FILE.read_text() == "unknown flag\n"

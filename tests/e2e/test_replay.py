@@ -9,64 +9,73 @@ import pytest
 from click.testing import CliRunner, Result
 from cloudevents.core.v1.event import CloudEvent
 
-from console.cli import commands
-from console.operations.replay_runner import Targets, Wanted
+from console.cli import cli
+from console.operations.replay_runner import TargetOptions, TargetResolver
 from eventing import events
 from eventing.journal.store import Journal, Query
-from eventing.replay.function_client import post, recorded
-from kube.paths import NAMESPACE
+from eventing.replay.function_client import find_recorded_attempt, post_event
+from kube.paths import DEFAULT_NAMESPACE
 from localcluster.processes import await_ready
-from tests.e2e.environment import Stage
-from tests.workload import audit, is_dry
+from tests.e2e.environment import E2eEnvironment
+from tests.workload import is_dry_run, start_audit
 
 pytestmark = pytest.mark.e2e
 
 
-def run(stage: Stage, *words: str) -> Result:
+def run_command(environment: E2eEnvironment, *arguments: str) -> Result:
     """Run `kubectl maintenance` on the environment's cluster and journal."""
-    where = ("--kubeconfig", str(stage.local.kubeconfig))
-    return CliRunner().invoke(commands, [*where, *words, "--journal", str(stage.product.journal)])
+    options = ("--kubeconfig", str(environment.cluster.kubeconfig))
+    return CliRunner().invoke(cli, [*options, *arguments, "--journal", str(environment.product.journal)])
 
 
-def test_a_finished_maintenance_is_replayed_where_the_triggers_say(stage: Stage) -> None:
+def test_replay_uses_addresses_of_triggers(environment: E2eEnvironment) -> None:
     """X-2: a dry replay calls every function at its Trigger's address, and finds no difference."""
-    drains = stage.drains("300ms", nodes=stage.nodes[:1])
-    drains.begin()
+    drains = environment.prepare_drains("300ms", nodes=environment.nodes[:1])
+    drains.create_maintenances()
     drains.await_succeeded()
     uid = drains.maintenances[0]["metadata"]["uid"]
-    targets = Targets(Wanted(namespace=NAMESPACE), stage.admin)
-    with closing(Journal(stage.product.journal)) as book:
+    targets = TargetResolver(TargetOptions(namespace=DEFAULT_NAMESPACE), environment.client)
+    with closing(Journal(environment.product.journal)) as journal:
 
-        def whole() -> bool:
-            found = book.select(Query(maintenance=uid))
-            return all(recorded(entry, target.function) for entry in found for target in targets.of(entry.event))
+        def is_complete() -> bool:
+            entries = journal.select(Query(maintenance=uid))
+            return all(
+                find_recorded_attempt(entry, target.function)
+                for entry in entries
+                for target in targets.resolve(entry.event)
+            )
 
-        await_ready("the recording", whole, [], 10)
-    seen = audit(stage.local)
+        await_ready("the recording", is_complete, [], 10)
+    audit = start_audit(environment.cluster)
 
-    found = run(stage, "replay", "--maintenance", uid, "--dry-run=server")
+    result = run_command(environment, "replay", "--maintenance", uid, "--dry-run=server")
 
-    print(found.stdout.splitlines()[-1])
-    assert found.exit_code == 0, found.output
-    assert " 0 different" in found.stdout
-    assert "evict" in found.stdout
-    assert all(is_dry(entry) for entry in seen.writes_by())
-    drains.end(20)
+    print(result.stdout.splitlines()[-1])
+    assert result.exit_code == 0, result.output
+    assert " 0 different" in result.stdout
+    assert "evict" in result.stdout
+    assert all(is_dry_run(entry) for entry in audit.list_writes_by())
+    drains.end_maintenances(20)
 
 
-def test_a_dead_letter_says_why_and_is_redriven(stage: Stage) -> None:
+def test_dead_letter_has_reason_and_is_redriven(environment: E2eEnvironment) -> None:
     """X-6: a dead letter has code, reason and destination on every engine, and stays open if it is rejected again."""
-    letter = {"id": "refused", "source": "/test", "type": events.NODE_CORDONED, "datacontenttype": "application/json"}
-    assert post(CloudEvent(letter, {}), stage.product.broker_url).status_code == 202
-    with closing(Journal(stage.product.journal)) as book:
-        query = Query(dead=True, ids=("refused",))
-        await_ready("the letter", lambda: any(entry.attempts for entry in book.select(query)), [], 15)
+    dead_event = {
+        "id": "refused",
+        "source": "/test",
+        "type": events.NODE_CORDONED,
+        "datacontenttype": "application/json",
+    }
+    assert post_event(CloudEvent(dead_event, {}), environment.product.broker_url).status_code == 202
+    with closing(Journal(environment.product.journal)) as journal:
+        query = Query(dead_letters_only=True, ids=("refused",))
+        await_ready("the dead letter", lambda: any(entry.attempts for entry in journal.select(query)), [], 15)
 
-    shown = run(stage, "deadletters", "-o", "json")
-    again = run(stage, "redrive", "refused", "--yes")
+    listed = run_command(environment, "deadletters", "-o", "json")
+    result = run_command(environment, "redrive", "refused", "--yes")
 
-    (said,) = [one for one in json.loads(shown.stdout)["deadLetters"] if one["event"] == "refused"]
-    assert (said["function"], said["code"], said["reason"].strip()) == ("taint", 400, "data.node is missing")
-    assert said["destination"] == stage.product.function_url("taint")
-    assert again.exit_code == 1, again.output
-    assert "failed: 400 data.node is missing" in again.stdout
+    (row,) = [candidate for candidate in json.loads(listed.stdout)["deadLetters"] if candidate["event"] == "refused"]
+    assert (row["function"], row["code"], row["reason"].strip()) == ("taint", 400, "data.node is missing")
+    assert row["destination"] == environment.product.get_function_url("taint")
+    assert result.exit_code == 1, result.output
+    assert "failed: 400 data.node is missing" in result.stdout

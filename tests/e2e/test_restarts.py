@@ -10,54 +10,61 @@ from functools import partial
 
 import pytest
 
-from localcluster.functions import SERVED
-from localcluster.knative.planes import PROBE
+from localcluster.functions import DEFAULT_FUNCTIONS
+from localcluster.knative.planes import PROBE_HEADERS
 from localcluster.knative.product import KnativeProduct
 from localcluster.processes import Server, await_ready
-from localcluster.readiness import answers, is_ready
-from localcluster.up.restarter import Keeper
-from tests.e2e.environment import Stage
-from tests.machine_speed import is_below
+from localcluster.readiness import is_ready, is_responding
+from localcluster.up.restarter import Restarter
+from tests.e2e.environment import E2eEnvironment
+from tests.machine_speed import is_below_scaled_limit
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.parametrize("stage", ["knative"], indirect=True),
-    pytest.mark.usefixtures("whole_again"),
+    pytest.mark.parametrize("environment", ["knative"], indirect=True),
+    pytest.mark.usefixtures("restore_product"),
 ]
-BACK = 3.0
+MAX_RESTART_SECONDS = 3.0
 """Maximum seconds from the first crash until the readiness endpoint responds again."""
-PATIENCE = 30.0
+RESTART_TIMEOUT_SECONDS = 30.0
 """Timeout in seconds, longer than the limit, so that a duration above the limit can be reported."""
-DATA_PLANE = ("ingress", "dispatcher")
+DATA_PLANE_NAMES = ("ingress", "dispatcher")
 
 
-def test_what_is_killed_amid_drains_is_back_in_time(stage: Stage) -> None:
-    """Functions, ingress and dispatcher, each killed once during drains, are ready again within `BACK` seconds."""
-    product = stage.product
+def test_killed_processes_restart_within_limit(environment: E2eEnvironment) -> None:
+    """Functions, ingress and dispatcher, each killed once during drains, are ready within `MAX_RESTART_SECONDS`."""
+    product = environment.product
     assert isinstance(product, KnativeProduct)
     planes = product.planes
-    parts: list[tuple[Server, Callable[[], bool]]] = [
-        *((product.functions[name], partial(is_ready, product.function_url(name))) for name in SERVED),
-        *((planes.data[name], partial(answers, planes.page(name), headers=PROBE)) for name in DATA_PLANE),
+    restarts: list[tuple[Server, Callable[[], bool]]] = [
+        *((product.functions[name], partial(is_ready, product.get_function_url(name))) for name in DEFAULT_FUNCTIONS),
+        *(
+            (planes.data_plane[name], partial(is_responding, planes.get_readiness_url(name), headers=PROBE_HEADERS))
+            for name in DATA_PLANE_NAMES
+        ),
     ]
-    drains = stage.drains("5s", nodes=stage.nodes[:3])
-    with Keeper() as keeper:
-        keeper.keep(product.servers)
-        drains.begin()
-        stage.histogram.note()
-        took = {server.name: _seconds_away(server, ready) for server, ready in parts}
+    drains = environment.prepare_drains("5s", nodes=environment.nodes[:3])
+    with Restarter() as restarter:
+        restarter.add_servers(product.servers)
+        drains.create_maintenances()
+        environment.histogram.record()
+        seconds_by_server = {server.name: _measure_restart(server, ready) for server, ready in restarts}
         drains.await_succeeded()
 
-    print(", ".join(f"{name} {seconds:.2f} s" for name, seconds in took.items()))
-    drains.check()
-    drains.end()
-    assert {name: seconds for name, seconds in took.items() if not is_below(seconds, BACK)} == {}
+    print(", ".join(f"{name} {seconds:.2f} s" for name, seconds in seconds_by_server.items()))
+    drains.assert_each_pod_evicted_once()
+    drains.end_maintenances()
+    assert {
+        name: seconds
+        for name, seconds in seconds_by_server.items()
+        if not is_below_scaled_limit(seconds, MAX_RESTART_SECONDS)
+    } == {}
 
 
-def _seconds_away(server: Server, ready: Callable[[], bool]) -> float:
+def _measure_restart(server: Server, ready: Callable[[], bool]) -> float:
     """Kill the server's process; return the seconds until a new one is ready."""
     killed = server.pid
     os.kill(killed, signal.SIGKILL)
     started = time.monotonic()
-    await_ready(server.name, lambda: server.pid != killed and ready(), [], PATIENCE)
+    await_ready(server.name, lambda: server.pid != killed and ready(), [], RESTART_TIMEOUT_SECONDS)
     return time.monotonic() - started

@@ -6,20 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from chaos.targets import targets
+from chaos.targets import build_targets
 from localcluster.processes import Server
-from tests.e2e.environment import Stage
+from tests.e2e.environment import E2eEnvironment
 
 pytestmark = pytest.mark.e2e
 
 
 @pytest.mark.parametrize(
-    ("stage", "spared"), [("knative", "nginx"), ("rabbitmq", "epmd")], indirect=["stage"], ids=["knative", "rabbitmq"]
+    ("environment", "spared_name"),
+    [("knative", "nginx"), ("rabbitmq", "epmd")],
+    indirect=["environment"],
+    ids=["knative", "rabbitmq"],
 )
-def test_mischief_ends_all_but_what_stands_in_for_a_cluster(stage: Stage, spared: str) -> None:
+def test_fault_injection_kills_all_but_infrastructure(environment: E2eEnvironment, spared_name: str) -> None:
     """Fault injection kills all processes but nginx, which replaces the cluster's DNS, and RabbitMQ's epmd."""
     console = Server("console", ["true"], Path("console.log"))
 
-    ended = {target.server for named in targets(stage.product, console).values() for target in named.values()}
+    ended = {
+        target.server for targets in build_targets(environment.product, console).values() for target in targets.values()
+    }
 
-    assert [server.name for server in (*stage.product.servers, console) if server not in ended] == [spared]
+    assert [server.name for server in (*environment.product.servers, console) if server not in ended] == [spared_name]

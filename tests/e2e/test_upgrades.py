@@ -8,64 +8,67 @@ from contextlib import closing
 
 import pytest
 
-from kube.mutex.versions import version_of
+from kube.mutex.versions import get_version
 from kube.paths import Object
-from localcluster.functions import SERVED, served
-from localcluster.components.selection import KNOWN
+from localcluster.components.selection import ALL_COMPONENTS
+from localcluster.functions import DEFAULT_FUNCTIONS, list_functions
 from tests.chain.mutex import environment as runs
-from tests.chain.mutex.environment import NEW, OLD, told
-from tests.chain.mutex.release_watcher import Watcher
-from tests.e2e.permissions import assert_as_documented
-from tests.e2e.environment import PATIENCE, WITH_WINGS, Stage
+from tests.chain.mutex.environment import NEW_VERSION, OLD_VERSION, get_node_and_rule
+from tests.chain.mutex.release_watcher import ReleaseWatcher
+from tests.e2e.environment import TIMEOUT_SECONDS, WITH_ALL_COMPONENTS, E2eEnvironment
+from tests.e2e.permissions import assert_permissions_as_documented
 from tests.openshift import FakeMco
 from tests.proofs import proves
 
-pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("stage", WITH_WINGS, indirect=True)]
-NODES = 3
+pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("environment", WITH_ALL_COMPONENTS, indirect=True)]
+NODE_COUNT = 3
 
 
 @pytest.fixture
-def upgrading(stage: Stage) -> Iterator[runs.Stage]:
+def upgrade_environment(environment: E2eEnvironment) -> Iterator[runs.MutexEnvironment]:
     """Yield the mutex environment on the engine's cluster, at the old version."""
-    seen = runs.Stage(stage.local, stage.product)
-    seen.cvo.install(OLD)
-    with closing(seen.admin), FakeMco(seen.admin):
-        yield seen
-        seen.clear()
+    upgrade = runs.MutexEnvironment(environment.cluster, environment.product)
+    upgrade.cvo.install(OLD_VERSION)
+    with closing(upgrade.client), FakeMco(upgrade.client):
+        yield upgrade
+        upgrade.delete_all_objects()
 
 
 @proves("MUT-42", "MUT-44", "MUT-49", "X-2")
-def test_a_run_amid_kills(stage: Stage, upgrading: runs.Stage) -> None:
+def test_run_finishes_despite_crashes(environment: E2eEnvironment, upgrade_environment: runs.MutexEnvironment) -> None:
     """Runs release one node at a time and create each Job once, although `run-job`, broker and sources are killed."""
-    names, run = upgrading.with_two_rules(NODES)
-    before = upgrading.selectors()
-    with Watcher(upgrading.admin) as watcher:
-        upgrading.cvo.want(NEW)
-        upgrading.until(run, lambda item: is_at(item, names[1]), PATIENCE)
-        stage.product.kill_functions("run-job")
-        stage.product.start_functions("run-job")
-        upgrading.until(run, lambda item: is_at(item, names[2]), PATIENCE)
-        stage.product.kill_delivery()
-        stage.product.start_delivery()
-        upgrading.reaches(run, "Finished", PATIENCE)
+    names, run = upgrade_environment.create_run_with_two_rules(NODE_COUNT)
+    before = upgrade_environment.get_selectors_by_pool()
+    with ReleaseWatcher(upgrade_environment.client) as watcher:
+        upgrade_environment.cvo.set_desired_version(NEW_VERSION)
+        upgrade_environment.await_state(run, lambda item: is_at(item, names[1]), TIMEOUT_SECONDS)
+        environment.product.kill_functions("run-job")
+        environment.product.start_functions("run-job")
+        upgrade_environment.await_state(run, lambda item: is_at(item, names[2]), TIMEOUT_SECONDS)
+        environment.product.kill_delivery()
+        environment.product.start_delivery()
+        upgrade_environment.await_step(run, "Finished", TIMEOUT_SECONDS)
 
-    assert (watcher.released, watcher.together) == (names, [])
-    jobs = [(*told(job), job["metadata"]["name"].startswith("cleanup-")) for job in upgrading.created()]
+    assert (watcher.released, watcher.released_together) == (names, [])
+    jobs = [
+        (*get_node_and_rule(job), job["metadata"]["name"].startswith("cleanup-"))
+        for job in upgrade_environment.list_jobs()
+    ]
     assert Counter(jobs) == {
         (name, *job): 1 for name in names for job in (("first", False), ("second", False), ("first", True))
     }
-    assert [version_of(upgrading.node(name)) for name in names] == [NEW] * NODES
-    assert upgrading.selectors() == before
-    assert upgrading.labelled() == set()
+    assert [get_version(upgrade_environment.get_node(name)) for name in names] == [NEW_VERSION] * NODE_COUNT
+    assert upgrade_environment.get_selectors_by_pool() == before
+    assert upgrade_environment.list_labelled_nodes() == set()
 
 
 @proves("MUT-1", "OSV-39")
-def test_the_api_server_lists_exactly_what_functions_of_opt_in_wings_touch(stage: Stage) -> None:
+def test_permissions_of_optional_components_match_touches_lines(environment: E2eEnvironment) -> None:
     """API server permissions of the optional components' functions equal their `Touches:` lines."""
-    functions = sorted(set(served(KNOWN)) - set(SERVED))
+    functions = sorted(set(list_functions(ALL_COMPONENTS)) - set(DEFAULT_FUNCTIONS))
     assert {"run-job", "migrate", "label-cpu"} <= set(functions)
     for function in functions:
-        assert_as_documented(stage, function)
+        assert_permissions_as_documented(environment, function)
 
 
 def is_at(run: Object | None, node: str) -> bool:

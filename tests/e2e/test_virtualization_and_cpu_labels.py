@@ -9,165 +9,194 @@ from typing import cast
 
 import pytest
 
-from eventing.replay.function_client import post
-from kube.cpu.node_patch import MARK
-from kube.nodes import node_path
+from eventing.replay.function_client import post_event
+from kube.cpu.node_patch import MANAGED_LABEL
+from kube.nodes import build_node_path
 from localcluster.processes import await_ready
 from localcluster.product import Product
 from tests.chain.cpu_labels import environment as labels
-from tests.chain.cpu_labels.environment import HASWELL, HASWELLS, NAMES, PENRYNS, assert_each_once, patched, seconds, unheard
+from tests.chain.cpu_labels.environment import (
+    HASWELL_NODES,
+    HASWELL_SELECTOR,
+    NODE_NAMES,
+    PENRYN_NODES,
+    assert_each_node_patched_once,
+    count_patches_by_node,
+    list_nodes_with_lost_response,
+    measure_seconds,
+)
 from tests.chain.virtualization import environment as machines
-from tests.chain.virtualization.environment import blocked, is_running, node_of
-from tests.chain.virtualization.migration_watcher import Watcher
-from tests.e2e.environment import NODES, PATIENCE, WITH_WINGS, Stage
-from tests.e2e.ticks import tick
+from tests.chain.virtualization.environment import get_blocked_by_pod, get_node_name, is_running
+from tests.chain.virtualization.migration_watcher import MigrationWatcher
+from tests.e2e.environment import NODE_COUNT, TIMEOUT_SECONDS, WITH_ALL_COMPONENTS, E2eEnvironment
+from tests.e2e.ticks import build_tick
 from tests.fake_virt import FakeVirt
-from tests.machine_speed import is_below
+from tests.machine_speed import is_below_scaled_limit
 from tests.proofs import proves
-from tests.workload import audit
+from tests.workload import start_audit
 
-pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("stage", WITH_WINGS, indirect=True)]
-WHY = "the disk is not shared"
-PER_NODE = 2
+pytestmark = [pytest.mark.e2e, pytest.mark.parametrize("environment", WITH_ALL_COMPONENTS, indirect=True)]
+UNMIGRATABLE_REASON = "the disk is not shared"
+MAX_MIGRATIONS_PER_NODE = 2
 """The shipped limit of concurrent migrations from one node."""
-LIMIT = 20.0
+MAX_ROUND_SECONDS = 20.0
 """Maximum seconds for a round over all nodes."""
-FUNCTION_LIMIT = "2.0"
+MAX_FUNCTION_SECONDS_BUCKET = "2.0"
 """Maximum seconds that a function may take for one event, as a bucket of its histogram."""
-QUIET = 1.0
+QUIET_SECONDS = 1.0
 """A round is over after this many seconds without a request of `label-cpu`."""
-FEW = 30
+MAX_LOST_RESPONSES = 30
 """Maximum number of nodes whose patch response was lost, as happens on a busy machine."""
-LABELLER = b"system:serviceaccount:node-maintenance:label-cpu"
+LABEL_CPU_USERNAME = b"system:serviceaccount:node-maintenance:label-cpu"
 
 
 @pytest.fixture
-def moving(stage: Stage) -> Iterator[machines.Stage]:
+def virtualization_environment(environment: E2eEnvironment) -> Iterator[machines.VirtualizationEnvironment]:
     """Yield the virtualization environment on the engine's cluster, with a simulation of KubeVirt."""
     # Both kinds of products have the attributes that the environment uses.
-    seen = machines.Stage(stage.local, cast("Product", stage.product))
-    with closing(seen.admin), FakeVirt(seen.admin):
-        yield seen
-        seen.clear()
+    virtualization = machines.VirtualizationEnvironment(environment.cluster, cast("Product", environment.product))
+    with closing(virtualization.client), FakeVirt(virtualization.client):
+        yield virtualization
+        virtualization.delete_all_objects()
 
 
 @proves("DRN-7", "DRN-8", "DRN-9", "DRN-11", "OSV-2", "OSV-3", "OSV-6", "X-2")
-def test_machines_of_each_kind_leave_their_node_amid_kills(stage: Stage, moving: machines.Stage) -> None:
+def test_vms_leave_node_despite_crashes(
+    environment: E2eEnvironment, virtualization_environment: machines.VirtualizationEnvironment
+) -> None:
     """Drains migrate, restart or wait for VMs as usual although `migrate`, the broker and all sources are killed.
 
     `migrate` is killed at the first migration, broker and sources after two VMs have left.
     """
-    node = moving.node()
-    movable = [moving.machine(f"live-{number}", node) for number in range(6)]
-    stuck = [moving.machine(f"stuck-{number}", node, why=WHY) for number in range(2)]
-    restarted = [moving.machine(f"plain-{number}", node, evict="") for number in range(2)]
-    before = moving.run(*movable, *stuck, *restarted)
-    evictions = audit(stage.local)
-    with Watcher(moving.admin) as watcher:
-        path = moving.maintain(node)
-        await_ready("the first migration", lambda: bool(watcher.seen), stage.product.servers, PATIENCE)
-        stage.product.kill_functions("migrate")
-        stage.product.start_functions("migrate")
-        moving.await_instances(
-            lambda known: sum(node_of(known[name]) not in ("", node) for name in movable) >= 2, PATIENCE
+    node = virtualization_environment.create_node()
+    migratable = [virtualization_environment.create_vm(f"live-{number}", node) for number in range(6)]
+    unmigratable = [
+        virtualization_environment.create_vm(f"stuck-{number}", node, unmigratable_reason=UNMIGRATABLE_REASON)
+        for number in range(2)
+    ]
+    restarted = [
+        virtualization_environment.create_vm(f"plain-{number}", node, eviction_strategy="") for number in range(2)
+    ]
+    before = virtualization_environment.await_running(*migratable, *unmigratable, *restarted)
+    evictions = start_audit(environment.cluster)
+    with MigrationWatcher(virtualization_environment.client) as watcher:
+        path = virtualization_environment.create_maintenance(node)
+        await_ready(
+            "the first migration", lambda: bool(watcher.first_seen_at), environment.product.servers, TIMEOUT_SECONDS
         )
-        stage.product.kill_delivery()
-        stage.product.start_delivery()
-        held = moving.reaches(path, lambda item: is_stuck(item, len(stuck)), PATIENCE)
-        assert all(WHY in message for _, message in blocked(held).values())
-        for name in stuck:
-            moving.able(name)
-        moving.reaches(path, seconds=PATIENCE)
+        environment.product.kill_functions("migrate")
+        environment.product.start_functions("migrate")
+        virtualization_environment.await_vmis(
+            lambda vmis: sum(get_node_name(vmis[name]) not in ("", node) for name in migratable) >= 2, TIMEOUT_SECONDS
+        )
+        environment.product.kill_delivery()
+        environment.product.start_delivery()
+        held = virtualization_environment.await_state(
+            path, lambda item: has_only_unmigratable_pods(item, len(unmigratable)), TIMEOUT_SECONDS
+        )
+        assert all(UNMIGRATABLE_REASON in message for _, message in get_blocked_by_pod(held).values())
+        for name in unmigratable:
+            virtualization_environment.make_migratable(name)
+        virtualization_environment.await_state(path, timeout=TIMEOUT_SECONDS)
 
-    kept = [*movable, *stuck]
-    assert moving.run(*kept) == {name: before[name] for name in kept}
-    assert all(is_running(each) for each in moving.rebooted(before, *restarted).values())
-    assert (watcher.most, watcher.doubled) == (PER_NODE, set())
-    assert moving.migrations() == dict.fromkeys(kept, 1)
-    evicted = {entry["objectRef"]["name"] for entry in evictions.evictions() if entry["responseStatus"]["code"] < 300}
+    not_restarted = [*migratable, *unmigratable]
+    assert virtualization_environment.await_running(*not_restarted) == {name: before[name] for name in not_restarted}
+    assert all(is_running(vmi) for vmi in virtualization_environment.await_rebooted(before, *restarted).values())
+    assert (watcher.max_concurrent, watcher.vmis_with_two_migrations) == (MAX_MIGRATIONS_PER_NODE, set())
+    assert virtualization_environment.count_migrations_by_vmi() == dict.fromkeys(not_restarted, 1)
+    evicted = {
+        entry["objectRef"]["name"] for entry in evictions.list_evictions() if entry["responseStatus"]["code"] < 300
+    }
     assert {name.removeprefix("virt-launcher-")[:7] for name in evicted} == set(restarted)
-    moving.delete(path)
-    moving.gone(path, PATIENCE)
+    virtualization_environment.request_deletion(path)
+    virtualization_environment.await_deletion(path, TIMEOUT_SECONDS)
 
 
 @pytest.fixture
-def labelled(stage: Stage) -> Iterator[Labels]:
+def labelled_environment(environment: E2eEnvironment) -> Iterator[EngineCpuLabelsEnvironment]:
     """Yield the environment with a thousand labelled nodes and no event in flight; delete the nodes afterwards."""
-    more = NAMES[NODES:]
-    stage.local.add_named(*more)
-    seen = Labels(stage)
-    with closing(seen.admin):
-        seen.wish({"cpuModels": [], "minCPUModel": ""})
-        seen.offer()
-        seen.reaches(MARK, len(HASWELLS) + len(PENRYNS), PATIENCE)
-        seen.settle()
-        yield seen
-        seen.withdraw()
-        seen.admin.together(*(seen.admin.api.request("DELETE", node_path(name)) for name in more))
+    extra_nodes = NODE_NAMES[NODE_COUNT:]
+    environment.cluster.create_nodes(*extra_nodes)
+    labels_environment = EngineCpuLabelsEnvironment(environment)
+    with closing(labels_environment.client):
+        labels_environment.set_obsolete_cpus({"cpuModels": [], "minCPUModel": ""})
+        labels_environment.write_capabilities()
+        labels_environment.await_node_count(MANAGED_LABEL, len(HASWELL_NODES) + len(PENRYN_NODES), TIMEOUT_SECONDS)
+        labels_environment.await_delivered()
+        yield labels_environment
+        labels_environment.delete_inputs()
+        labels_environment.client.gather_all(
+            *(labels_environment.client.api.request("DELETE", build_node_path(name)) for name in extra_nodes)
+        )
 
 
 @proves("OSV-30", "OSV-31", "OSV-36", "OSV-38", "X-3")
-def test_a_model_becomes_obsolete_on_a_thousand_nodes(labelled: Labels) -> None:
+def test_obsolete_model_is_removed_with_one_patch_per_node(labelled_environment: EngineCpuLabelsEnvironment) -> None:
     """Removing a newly obsolete model takes one patch of each affected node, and later ticks write nothing.
 
-    A round takes at most `LIMIT` seconds, and no event takes a function longer than `FUNCTION_LIMIT`.
+    A round takes at most `MAX_ROUND_SECONDS` seconds, and no event takes a function longer than
+    `MAX_FUNCTION_SECONDS_BUCKET`.
     """
-    written = labelled.audit()
+    first_audit = labelled_environment.start_audit()
 
-    labelled.wish({"cpuModels": ["Haswell"]})
-    labelled.reaches(HASWELL, 0, PATIENCE)
-    labelled.settle()
+    labelled_environment.set_obsolete_cpus({"cpuModels": ["Haswell"]})
+    labelled_environment.await_node_count(HASWELL_SELECTOR, 0, TIMEOUT_SECONDS)
+    labelled_environment.await_delivered()
 
-    print(f"{len(HASWELLS)} of {len(NAMES)} nodes in {seconds(written):.2f} s; events: {labelled.longest()}")
-    assert_each_once(written, HASWELLS)
-    assert len(unheard(written)) <= FEW
-    assert is_below(seconds(written), LIMIT)
-    assert labelled.longest()[FUNCTION_LIMIT] == labelled.longest()["+Inf"]
+    node_counts, buckets = f"{len(HASWELL_NODES)} of {len(NODE_NAMES)}", labelled_environment.read_duration_buckets()
+    print(f"{node_counts} nodes in {measure_seconds(first_audit):.2f} s; events by seconds: {buckets}")
+    assert_each_node_patched_once(first_audit, HASWELL_NODES)
+    assert len(list_nodes_with_lost_response(first_audit)) <= MAX_LOST_RESPONSES
+    assert is_below_scaled_limit(measure_seconds(first_audit), MAX_ROUND_SECONDS)
+    assert (
+        labelled_environment.read_duration_buckets()[MAX_FUNCTION_SECONDS_BUCKET]
+        == labelled_environment.read_duration_buckets()["+Inf"]
+    )
 
-    later = labelled.audit()
-    for _ in range(len(NAMES) // 100 + 1):
-        labelled.tick()
-    assert patched(later) == {}
+    second_audit = labelled_environment.start_audit()
+    for _ in range(len(NODE_NAMES) // 100 + 1):
+        labelled_environment.send_tick()
+    assert count_patches_by_node(second_audit) == {}
 
 
-class Labels(labels.Stage):
+class EngineCpuLabelsEnvironment(labels.CpuLabelsEnvironment):
     """The CPU label environment for an engine, on which `label-cpu` has its own process."""
 
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(stage.local, stage.product)
-        self.page = f"{stage.product.function_url('label-cpu')}metrics"
-        self._heard, self._end = 0, 0
+    def __init__(self, environment: E2eEnvironment) -> None:
+        super().__init__(environment.cluster, environment.product)
+        self.metrics_url = f"{environment.product.get_function_url('label-cpu')}metrics"
+        self._request_count, self._log_position = 0, 0
 
-    def tick(self) -> None:
+    def send_tick(self) -> None:
         """Send a tick now; return once `label-cpu` has handled it."""
-        before = self._asked()
-        assert post(tick(), self.product.broker_url).status_code == 202
-        await_ready("a tick's look", lambda: self._asked() > before, self.product.servers)
-        self.settle()
+        before = self._count_requests()
+        assert post_event(build_tick(), self.product.broker_url).status_code == 202
+        await_ready("the pass of a tick", lambda: self._count_requests() > before, self.product.servers)
+        self.await_delivered()
 
-    def settle(self) -> None:
+    def await_delivered(self) -> None:
         """Wait until `label-cpu` has sent no request for a while."""
-        seen, since = self._asked(), time.monotonic()
-        while time.monotonic() - since < QUIET:
+        request_count, since = self._count_requests(), time.monotonic()
+        while time.monotonic() - since < QUIET_SECONDS:
             time.sleep(0.2)
-            if (now := self._asked()) != seen:
-                seen, since = now, time.monotonic()
+            if (new_count := self._count_requests()) != request_count:
+                request_count, since = new_count, time.monotonic()
 
-    def _asked(self) -> int:
+    def _count_requests(self) -> int:
         """Return the number of requests of `label-cpu` since the start.
 
         Each line of the audit log is read only once, because the log has the requests of a thousand nodes.
         """
         with self.cluster.audit_log.open("rb") as log:
-            log.seek(self._end)
-            whole, newline, _ = log.read().rpartition(b"\n")
-        self._end += len(whole) + len(newline)
-        self._heard += sum(LABELLER in line for line in whole.split(b"\n"))
-        return self._heard
+            log.seek(self._log_position)
+            complete, newline, _ = log.read().rpartition(b"\n")
+        self._log_position += len(complete) + len(newline)
+        self._request_count += sum(LABEL_CPU_USERNAME in line for line in complete.split(b"\n"))
+        return self._request_count
 
 
-def is_stuck(item: object, count: int) -> bool:
+def has_only_unmigratable_pods(item: object, count: int) -> bool:
     """Return whether exactly `count` pods are pending and all are reported as not migratable."""
     status = item.get("status") or {} if isinstance(item, dict) else {}
-    reasons = [each["reason"] for each in status.get("blockedPods") or []]
+    reasons = [blocked["reason"] for blocked in status.get("blockedPods") or []]
     return len(status.get("pendingPods") or []) == count and reasons == ["NotMigratable"] * count

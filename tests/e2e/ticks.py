@@ -9,7 +9,7 @@ from cloudevents.core.v1.event import CloudEvent
 from eventing import events
 
 
-def tick() -> CloudEvent:
+def build_tick() -> CloudEvent:
     """Build the event that PingSource sends every 15 seconds."""
-    said = {"type": events.TICK, "source": "/tests/e2e", "datacontenttype": "application/json"}
-    return CloudEvent({**said, "id": str(uuid.uuid4())}, {})
+    attributes = {"type": events.TICK, "source": "/tests/e2e", "datacontenttype": "application/json"}
+    return CloudEvent({**attributes, "id": str(uuid.uuid4())}, {})

@@ -6,47 +6,51 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from eventing.events import Reference, event
-from eventing.http_binding import binary, received
-from functions.event_data import data_of
+from eventing.events import ObjectReference, build_event
+from eventing.http_binding import decode_event, encode_binary
+from functions.event_data import require_data
 
-MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
-OTHER = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-2")
+MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
+OTHER_MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-2")
 
 
-def cause(name: str = "1", **extensions: str) -> CloudEvent:
+def build_cause(name: str = "1", **extensions: str) -> CloudEvent:
     return CloudEvent({"id": name, "source": "/test", "type": events.TICK, **extensions}, None)
 
 
-def test_the_same_cause_gives_the_same_id() -> None:
+def test_same_cause_gives_same_id() -> None:
     """X-2: The same event from the same cause has the same id, so that a duplicate can be recognized."""
-    first, second = (event(events.NODE_CORDONED, "cordon", MINE, "n", cause=cause()) for _ in range(2))
+    first, second = (
+        build_event(events.NODE_CORDONED, "cordon", MAINTENANCE, "n", cause=build_cause()) for _ in range(2)
+    )
 
     assert first.get_id() == second.get_id()
 
 
-def test_whatever_differs_makes_another_id() -> None:
+def test_any_difference_gives_another_id() -> None:
     """X-2: Another step, type, maintenance, cause or seed gives another id."""
-    made = [
-        event(events.NODE_CORDONED, "cordon", MINE, "n", cause=cause()),
-        event(events.NODE_TAINTED, "cordon", MINE, "n", cause=cause()),
-        event(events.NODE_CORDONED, "taint", MINE, "n", cause=cause()),
-        event(events.NODE_CORDONED, "cordon", OTHER, "n", cause=cause()),
-        event(events.NODE_CORDONED, "cordon", MINE, "n", cause=cause("2")),
-        event(events.NODE_CORDONED, "cordon", MINE, "n", cause=cause(), seed="s"),
-        event(events.NODE_CORDONED, "cordon", MINE, "n", seed="s"),
-        event(events.NODE_CORDONED, "cordon", MINE, "n"),
-        event(events.NODE_CORDONED, "cordon", MINE, "n"),
+    built = [
+        build_event(events.NODE_CORDONED, "cordon", MAINTENANCE, "n", cause=build_cause()),
+        build_event(events.NODE_TAINTED, "cordon", MAINTENANCE, "n", cause=build_cause()),
+        build_event(events.NODE_CORDONED, "taint", MAINTENANCE, "n", cause=build_cause()),
+        build_event(events.NODE_CORDONED, "cordon", OTHER_MAINTENANCE, "n", cause=build_cause()),
+        build_event(events.NODE_CORDONED, "cordon", MAINTENANCE, "n", cause=build_cause("2")),
+        build_event(events.NODE_CORDONED, "cordon", MAINTENANCE, "n", cause=build_cause(), seed="s"),
+        build_event(events.NODE_CORDONED, "cordon", MAINTENANCE, "n", seed="s"),
+        build_event(events.NODE_CORDONED, "cordon", MAINTENANCE, "n"),
+        build_event(events.NODE_CORDONED, "cordon", MAINTENANCE, "n"),
     ]
 
-    assert len({item.get_id() for item in made}) == len(made)
+    assert len({event.get_id() for event in built}) == len(built)
 
 
-def test_an_event_carries_what_its_triggers_filter_by() -> None:
+def test_event_has_extensions_for_trigger_filters() -> None:
     """X-4: An event has node, maintenance and partition key as extensions, JSON data, and the reference in the data."""
-    made = event(events.PODS_EVICTED, "evict", MINE, "node-1", cause=cause(), data={"error": ""}, flags=("more",))
+    event = build_event(
+        events.PODS_EVICTED, "evict", MAINTENANCE, "node-1", cause=build_cause(), data={"error": ""}, flags=("more",)
+    )
 
-    extensions = {name: made.get_extension(name) for name in ("node", "maintenance", "partitionkey", "cause", "more")}
+    extensions = {name: event.get_extension(name) for name in ("node", "maintenance", "partitionkey", "cause", "more")}
     assert extensions == {
         "node": "node-1",
         "maintenance": "uid-1",
@@ -54,34 +58,40 @@ def test_an_event_carries_what_its_triggers_filter_by() -> None:
         "cause": "1",
         "more": "true",
     }
-    assert (made.get_datacontenttype(), made.get_subject()) == ("application/json", "nm")
-    assert data_of(made) == {"maintenance": MINE.as_data(), "node": "node-1", "error": ""}
+    assert (event.get_datacontenttype(), event.get_subject()) == ("application/json", "nm")
+    assert require_data(event) == {"maintenance": MAINTENANCE.as_data(), "node": "node-1", "error": ""}
 
 
 @pytest.mark.parametrize("name", ["node-1\n", "node\t1", "node-1\x7f", "node-1\uffff", "n" * 254])
-def test_a_node_name_that_can_be_no_attribute_is_in_the_data_alone(name: str) -> None:
+def test_node_name_invalid_as_attribute_is_only_in_data(name: str) -> None:
     """X-6: A node name that no attribute can hold is in the data only, so that receivers accept the event.
 
     A schema may accept such a name, and the failure of its maintenance must be reported.
     """
-    message = binary(event(events.MAINTENANCE_FAILED, "begin", MINE, name))
+    message = encode_binary(build_event(events.MAINTENANCE_STEP_FAILED, "begin", MAINTENANCE, name))
 
-    read = received(message.headers, message.body)
+    decoded = decode_event(message.headers, message.body)
 
-    assert (read.get_extension("node"), read.get_extension("partitionkey")) == (None, "uid-1")
-    assert data_of(read)["node"] == name
-
-
-def test_every_type_of_ours_has_its_meaning() -> None:
-    """X-4: `MEANINGS` describes all event types in the project's namespace, except the one that no broker carries."""
-    ours = {value for name, value in vars(events).items() if name.isupper() and str(value).startswith("dev.nodemaint")}
-
-    assert set(events.MEANINGS) == ours - {events.ATTEMPTS_MADE}
-    assert all(kind.startswith("dev.nodemaintenance.") for kind in events.MEANINGS)
+    assert (decoded.get_extension("node"), decoded.get_extension("partitionkey")) == (None, "uid-1")
+    assert require_data(decoded)["node"] == name
 
 
-def test_a_reference_is_made_of_the_whole_object() -> None:
+def test_every_event_type_is_described() -> None:
+    """X-4: `TYPE_DESCRIPTIONS` describes all event types of this project, except the one that no broker carries."""
+    own_types = {
+        value for name, value in vars(events).items() if name.isupper() and str(value).startswith("dev.nodemaint")
+    }
+
+    assert set(events.TYPE_DESCRIPTIONS) == own_types - {events.ATTEMPTS_MADE}
+    assert all(kind.startswith("dev.nodemaintenance.") for kind in events.TYPE_DESCRIPTIONS)
+
+
+def test_reference_is_built_from_object() -> None:
     """X-2: A reference has the apiVersion, name and uid of the object, which suffice to identify and read it."""
-    whole = {"apiVersion": MINE.api_version, "kind": "NodeMaintenance", "metadata": {"name": "nm", "uid": "uid-1"}}
+    maintenance = {
+        "apiVersion": MAINTENANCE.api_version,
+        "kind": "NodeMaintenance",
+        "metadata": {"name": "nm", "uid": "uid-1"},
+    }
 
-    assert Reference.of(whole) == MINE
+    assert ObjectReference.from_object(maintenance) == MAINTENANCE

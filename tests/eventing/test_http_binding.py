@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventing import events
-from eventing.http_binding import BODY_LIMIT, BadEvent, TooLarge, WrongContentType, binary, received, structured
+from eventing.http_binding import (
+    MAX_BODY_BYTES,
+    BadEvent,
+    EventTooLarge,
+    UnsupportedMediaType,
+    decode_event,
+    encode_binary,
+    encode_structured,
+)
 
 HEADERS = {
     "ce-specversion": "1.0",
@@ -31,19 +39,23 @@ values: st.SearchStrategy[Any] = st.recursive(
 objects = st.dictionaries(st.text(max_size=5), values, max_size=4)
 
 
-@given(objects, st.sampled_from([binary, structured]))
-def test_an_event_comes_back_as_it_was(data: dict[str, Any], write: Any) -> None:
+@given(objects, st.sampled_from([encode_binary, encode_structured]))
+def test_event_is_decoded_unchanged(data: dict[str, Any], write: Any) -> None:
     """X-1: An event with any JSON object is decoded unchanged in both content modes."""
-    reference = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid")
-    sent = events.event(events.PODS_GONE, "test", reference, "node-1", seed="s", data=data)
+    reference = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid")
+    event = events.build_event(events.PODS_GONE, "test", reference, "node-1", seed="s", data=data)
 
-    message = write(sent)
-    back = received(message.headers, message.body)
+    message = write(event)
+    decoded = decode_event(message.headers, message.body)
 
-    assert back.get_data() == sent.get_data()
-    assert (back.get_id(), back.get_type(), back.get_source()) == (sent.get_id(), sent.get_type(), sent.get_source())
-    assert back.get_extension("node") == "node-1"
-    assert back.get_time() == sent.get_time()
+    assert decoded.get_data() == event.get_data()
+    assert (decoded.get_id(), decoded.get_type(), decoded.get_source()) == (
+        event.get_id(),
+        event.get_type(),
+        event.get_source(),
+    )
+    assert decoded.get_extension("node") == "node-1"
+    assert decoded.get_time() == event.get_time()
 
 
 header_values = st.text(st.characters(codec="latin-1", exclude_characters="\r\n"), max_size=12)
@@ -54,40 +66,40 @@ some_headers = st.dictionaries(
 
 
 @given(some_headers, st.binary(max_size=40) | values.map(lambda value: json.dumps(value).encode()))
-def test_anything_else_is_a_bad_event(headers: dict[str, str], body: bytes) -> None:
+def test_arbitrary_request_is_an_event_or_bad_event(headers: dict[str, str], body: bytes) -> None:
     """X-1: Arbitrary headers and bytes give an event with its required attributes, or a `BadEvent`."""
     with contextlib.suppress(BadEvent):
-        event = received(headers, body)
+        event = decode_event(headers, body)
         assert event.get_id()
         assert event.get_type()
 
 
 @given(st.dictionaries(st.sampled_from([*ENVELOPE, "time", "data", "data_base64", "datacontenttype", "x"]), values))
-def test_any_envelope_is_an_event_or_a_bad_event(envelope: dict[str, Any]) -> None:
+def test_arbitrary_envelope_is_an_event_or_bad_event(envelope: dict[str, Any]) -> None:
     """X-1: A structured event with attributes of any type raises nothing but `BadEvent`."""
     with contextlib.suppress(BadEvent):
-        assert received(STRUCTURED, json.dumps({**ENVELOPE, **envelope}).encode()).get_id()
+        assert decode_event(STRUCTURED, json.dumps({**ENVELOPE, **envelope}).encode()).get_id()
 
 
 @pytest.mark.parametrize("missing", ENVELOPE)
-def test_what_is_required_is_not_made_up(missing: str) -> None:
+def test_missing_required_attribute_is_named(missing: str) -> None:
     """X-2: A missing required attribute is named in both modes; a generated id would make each retry another event."""
     headers = {name: value for name, value in HEADERS.items() if name != f"ce-{missing}"}
     envelope = {name: value for name, value in ENVELOPE.items() if name != missing}
 
     with pytest.raises(BadEvent, match=f"{missing} missing"):
-        received(headers, b"{}")
+        decode_event(headers, b"{}")
     with pytest.raises(BadEvent, match=f"{missing} missing"):
-        received(STRUCTURED, json.dumps(envelope).encode())
+        decode_event(STRUCTURED, json.dumps(envelope).encode())
 
 
 @pytest.mark.parametrize(
     ("headers", "body", "kind"),
     [
-        pytest.param(HEADERS, b"x" * (BODY_LIMIT + 1), TooLarge, id="too large"),
-        pytest.param({**HEADERS, "content-type": "text/plain"}, b"{}", WrongContentType, id="plain text"),
-        pytest.param({"content-type": "application/json"}, b"{}", WrongContentType, id="no event"),
-        pytest.param({"content-type": "application/cloudevents-batch+json"}, b"[]", WrongContentType, id="batch"),
+        pytest.param(HEADERS, b"x" * (MAX_BODY_BYTES + 1), EventTooLarge, id="too large"),
+        pytest.param({**HEADERS, "content-type": "text/plain"}, b"{}", UnsupportedMediaType, id="plain text"),
+        pytest.param({"content-type": "application/json"}, b"{}", UnsupportedMediaType, id="no event"),
+        pytest.param({"content-type": "application/cloudevents-batch+json"}, b"[]", UnsupportedMediaType, id="batch"),
         pytest.param(HEADERS, b"[" * 100_000, BadEvent, id="nested without end"),
         pytest.param(STRUCTURED, b"[" * 100_000, BadEvent, id="structured, nested without end"),
         pytest.param({**HEADERS, "ce-specversion": "2.0"}, b"{}", BadEvent, id="another version"),
@@ -98,37 +110,41 @@ def test_what_is_required_is_not_made_up(missing: str) -> None:
         pytest.param(STRUCTURED, json.dumps({**ENVELOPE, "kind": ["x"]}).encode(), BadEvent, id="a list of a value"),
     ],
 )
-def test_each_fault_has_its_error(headers: dict[str, str], body: bytes, kind: type[BadEvent]) -> None:
+def test_each_fault_has_its_error_type(headers: dict[str, str], body: bytes, kind: type[BadEvent]) -> None:
     """X-1: Each fault raises the error for its status: 413 if too large, 415 for a wrong content type, else 400."""
-    with pytest.raises(kind) as caught:
-        received(headers, body)
+    with pytest.raises(kind) as raised:
+        decode_event(headers, body)
 
-    assert type(caught.value) is kind
-    assert str(caught.value).encode(), "it can be answered"
+    assert type(raised.value) is kind
+    assert str(raised.value).encode(), "it can be answered"
 
 
-def test_data_may_be_as_deep_as_any_object() -> None:
+def test_deeply_nested_data_is_accepted() -> None:
     """Check that data may be nested as deeply as any Kubernetes object; only levels count, not the number of values."""
-    assert received(HEADERS, b"[" * 100 + b"]" * 100).get_data()
-    assert received(HEADERS, json.dumps([[{}] * 5] * 500).encode()).get_data()
+    assert decode_event(HEADERS, b"[" * 100 + b"]" * 100).get_data()
+    assert decode_event(HEADERS, json.dumps([[{}] * 5] * 500).encode()).get_data()
 
 
-def test_header_names_are_read_in_any_case() -> None:
+def test_header_names_are_case_insensitive() -> None:
     """X-1: HTTP header names are case-insensitive, and a content type may have parameters."""
-    shouted = {name.upper(): value for name, value in HEADERS.items()}
+    upper_case = {name.upper(): value for name, value in HEADERS.items()}
 
-    assert received({**shouted, "CONTENT-TYPE": "Application/JSON; charset=utf-8"}, b'{"a": 1}').get_data() == {"a": 1}
+    assert decode_event({**upper_case, "CONTENT-TYPE": "Application/JSON; charset=utf-8"}, b'{"a": 1}').get_data() == {
+        "a": 1
+    }
 
 
-def test_an_event_without_data_is_one() -> None:
+def test_event_without_data_is_valid() -> None:
     """X-1: An event without data is valid, since data is optional in CloudEvents."""
-    assert received({k: v for k, v in HEADERS.items() if k != "content-type"}, b"").get_data() is None
+    assert (
+        decode_event({name: value for name, value in HEADERS.items() if name != "content-type"}, b"").get_data() is None
+    )
 
 
-def test_the_reply_says_its_content_type() -> None:
+def test_reply_has_a_content_type() -> None:
     """X-1: A reply has a content type; otherwise Flask would send text/html, which the next step could not parse."""
-    reference = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid")
-    message = binary(events.event(events.NODE_TAINTED, "taint", reference, "node-1"))
+    reference = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid")
+    message = encode_binary(events.build_event(events.NODE_TAINTED, "taint", reference, "node-1"))
 
     assert message.headers["content-type"] == "application/json"
-    assert isinstance(structured(CloudEvent(dict(ENVELOPE), {})).body, bytes)
+    assert isinstance(encode_structured(CloudEvent(dict(ENVELOPE), {})).body, bytes)

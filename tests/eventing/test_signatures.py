@@ -9,63 +9,91 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from eventing.dead_letters import DeadLetter, as_dead_letter, original
-from eventing.replay_extensions import marked
-from eventing.signatures import EXTENSION, KEY, Forged, is_ours, require_ours, signed
-from eventing.http_binding import binary, received, structured
+from eventing.dead_letters import DeadLetter, to_dead_letter, to_original_event
+from eventing.http_binding import decode_event, encode_binary, encode_structured
+from eventing.replay_extensions import add_replay_extensions
+from eventing.signatures import (
+    KEY_VARIABLE,
+    SIGNATURE_EXTENSION,
+    InvalidSignature,
+    has_valid_signature,
+    require_valid_signature,
+    sign_event,
+)
 
-MINE = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
+MAINTENANCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
 
 
 @pytest.fixture(autouse=True)
-def key(monkeypatch: pytest.MonkeyPatch) -> None:
+def signing_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the secret that the programs share."""
-    monkeypatch.setenv(KEY, "secret")
+    monkeypatch.setenv(KEY_VARIABLE, "secret")
 
 
-def event(**data: Any) -> BaseCloudEvent:
-    return events.event(events.PODS_EVICTED, "evict", MINE, "node-1", seed="1", data=data)
+def build_event(**data: Any) -> BaseCloudEvent:
+    return events.build_event(events.PODS_EVICTED, "evict", MAINTENANCE, "node-1", seed="1", data=data)
 
 
-@pytest.mark.parametrize("write", [binary, structured])
-def test_what_was_signed_is_known_behind_any_broker(write: Any) -> None:
+@pytest.mark.parametrize("write", [encode_binary, encode_structured])
+def test_signature_survives_any_broker(write: Any) -> None:
     """X-2: A signature is valid in both content modes, and with what brokers, replays and dead letters add."""
-    sent = signed(event(blocked=[{"name": "ä€", "healthy": 1}], error=None))
-    message = write(sent)
-    back = received(message.headers, message.body)
-    extended = CloudEvent({**back.get_attributes(), "knativearrivaltime": "now", "traceparent": "x"}, back.get_data())
-    letter = as_dead_letter(extended, DeadLetter("http://status/", 503, "away"))
+    event = sign_event(build_event(blocked=[{"name": "ä€", "healthy": 1}], error=None))
+    message = write(event)
+    decoded = decode_event(message.headers, message.body)
+    extended = CloudEvent(
+        {**decoded.get_attributes(), "knativearrivaltime": "now", "traceparent": "x"}, decoded.get_data()
+    )
+    dead_letter = to_dead_letter(extended, DeadLetter("http://status/", 503, "away"))
 
-    assert all(map(is_ours, (sent, back, extended, letter, original(letter), marked(extended, "r", dry_run=True))))
+    assert all(
+        map(
+            has_valid_signature,
+            (
+                event,
+                decoded,
+                extended,
+                dead_letter,
+                to_original_event(dead_letter),
+                add_replay_extensions(extended, "r", dry_run=True),
+            ),
+        )
+    )
 
 
 @pytest.mark.parametrize(
     "changed",
-    [{"id": "other"}, {"source": events.SOURCE + "cordon"}, {"type": events.MAINTENANCE_FAILED}, {EXTENSION: "0" * 64}],
+    [
+        {"id": "other"},
+        {"source": events.SOURCE_PREFIX + "cordon"},
+        {"type": events.MAINTENANCE_STEP_FAILED},
+        {SIGNATURE_EXTENSION: "0" * 64},
+    ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_what_was_changed_is_not_ours(changed: dict[str, str]) -> None:
+def test_changed_attribute_invalidates_signature(changed: dict[str, str]) -> None:
     """X-2: A changed id, source, type or signature makes the signature invalid."""
-    sent = signed(event())
+    event = sign_event(build_event())
 
-    assert not is_ours(CloudEvent({**sent.get_attributes(), **changed}, sent.get_data()))
+    assert not has_valid_signature(CloudEvent({**event.get_attributes(), **changed}, event.get_data()))
 
 
-def test_other_data_another_secret_or_none_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_data_or_secret_invalidates_signature(monkeypatch: pytest.MonkeyPatch) -> None:
     """X-2: Changed data, another secret or a missing signature makes an event invalid."""
-    sent, unsigned = signed(event()), event()
-    assert not is_ours(CloudEvent(sent.get_attributes(), {**(sent.get_data() or {}), "error": "forged"}))  # type: ignore[dict-item]
-    with pytest.raises(Forged):
-        require_ours(unsigned)
+    signed, unsigned = sign_event(build_event()), build_event()
+    assert not has_valid_signature(
+        CloudEvent(signed.get_attributes(), {**(signed.get_data() or {}), "error": "forged"})
+    )  # type: ignore[dict-item]
+    with pytest.raises(InvalidSignature):
+        require_valid_signature(unsigned)
 
-    monkeypatch.setenv(KEY, "another")
+    monkeypatch.setenv(KEY_VARIABLE, "another")
 
-    assert not is_ours(sent)
+    assert not has_valid_signature(signed)
 
 
-def test_without_a_secret_the_doors_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_secret_every_event_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """X-2: Without a secret, no event is signed, and every event counts as valid."""
-    monkeypatch.delenv(KEY)
+    monkeypatch.delenv(KEY_VARIABLE)
 
-    assert EXTENSION not in signed(event()).get_attributes()
-    assert is_ours(event())
+    assert SIGNATURE_EXTENSION not in sign_event(build_event()).get_attributes()
+    assert has_valid_signature(build_event())

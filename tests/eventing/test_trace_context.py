@@ -8,68 +8,78 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events, trace_context
-from eventing.events import Reference, event
+from eventing.events import ObjectReference, build_event
 
-UID = "0af76519-16cd-43dd-8448-eb211c80319c"
-MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", UID)
-TRACE = "00-11111111111111111111111111111111-b7ad6b7169203331-01"
-
-
-def cause(type: str, data: object = None, **extensions: str) -> CloudEvent:
-    return CloudEvent({"id": "1", "source": "/test", "type": type, **extensions}, data)  # type: ignore[arg-type]
+MAINTENANCE_UID = "0af76519-16cd-43dd-8448-eb211c80319c"
+MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", MAINTENANCE_UID)
+TRACEPARENT = "00-11111111111111111111111111111111-b7ad6b7169203331-01"
 
 
-def followed_by(origin: CloudEvent | None) -> object:
+def build_cause(event_type: str, data: object = None, **extensions: str) -> CloudEvent:
+    return CloudEvent({"id": "1", "source": "/test", "type": event_type, **extensions}, data)  # type: ignore[arg-type]
+
+
+def get_next_traceparent(origin: CloudEvent | None) -> object:
     """Return the traceparent of an event about our maintenance with `origin` as its cause."""
-    return event(events.NODE_TAINTED, "taint", MINE, "n", cause=origin, seed="s").get_extension("traceparent")
+    return build_event(events.NODE_TAINTED, "taint", MAINTENANCE, "n", cause=origin, seed="s").get_extension(
+        "traceparent"
+    )
 
 
-def test_a_trace_is_passed_on_from_event_to_event() -> None:
+def test_event_continues_trace_of_its_cause() -> None:
     """Check that an event continues the trace of its cause if the cause is about the same maintenance.
 
     An event of this project names the maintenance in an extension, and one of the API server in its data.
     """
-    ours = cause(events.NODE_CORDONED, maintenance=UID, traceparent=TRACE)
-    whole = {"kind": "NodeMaintenance", "metadata": {"uid": UID}}
-    servers = cause(events.RESOURCE_ADDED, whole, kind="NodeMaintenance", traceparent=TRACE)
+    cause = build_cause(events.NODE_CORDONED, maintenance=MAINTENANCE_UID, traceparent=TRACEPARENT)
+    maintenance = {"kind": "NodeMaintenance", "metadata": {"uid": MAINTENANCE_UID}}
+    servers = build_cause(events.RESOURCE_ADDED, maintenance, kind="NodeMaintenance", traceparent=TRACEPARENT)
 
-    assert followed_by(ours) == followed_by(servers) == TRACE
+    assert get_next_traceparent(cause) == get_next_traceparent(servers) == TRACEPARENT
 
 
 @pytest.mark.parametrize(
     "origin",
     [
         pytest.param(None, id="a watch"),
-        pytest.param(cause(events.NODE_CORDONED, maintenance=UID), id="no trace"),
-        pytest.param(cause(events.TICK, traceparent=TRACE), id="a tick"),
-        pytest.param(cause(events.RESOURCE_UPDATED, {}, kind="Node", traceparent=TRACE), id="a node"),
-        pytest.param(cause(events.MAINTENANCE_ENDED, maintenance="another", traceparent=TRACE), id="another one"),
+        pytest.param(build_cause(events.NODE_CORDONED, maintenance=MAINTENANCE_UID), id="no trace"),
+        pytest.param(build_cause(events.TICK, traceparent=TRACEPARENT), id="a tick"),
+        pytest.param(build_cause(events.RESOURCE_UPDATED, {}, kind="Node", traceparent=TRACEPARENT), id="a node"),
         pytest.param(
-            cause(events.RESOURCE_UPDATED, {"metadata": {"uid": "b"}}, kind="NodeMaintenance", traceparent=TRACE),
+            build_cause(events.MAINTENANCE_RESTORE_PENDING, maintenance="another", traceparent=TRACEPARENT),
+            id="another one",
+        ),
+        pytest.param(
+            build_cause(
+                events.RESOURCE_UPDATED, {"metadata": {"uid": "b"}}, kind="NodeMaintenance", traceparent=TRACEPARENT
+            ),
             id="another whole one",
         ),
         pytest.param(
-            cause(events.NODE_CORDONED, maintenance=UID, traceparent=f"00-{'0' * 32}-{'0' * 16}-00"), id="zeros"
+            build_cause(events.NODE_CORDONED, maintenance=MAINTENANCE_UID, traceparent=f"00-{'0' * 32}-{'0' * 16}-00"),
+            id="zeros",
         ),
-        pytest.param(cause(events.NODE_CORDONED, maintenance=UID, traceparent="nonsense"), id="nonsense"),
+        pytest.param(
+            build_cause(events.NODE_CORDONED, maintenance=MAINTENANCE_UID, traceparent="nonsense"), id="nonsense"
+        ),
     ],
 )
-def test_without_a_trace_an_event_is_in_the_maintenances_own(origin: CloudEvent | None) -> None:
+def test_event_without_trace_uses_trace_of_maintenance(origin: CloudEvent | None) -> None:
     """Check that an event without a usable trace belongs to its maintenance's trace, whose id is the uid."""
-    assert followed_by(origin) == trace_context.root(UID)
-    assert trace_context.root(UID).split("-")[1] == uuid.UUID(UID).hex
+    assert get_next_traceparent(origin) == trace_context.build_root_traceparent(MAINTENANCE_UID)
+    assert trace_context.build_root_traceparent(MAINTENANCE_UID).split("-")[1] == uuid.UUID(MAINTENANCE_UID).hex
 
 
-def test_events_of_an_attempt_continue_its_span() -> None:
+def test_events_of_attempt_continue_its_span() -> None:
     """Check that events about the attempt's maintenance continue its span, and that events about others do not."""
-    with trace_context.current(UID, TRACE):
-        assert followed_by(cause(events.TICK)) == TRACE
-    with trace_context.current("another", TRACE):
-        assert followed_by(cause(events.TICK)) == trace_context.root(UID)
-    assert followed_by(cause(events.TICK)) == trace_context.root(UID)
+    with trace_context.use_span(MAINTENANCE_UID, TRACEPARENT):
+        assert get_next_traceparent(build_cause(events.TICK)) == TRACEPARENT
+    with trace_context.use_span("another", TRACEPARENT):
+        assert get_next_traceparent(build_cause(events.TICK)) == trace_context.build_root_traceparent(MAINTENANCE_UID)
+    assert get_next_traceparent(build_cause(events.TICK)) == trace_context.build_root_traceparent(MAINTENANCE_UID)
 
 
-def test_any_uid_makes_a_trace_that_is_one() -> None:
+def test_any_uid_gives_valid_traceparent() -> None:
     """Check that any uid gives a valid W3C traceparent, with 32 and 16 digits that are not all zeros."""
-    assert trace_context.FORM.fullmatch(trace_context.root("not a uuid"))
-    assert trace_context.root("a") != trace_context.root("b")
+    assert trace_context.TRACEPARENT_PATTERN.fullmatch(trace_context.build_root_traceparent("not a uuid"))
+    assert trace_context.build_root_traceparent("a") != trace_context.build_root_traceparent("b")

@@ -16,8 +16,8 @@ from packaging.utils import canonicalize_name
 from localcluster.cluster import LocalCluster
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("functions", "eventing", "kube", "console")
-KNOWN = {
+PACKAGES = ("functions", "eventing", "kube", "console")
+KNOWN_FIELDS = {
     "": {
         *("specVersion", "name", "domain", "runtime", "registry", "registryInsecure", "image", "namespace", "deployer"),
         *("created", "invoke", "build", "run", "deploy"),
@@ -42,112 +42,116 @@ KNOWN = {
 
 
 @pytest.fixture(scope="module")
-def func() -> dict[str, Any]:
+def func_yaml() -> dict[str, Any]:
     document: dict[str, Any] = yaml.safe_load((ROOT / "func.yaml").read_text())
     return document
 
 
-def lines(name: str) -> list[str]:
+def read_list_file(name: str) -> list[str]:
     """Return the lines of a list file, without comments and blank lines."""
-    stripped = [line.partition("#")[0].strip() for line in (ROOT / name).read_text().splitlines()]
-    return [line for line in stripped if line]
+    lines = [line.partition("#")[0].strip() for line in (ROOT / name).read_text().splitlines()]
+    return [line for line in lines if line]
 
 
-def project() -> str:
+def read_pyproject() -> str:
     return (ROOT / "pyproject.toml").read_text()
 
 
-def listed(key: str) -> list[str]:
+def read_pyproject_list(key: str) -> list[str]:
     """Return a list of strings in pyproject.toml; Python 3.10 has no TOML parser."""
-    found = re.search(rf'^{key} = \[((?:"[^"]*"|[^\]"])*)\]', project(), re.MULTILINE)
-    assert found, key
-    return re.findall(r'"([^"]+)"', found[1])
+    match = re.search(rf'^{key} = \[((?:"[^"]*"|[^\]"])*)\]', read_pyproject(), re.MULTILINE)
+    assert match, key
+    return re.findall(r'"([^"]+)"', match[1])
 
 
-@pytest.mark.parametrize("place", KNOWN)
-def test_func_yaml_says_nothing_that_func_does_not_know(func: dict[str, Any], place: str) -> None:
+@pytest.mark.parametrize("section", KNOWN_FIELDS)
+def test_func_yaml_has_known_fields_only(func_yaml: dict[str, Any], section: str) -> None:
     """Check that func.yaml has only known fields, since func rejects the whole file otherwise."""
-    fields = func if place == "" else func[place]
+    fields = func_yaml if section == "" else func_yaml[section]
 
-    assert fields.keys() <= KNOWN[place]
+    assert fields.keys() <= KNOWN_FIELDS[section]
 
 
-def test_func_yaml_says_what_func_must_know(func: dict[str, Any]) -> None:
+def test_func_yaml_has_required_fields(func_yaml: dict[str, Any]) -> None:
     """Check that func.yaml has the required fields and a valid builder; a file must not set `host`."""
-    assert func["specVersion"] == "0.36.0"
-    assert func["created"]
-    assert (func["runtime"], func["invoke"]) == ("python", "http")
-    assert func["build"]["builder"] in ("pack", "s2i")
+    assert func_yaml["specVersion"] == "0.36.0"
+    assert func_yaml["created"]
+    assert (func_yaml["runtime"], func_yaml["invoke"]) == ("python", "http")
+    assert func_yaml["build"]["builder"] in ("pack", "s2i")
 
 
-def test_func_deploys_under_an_account_and_name_that_an_overlay_installs(func: dict[str, Any]) -> None:
+def test_overlay_installs_account_and_service_of_func(func_yaml: dict[str, Any]) -> None:
     """Check that an overlay installs the account that `func deploy` needs, and that its Triggers name the Service."""
     account = yaml.safe_load((ROOT / "manifests/components/account/functions.yaml").read_text())
     patch = (ROOT / "manifests/components/together/kustomization.yaml").read_text()
 
-    assert func["deploy"]["serviceAccountName"] == account["metadata"]["name"]
-    assert func["deploy"]["namespace"] == account["metadata"]["namespace"]
-    assert patch.count(f"value: {func['name']}}}") == 2
+    assert func_yaml["deploy"]["serviceAccountName"] == account["metadata"]["name"]
+    assert func_yaml["deploy"]["namespace"] == account["metadata"]["namespace"]
+    assert patch.count(f"value: {func_yaml['name']}}}") == 2
 
 
-def test_the_journal_is_where_a_volume_is(func: dict[str, Any]) -> None:
+def test_journal_is_on_a_volume(func_yaml: dict[str, Any]) -> None:
     """Check that the journal's directory is a volume, because the root file system may be read-only."""
-    environment = {item["name"]: item["value"] for item in func["run"]["envs"]}
+    environment = {item["name"]: item["value"] for item in func_yaml["run"]["envs"]}
 
-    assert str(Path(environment["JOURNAL"]).parent) in [volume["path"] for volume in func["run"]["volumes"]]
-    assert func["deploy"]["options"]["scale"]["max"] == 1
+    assert str(Path(environment["JOURNAL"]).parent) in [volume["path"] for volume in func_yaml["run"]["volumes"]]
+    assert func_yaml["deploy"]["options"]["scale"]["max"] == 1
 
 
-def test_the_distribution_is_named_as_the_scaffolding_wants_it() -> None:
+def test_distribution_has_name_that_scaffolding_imports() -> None:
     """Check that the distribution and its module are named `function`, which the scaffolding installs and imports.
 
     Only declared packages are installed in an image.
     """
-    assert re.search(r'^name = "function"', project(), re.MULTILINE)
-    assert listed("py-modules") == ["function"]
-    assert listed("include") == [f"{room}*" for room in ROOMS]
+    assert re.search(r'^name = "function"', read_pyproject(), re.MULTILINE)
+    assert read_pyproject_list("py-modules") == ["function"]
+    assert read_pyproject_list("include") == [f"{package}*" for package in PACKAGES]
     assert (ROOT / "function.py").is_file()
-    assert re.search(r'^requires-python = ">=3\.10"', project(), re.MULTILINE)
+    assert re.search(r'^requires-python = ">=3\.10"', read_pyproject(), re.MULTILINE)
     assert not (ROOT / "Procfile").exists()
 
 
-def test_both_lists_of_dependencies_say_the_same() -> None:
+def test_both_lists_of_dependencies_are_equal() -> None:
     """Check that both lists are equal: func builds without requirements.txt, which has the comments."""
-    assert listed("dependencies") == lines("requirements.txt")
+    assert read_pyproject_list("dependencies") == read_list_file("requirements.txt")
 
 
-PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-REQUIRED = (
-    *lines("requirements.txt"),
-    *(line for line in lines("requirements-dev.txt") if not line.startswith("-")),
-    *listed("dependencies"),
-    *listed("tracing"),
-    *listed("postgresql"),
-    *listed("requires"),
+PYTHON_VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
+REQUIREMENTS = (
+    *read_list_file("requirements.txt"),
+    *(line for line in read_list_file("requirements-dev.txt") if not line.startswith("-")),
+    *read_pyproject_list("dependencies"),
+    *read_pyproject_list("tracing"),
+    *read_pyproject_list("postgresql"),
+    *read_pyproject_list("requires"),
 )
 
 
-def locked() -> list[Requirement]:
+def read_lock_file() -> list[Requirement]:
     """Return the packages that requirements-dev.lock pins, each with its marker."""
     pins = (ROOT / "requirements-dev.lock").read_text().replace("\\\n", "").splitlines()
     return [Requirement(pin.partition(" --hash=")[0]) for pin in pins]
 
 
-@pytest.mark.parametrize("python", PYTHONS)
-def test_the_lock_file_pins_a_version_that_each_requirement_allows(python: str) -> None:
+@pytest.mark.parametrize("python", PYTHON_VERSIONS)
+def test_lock_file_satisfies_each_requirement(python: str) -> None:
     environment = {"python_version": python, "python_full_version": f"{python}.0"}
-    pins = [pin for pin in locked() if pin.marker is None or pin.marker.evaluate(environment)]
+    pins = [pin for pin in read_lock_file() if pin.marker is None or pin.marker.evaluate(environment)]
     versions = {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pins}
 
     assert len(versions) == len(pins)
-    required = [(line, Requirement(line)) for line in sorted({*REQUIRED})]
-    names = {line: canonicalize_name(each.name) for line, each in required}
-    unmet = [line for line, each in required if not each.specifier.contains(versions.get(names[line], "0"))]
-    unmet += [line for line, name in names.items() if name not in versions and line not in unmet]
-    assert not unmet, f"requirements-dev.lock does not satisfy {unmet} for Python {python}: run `make lock`"
+    requirements_by_line = [(line, Requirement(line)) for line in sorted({*REQUIREMENTS})]
+    names = {line: canonicalize_name(requirement.name) for line, requirement in requirements_by_line}
+    unsatisfied = [
+        line
+        for line, requirement in requirements_by_line
+        if not requirement.specifier.contains(versions.get(names[line], "0"))
+    ]
+    unsatisfied += [line for line, name in names.items() if name not in versions and line not in unsatisfied]
+    assert not unsatisfied, f"requirements-dev.lock does not satisfy {unsatisfied} for Python {python}: run `make lock`"
 
 
-def test_the_lock_file_has_a_hash_for_each_package_and_no_address() -> None:
+def test_lock_file_has_hashes_and_no_url() -> None:
     """Check that each package has a hash, as pip requires, and that no URL overrides the user's package index."""
     text = (ROOT / "requirements-dev.lock").read_text()
     pins = text.replace("\\\n", "").splitlines()
@@ -156,64 +160,68 @@ def test_the_lock_file_has_a_hash_for_each_package_and_no_address() -> None:
     assert "://" not in text
 
 
-def test_what_the_console_serves_is_installed_with_it() -> None:
+def test_console_files_are_package_data() -> None:
     """Check that the console's templates, styles and scripts are declared as package data, with their licenses."""
-    patterns = listed('"console.web"')
-    shipped = {path for pattern in patterns for path in (ROOT / "console" / "web").glob(pattern) if path.is_file()}
-    there = {path for path in (ROOT / "console").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    patterns = read_pyproject_list('"console.web"')
+    packaged = {path for pattern in patterns for path in (ROOT / "console" / "web").glob(pattern) if path.is_file()}
+    existing = {path for path in (ROOT / "console").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
 
-    assert shipped == there
-    kept = {path.name.split(".")[0] for path in (ROOT / "console/web/static/vendor").glob("*.min.*")}
-    assert kept == {path.name.split(".")[0] for path in (ROOT / "console/web/static/vendor").glob("*.LICENSE")}
+    assert packaged == existing
+    vendored = {path.name.split(".")[0] for path in (ROOT / "console/web/static/vendor").glob("*.min.*")}
+    assert vendored == {path.name.split(".")[0] for path in (ROOT / "console/web/static/vendor").glob("*.LICENSE")}
 
 
-def test_every_dependency_says_what_it_is_for() -> None:
+def test_every_dependency_has_a_comment() -> None:
     """Design: each dependency has a comment that states its purpose."""
     for line in (ROOT / "requirements.txt").read_text().splitlines():
         assert line.startswith("#") or re.match(r"^\S+ +# .+", line)
 
 
-def test_func_leaves_out_what_would_mislead_its_builders_and_keeps_what_they_need() -> None:
+def test_funcignore_excludes_requirements_and_keeps_packages() -> None:
     """Check that .funcignore excludes /requirements.txt, which a pack build would install as the whole project.
 
     It does not exclude files that the builders need.
     """
-    left_out = lines(".funcignore")
+    patterns = read_list_file(".funcignore")
 
-    assert "/requirements.txt" in left_out
-    for needed in (*ROOMS, "function.py", "pyproject.toml", "README.md", "LICENSE"):
-        assert needed not in [line.strip("/") for line in left_out]
-    assert "/.func/" in lines(".gitignore")
+    assert "/requirements.txt" in patterns
+    for path in (*PACKAGES, "function.py", "pyproject.toml", "README.md", "LICENSE"):
+        assert path not in [line.strip("/") for line in patterns]
+    assert "/.func/" in read_list_file(".gitignore")
 
 
-def instructions(stage: int = -1) -> list[tuple[str, str]]:
+def parse_dockerfile_stage(stage: int = -1) -> list[tuple[str, str]]:
     """Return (instruction, rest of its line) for one stage of the Dockerfile."""
-    found = [(line.partition(" ")[0], line.partition(" ")[2]) for line in lines("Dockerfile")]
-    starts = [index for index, (word, _) in enumerate(found) if word == "FROM"]
-    end = starts[stage + 1] if stage >= 0 else len(found)
-    return found[starts[stage] : end]
+    instructions = [(line.partition(" ")[0], line.partition(" ")[2]) for line in read_list_file("Dockerfile")]
+    starts = [index for index, (instruction, _) in enumerate(instructions) if instruction == "FROM"]
+    end = starts[stage + 1] if stage >= 0 else len(instructions)
+    return instructions[starts[stage] : end]
 
 
-def test_the_dockerfile_is_of_known_instructions() -> None:
+def test_dockerfile_has_known_instructions_only() -> None:
     """Check that the Dockerfile has only known instructions; the tests in tests/real build the image."""
-    words = {line.partition(" ")[0] for line in lines("Dockerfile")}
+    instructions = {line.partition(" ")[0] for line in read_list_file("Dockerfile")}
 
-    assert words <= {"FROM", "ARG", "LABEL", "COPY", "RUN", "WORKDIR", "ENV", "USER", "EXPOSE", "CMD"}
+    assert instructions <= {"FROM", "ARG", "LABEL", "COPY", "RUN", "WORKDIR", "ENV", "USER", "EXPOSE", "CMD"}
 
 
-def test_the_image_is_built_in_stages_and_runs_as_a_number() -> None:
+def test_image_has_numeric_user_and_no_pip() -> None:
     """Check that the last stage has a numeric user, as `runAsNonRoot` requires, and neither pip nor its cache."""
-    assert [word for word, _ in instructions()].count("FROM") == 1
-    last = dict(instructions())
+    assert [instruction for instruction, _ in parse_dockerfile_stage()].count("FROM") == 1
+    last = dict(parse_dockerfile_stage())
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", last["USER"])
     assert last["EXPOSE"] == "8080"
-    assert "pip" not in " ".join(rest for _, rest in instructions())
+    assert "pip" not in " ".join(arguments for _, arguments in parse_dockerfile_stage())
 
 
-def test_the_image_holds_what_its_commands_import_and_nothing_else() -> None:
+def test_image_contains_imported_packages_only() -> None:
     """Check that the image contains functions, PodSource and console, and that .dockerignore admits the same files."""
-    copied = [rest.split() for word, rest in instructions() if word == "COPY" and "--from" not in rest]
-    allowed = {line[1:] for line in lines(".dockerignore") if line.startswith("!")}
+    copied = [
+        arguments.split()
+        for instruction, arguments in parse_dockerfile_stage()
+        if instruction == "COPY" and "--from" not in arguments
+    ]
+    allowed = {line[1:] for line in read_list_file(".dockerignore") if line.startswith("!")}
 
     assert [source for source, _ in copied] == ["functions", "eventing", "kube", "console"]
     assert all(source == target for source, target in copied)
@@ -221,78 +229,89 @@ def test_the_image_holds_what_its_commands_import_and_nothing_else() -> None:
     assert all((ROOT / source).exists() for source in allowed)
 
 
-def test_the_image_holds_its_sources_compiled() -> None:
+def test_image_contains_compiled_modules() -> None:
     """Check that the image contains compiled modules: its user cannot write them, so each start would compile again."""
-    steps = instructions()
-    copied = [rest.split()[0] for word, rest in steps if word == "COPY" and "--from" not in rest]
-    (compiled,) = [rest for word, rest in steps if word == "RUN"]
+    steps = parse_dockerfile_stage()
+    copied = [
+        arguments.split()[0] for instruction, arguments in steps if instruction == "COPY" and "--from" not in arguments
+    ]
+    (compiled,) = [arguments for instruction, arguments in steps if instruction == "RUN"]
 
     compiler = "PYTHONHASHSEED=0 /venv/bin/python -m compileall -q --invalidation-mode unchecked-hash"
     assert compiled.split(" && ")[0] == f"{compiler} {' '.join(copied)}"
-    assert [word for word, _ in steps].index("RUN") > max(n for n, (word, _) in enumerate(steps) if word == "COPY")
+    assert [instruction for instruction, _ in steps].index("RUN") > max(
+        index for index, (instruction, _) in enumerate(steps) if instruction == "COPY"
+    )
 
 
-def test_the_image_s_user_may_read_what_was_cloned_under_a_strict_umask(tmp_path: Path) -> None:
+def test_image_user_can_read_files_cloned_with_strict_umask(tmp_path: Path) -> None:
     """Check that the image's user can read files that were cloned with a strict umask.
 
     World-readable files stay unchanged, because a change would store them in the image twice.
     """
-    last = dict(instructions())["RUN"].split(" && ")[-1]
+    command = dict(parse_dockerfile_stage())["RUN"].split(" && ")[-1]
     modes = {"open": 0o755, "open/a.py": 0o644, "strict": 0o700, "strict/b.py": 0o600, "strict/c.pyc": 0o640}
     for name in modes:
-        place = tmp_path / name
-        place.touch() if place.suffix else place.mkdir()
+        path = tmp_path / name
+        path.touch() if path.suffix else path.mkdir()
     for name, mode in modes.items():
         (tmp_path / name).chmod(mode)
-    written = (tmp_path / "open" / "a.py").stat().st_ctime_ns
+    changed_at = (tmp_path / "open" / "a.py").stat().st_ctime_ns
 
-    subprocess.run(["sh", "-c", last], cwd=tmp_path, check=True)
+    subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True)
 
     assert {name: (tmp_path / name).stat().st_mode & 0o777 for name in modes} == {
         **{"open": 0o755, "open/a.py": 0o644},
         **{"strict": 0o755, "strict/b.py": 0o644, "strict/c.pyc": 0o644},
     }
-    assert (tmp_path / "open" / "a.py").stat().st_ctime_ns == written
+    assert (tmp_path / "open" / "a.py").stat().st_ctime_ns == changed_at
 
 
-LEFT_OUT = ("pydantic", "pydantic_core", "kubernetes.client", "kubernetes.aio.client.api")
-MODELS = "kubernetes.aio.client.models."
-WITHOUT = """
+OMITTED_PACKAGES = ("pydantic", "pydantic_core", "kubernetes.client", "kubernetes.aio.client.api")
+OMITTED_MODELS_PREFIX = "kubernetes.aio.client.models."
+IMPORT_SCRIPT = """
 import importlib, pkgutil, sys
-left_out, models, kubeconfig = sys.argv[1].split(","), sys.argv[2], sys.argv[3]
+omitted, models, kubeconfig = sys.argv[1].split(","), sys.argv[2], sys.argv[3]
 finders = list(sys.meta_path)
-class Without:
+class OmittingFinder:
     def find_spec(self, name, path=None, target=None):
-        if name in left_out or name.startswith((models, *(f"{each}." for each in left_out))):
+        if name in omitted or name.startswith((models, *(f"{package}." for package in omitted))):
             return None
-        return next(filter(None, (each.find_spec(name, path, target) for each in finders)), None)
-sys.meta_path[:] = [Without()]
-for room in map(importlib.import_module, ("functions", "eventing", "kube", "console")):
-    for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+        return next(filter(None, (finder.find_spec(name, path, target) for finder in finders)), None)
+sys.meta_path[:] = [OmittingFinder()]
+for package in map(importlib.import_module, ("functions", "eventing", "kube", "console")):
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if not module.name.endswith((".__main__", ".conf")):
             importlib.import_module(module.name)
-from kube.client.sync_client import Cluster
-print(len(Cluster(kubeconfig).list("/api/v1/nodes")["items"]), "nodes")
+from kube.client.sync_client import SyncClient
+print(len(SyncClient(kubeconfig).list("/api/v1/nodes")["items"]), "nodes")
 """
 
 
-def test_what_the_image_leaves_out_is_imported_by_nobody(installed: LocalCluster) -> None:
+def test_omitted_packages_are_not_imported(installed_cluster: LocalCluster) -> None:
     """Check that every module can be imported, and the API server reached, without the packages the image omits."""
     dockerfile = (ROOT / "Dockerfile").read_text()
-    for name in (*LEFT_OUT, MODELS.rstrip(".")):
+    for name in (*OMITTED_PACKAGES, OMITTED_MODELS_PREFIX.rstrip(".")):
         package = name.replace("_", "-") if name.startswith("pydantic") else name.replace(".", "/")
         assert package.removeprefix("kubernetes/") in dockerfile
 
-    command = [sys.executable, "-c", WITHOUT, ",".join(LEFT_OUT), MODELS, str(installed.kubeconfig)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    command = [
+        sys.executable,
+        "-c",
+        IMPORT_SCRIPT,
+        ",".join(OMITTED_PACKAGES),
+        OMITTED_MODELS_PREFIX,
+        str(installed_cluster.kubeconfig),
+    ]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"[1-9]\d* nodes\n", done.stdout)
+    assert result.returncode == 0, result.stderr
+    assert re.fullmatch(r"[1-9]\d* nodes\n", result.stdout)
 
 
-def test_the_images_command_is_the_one_that_serves_the_functions() -> None:
+def test_image_command_serves_the_functions() -> None:
     """Check that the image starts gunicorn with the common settings, on the port that the manifests use."""
-    command = yaml.safe_load(dict(instructions())["CMD"])
+    command = yaml.safe_load(dict(parse_dockerfile_stage())["CMD"])
     settings: dict[str, Any] = {}
     exec((ROOT / command[2]).read_text(), settings)  # noqa: S102 - our own settings file
 

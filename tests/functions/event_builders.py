@@ -11,18 +11,18 @@ from cloudevents.core.v1.event import CloudEvent
 from eventing import events
 from kube.paths import Object
 
-_numbers = itertools.count(1)
+_counter = itertools.count(1)
 
 
-def resource(kind: str, item: Object, of: str = "NodeMaintenance") -> CloudEvent:
+def build_resource_event(event_type: str, item: Object, resource_kind: str = "NodeMaintenance") -> CloudEvent:
     """Build the event that ApiServerSource emits for an object in `mode: Resource` (X-4)."""
     return CloudEvent(
         {
-            "id": f"hint-{next(_numbers)}",
+            "id": f"hint-{next(_counter)}",
             "source": "https://kubernetes.example",
-            "type": kind,
+            "type": event_type,
             "datacontenttype": "application/json",
-            "kind": of,
+            "kind": resource_kind,
             "apiversion": item.get("apiVersion", "v1"),
             "name": item["metadata"]["name"],
             "namespace": "",
@@ -31,31 +31,31 @@ def resource(kind: str, item: Object, of: str = "NodeMaintenance") -> CloudEvent
     )
 
 
-def added(maintenance: Object) -> CloudEvent:
+def build_added(maintenance: Object) -> CloudEvent:
     """Build the event for a created NodeMaintenance."""
-    return resource(events.RESOURCE_ADDED, maintenance)
+    return build_resource_event(events.RESOURCE_ADDED, maintenance)
 
 
-def updated(maintenance: Object) -> CloudEvent:
+def build_updated(maintenance: Object) -> CloudEvent:
     """Build the event for an updated NodeMaintenance."""
-    return resource(events.RESOURCE_UPDATED, maintenance)
+    return build_resource_event(events.RESOURCE_UPDATED, maintenance)
 
 
-def node_updated(node: Object) -> CloudEvent:
+def build_node_updated(node: Object) -> CloudEvent:
     """Build the event for an updated Node."""
-    return resource(events.RESOURCE_UPDATED, node, "Node")
+    return build_resource_event(events.RESOURCE_UPDATED, node, "Node")
 
 
-def node_deleted(node: Object) -> CloudEvent:
+def build_node_deleted(node: Object) -> CloudEvent:
     """Build the event for a deleted Node."""
-    return resource(events.RESOURCE_DELETED, node, "Node")
+    return build_resource_event(events.RESOURCE_DELETED, node, "Node")
 
 
-def tick() -> CloudEvent:
+def build_tick() -> CloudEvent:
     """Build the PingSource event that starts `resync`."""
     return CloudEvent(
         {
-            "id": f"tick-{next(_numbers)}",
+            "id": f"tick-{next(_counter)}",
             "source": "/apis/v1/namespaces/node-maintenance/pingsources/resync",
             "type": events.TICK,
             "datacontenttype": "application/json",
@@ -64,14 +64,14 @@ def tick() -> CloudEvent:
     )
 
 
-def said(kind: str, maintenance: Object, *, data: Mapping[str, Any] | None = None) -> CloudEvent:
+def build_own_event(event_type: str, maintenance: Object, *, data: Mapping[str, Any] | None = None) -> CloudEvent:
     """Build an event of the product about a NodeMaintenance and the node that it names."""
     node = maintenance["spec"]["nodeName"]
-    return events.event(
-        kind,
+    return events.build_event(
+        event_type,
         "test",
-        events.Reference.of(maintenance),
+        events.ObjectReference.from_object(maintenance),
         node,
-        seed=str(next(_numbers)),
+        seed=str(next(_counter)),
         data=data,
     )

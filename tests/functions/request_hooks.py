@@ -11,53 +11,54 @@ from typing import Any, NamedTuple
 import pytest
 
 from kube.client.api import Api
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.paths import Object
 
 
 @contextmanager
-def before(door: Cluster, method: str, path: str, act: Callable[[], object], *, read: str = "") -> Iterator[None]:
-    """Hold back the first request with this method and `path` until `act` has returned; other requests pass.
+def run_before_request(
+    client: SyncClient, method: str, path: str, action: Callable[[], object], *, after_path: str = ""
+) -> Iterator[None]:
+    """Hold back the first request with this method and `path` until `action` has returned; other requests pass.
 
-    `act` runs in its own thread, so it may use the same client. If `read` is set, `act` waits until that path is
-    answered,
-    because concurrent requests may arrive in any order.
+    `action` runs in its own thread, so it may use the same client. If `after_path` is set, `action` waits until a
+    request for that path was answered, because concurrent requests may arrive in any order.
     """
-    real, waiting, answered = door.api.request, [True], asyncio.Event()
+    send_request, is_pending, responded = client.api.request, [True], asyncio.Event()
 
     async def request(verb: str, where: str, **more: Any) -> Object:
-        if (verb, where) == (method, path) and waiting:
-            waiting.clear()
-            if read:
-                await answered.wait()
-            await asyncio.to_thread(act)
-        answer = await real(verb, where, **more)
-        if where == read:
-            answered.set()
-        return answer
+        if (verb, where) == (method, path) and is_pending:
+            is_pending.clear()
+            if after_path:
+                await responded.wait()
+            await asyncio.to_thread(action)
+        response = await send_request(verb, where, **more)
+        if where == after_path:
+            responded.set()
+        return response
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(door.api, "request", request)
+        patched.setattr(client.api, "request", request)
         yield
-    assert not waiting, f"no {method} of {path} came"
+    assert not is_pending, f"no {method} request for {path} was sent"
 
 
 @contextmanager
-def requests_of(api: Api) -> Iterator[Counter[str]]:
+def count_requests(api: Api) -> Iterator[Counter[str]]:
     """Yield a counter of the requests that this client sends in the block, by method and path."""
-    counted: Counter[str] = Counter()
-    real = api.request
+    counts: Counter[str] = Counter()
+    send_request = api.request
 
     async def request(method: str, path: str, **more: Any) -> Object:
-        counted[f"{method} {path}"] += 1
-        return await real(method, path, **more)
+        counts[f"{method} {path}"] += 1
+        return await send_request(method, path, **more)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(api, "request", request)
-        yield counted
+        yield counts
 
 
-class Asked(NamedTuple):
+class ListRequest(NamedTuple):
     """A list request: its path, its field selector, and the minimum resourceVersion of the response.
 
     The version is "" for the latest state and "0" for any version that the server has cached.
@@ -69,17 +70,17 @@ class Asked(NamedTuple):
 
 
 @contextmanager
-def lists_of(api: Api) -> Iterator[list[Asked]]:
+def record_list_requests(api: Api) -> Iterator[list[ListRequest]]:
     """Yield the list requests that this client sends in the block."""
-    asked: list[Asked] = []
-    real = api.request
+    list_requests: list[ListRequest] = []
+    send_request = api.request
 
     async def request(method: str, path: str, **more: Any) -> Object:
         query = more.get("query") or {}
         if "resourceVersion" in query or "limit" in query or "fieldSelector" in query:
-            asked.append(Asked(path, query.get("fieldSelector", ""), query.get("resourceVersion", "")))
-        return await real(method, path, **more)
+            list_requests.append(ListRequest(path, query.get("fieldSelector", ""), query.get("resourceVersion", "")))
+        return await send_request(method, path, **more)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(api, "request", request)
-        yield asked
+        yield list_requests

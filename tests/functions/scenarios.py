@@ -1,7 +1,7 @@
 """Scenarios per step of all components except `maintenance`: a cluster state, and the event that triggers the step.
 
-A scenario prepares the cluster through a `Stage`, which collects the objects whose end state is compared, and returns
-the event. Each call of a scenario creates new nodes and objects, so the same scenario can run repeatedly.
+A scenario prepares the cluster through a `ScenarioWorkload`, which collects the objects whose end state is compared,
+and returns the event. Each call of a scenario creates new nodes and objects, so the same scenario can run repeatedly.
 """
 
 from __future__ import annotations
@@ -14,233 +14,246 @@ from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
 from functions.cpu_labels import label_cpu
-from functions.cpu_labels.kubernetes_events import TOLD
-from kube.budgets import budgets_in
-from kube.client.sync_client import Cluster
+from functions.cpu_labels.kubernetes_events import RECENT_REPORTS
+from kube.budgets import build_budgets_path
+from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
-from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
-from kube.maintenance.leases import lease_path
-from kube.mutex.jobs import jobs_path
-from kube.mutex.objects import NAMESPACE as MUTEX_NAMESPACE
-from kube.mutex.objects import RULE, TARGET, path
-from kube.mutex.pools import pool_path
+from kube.maintenance.groups import KUBEVIRT, MEDIK8S, ApiGroup
+from kube.maintenance.leases import build_lease_path
+from kube.mutex.jobs import build_jobs_path
+from kube.mutex.objects import DEFAULT_NAMESPACE as MUTEX_NAMESPACE
+from kube.mutex.objects import RULE_KIND, TARGET_KIND, build_object_path
+from kube.mutex.pools import build_pool_path
 from kube.mutex.versions import VERSION_LABEL
-from kube.nodes import node_path
+from kube.nodes import build_node_path
 from kube.paths import Object
-from kube.virtualization.migration_claims import CLAIM_PATH
+from kube.virtualization.migration_claims import LEASE_PATH
 from localcluster.cluster import LocalCluster
-from tests.functions.certificates.conftest import MAPS, SECRETS, WEBHOOKS, Certificates, clean
+from tests.functions.certificates.conftest import (
+    CONFIG_MAPS_PATH,
+    SECRETS_PATH,
+    WEBHOOK_CONFIGURATIONS_PATH,
+    NamespaceCertificates,
+    delete_test_objects,
+)
 from tests.functions.conftest import Functions
-from tests.functions.cpu_labels.conftest import HASWELL, Labelling, reference
-from tests.functions.event_builders import resource, tick
-from tests.functions.mutex.conftest import BEFORE_JOBS, NEW, READ, Upgrade
-from tests.functions.virtualization.conftest import Machines
-from tests.kubevirt import UNABLE, launched, migrations, vmi
+from tests.functions.cpu_labels.conftest import HASWELL_CAPABILITIES, CpuLabelScenario, build_reference_event
+from tests.functions.event_builders import build_resource_event, build_tick
+from tests.functions.mutex.conftest import BEFORE_JOBS, NEW_VERSION, TICK_LIST_PATHS, UpgradeScenario
+from tests.functions.virtualization.conftest import VmiScenario
+from tests.kubevirt import NOT_MIGRATABLE, build_vmi, create_vmi_with_launcher, get_migrations_path
 from tests.workload import Workload
 
-LONG_AGO = "2026-01-01T00:00:00Z"
+PAST_TIMESTAMP = "2026-01-01T00:00:00Z"
 
 
-class Stage(Workload):
+class ScenarioWorkload(Workload):
     """A namespace and nodes for one run of a scenario, with the list of objects to compare afterwards.
 
     Attributes:
-        compared: paths of the objects and collections whose end state is compared.
+        compared_paths: paths of the objects and collections whose end state is compared.
     """
 
-    def __init__(self, local: LocalCluster, admin: Cluster, functions: Functions) -> None:
-        super().__init__(local, admin)
+    def __init__(self, local_cluster: LocalCluster, admin_client: SyncClient, functions: Functions) -> None:
+        super().__init__(local_cluster, admin_client)
         self.functions = functions
-        self.compared: list[str] = []
-        self._undo = ExitStack()
+        self.compared_paths: list[str] = []
+        self._cleanup = ExitStack()
 
-    def end(self) -> None:
+    def delete_objects(self) -> None:
         """Delete what the scenario created."""
-        self._undo.close()
-        super().end()
+        self._cleanup.close()
+        super().delete_objects()
 
     def compare(self, *paths: str) -> None:
         """Add these objects or collections to the compared ones."""
-        self.compared += paths
+        self.compared_paths += paths
 
-    def maintenance(self, node: str, group: Group = MEDIK8S, **more: Any) -> Object:
+    def create_maintenance(self, node: str, group: ApiGroup = MEDIK8S, **more: Any) -> Object:
         """Create a NodeMaintenance; compare it, its node and its node's lease."""
-        made = super().maintenance(node, group, **more)
-        self.compare(m.path(made), node_path(node), lease_path(node))
-        return made
+        created = super().create_maintenance(node, group, **more)
+        self.compare(m.build_path(created), build_node_path(node), build_lease_path(node))
+        return created
 
-    def put(self, namespace: str, bodies: list[Object], *, ready: bool = True) -> list[Object]:
+    def create_pods(self, namespace: str, bodies: list[Object], *, ready: bool = True) -> list[Object]:
         """Create pods, and compare them."""
         self.compare(*(f"/api/v1/namespaces/{namespace}/pods/{body['metadata']['name']}" for body in bodies))
-        return super().put(namespace, bodies, ready=ready)
+        return super().create_pods(namespace, bodies, ready=ready)
 
-    def upgrade(self) -> Upgrade:
+    def create_upgrade(self) -> UpgradeScenario:
         """Create the objects of an upgrade run of the mutex component."""
-        made = Upgrade(self.admin, self, self.functions)
-        self._undo.callback(made.clear)
-        self.compare(*(path(item) for item in (made.rule, made.target, made.run)))
-        self.compare(*map(pool_path, made.before), *map(node_path, made.nodes))
-        return made
+        scenario = UpgradeScenario(self.client, self, self.functions)
+        self._cleanup.callback(scenario.delete_all)
+        self.compare(*(build_object_path(item) for item in (scenario.rule, scenario.target, scenario.run_config)))
+        self.compare(*map(build_pool_path, scenario.original_pool_specs), *map(build_node_path, scenario.nodes))
+        return scenario
 
-    def machines(self) -> Machines:
+    def create_vmi_scenario(self) -> VmiScenario:
         """Create a drained node for virtual machines."""
-        made = Machines(self)
-        self._undo.callback(made.end)
-        self._undo.callback(self._delete_all, budgets_in(self.namespace))
-        self.compare(migrations(self.namespace), budgets_in(self.namespace), CLAIM_PATH, node_path(made.node))
-        return made
+        scenario = VmiScenario(self)
+        self._cleanup.callback(scenario.delete_all)
+        self._cleanup.callback(self._delete_all, build_budgets_path(self.namespace))
+        self.compare(
+            get_migrations_path(self.namespace),
+            build_budgets_path(self.namespace),
+            LEASE_PATH,
+            build_node_path(scenario.node),
+        )
+        return scenario
 
-    def labelling(self) -> Labelling:
+    def create_cpu_label_scenario(self) -> CpuLabelScenario:
         """Return a helper for `label-cpu` without any state of an earlier round."""
-        for known in (label_cpu.TURNS, label_cpu.ROUNDS):
-            known.clear()
-        TOLD.forget()
-        made = Labelling(self.admin, self, self.functions)
-        self._undo.callback(made.clear)
-        return made
+        for cache in (label_cpu.TICK_POSITIONS, label_cpu.LAST_TRIGGERS):
+            cache.clear()
+        RECENT_REPORTS.clear()
+        scenario = CpuLabelScenario(self.client, self, self.functions)
+        self._cleanup.callback(scenario.delete_all)
+        return scenario
 
-    def certificates(self) -> Certificates:
+    def create_certificates(self) -> NamespaceCertificates:
         """Return a helper for the product's namespace after deleting the Secrets of all servers."""
-        clean(self.admin)
-        self._undo.callback(clean, self.admin)
-        self.compare(SECRETS, MAPS, WEBHOOKS)
-        return Certificates(self.admin)
+        delete_test_objects(self.client)
+        self._cleanup.callback(delete_test_objects, self.client)
+        self.compare(SECRETS_PATH, CONFIG_MAPS_PATH, WEBHOOK_CONFIGURATIONS_PATH)
+        return NamespaceCertificates(self.client)
 
     def _delete_all(self, collection: str) -> None:
-        self.admin.run(self.admin.api.request("DELETE", collection))
+        self.client.run(self.client.api.request("DELETE", collection))
 
 
-Scenario = Callable[[Stage], BaseCloudEvent]
+Scenario = Callable[[ScenarioWorkload], BaseCloudEvent]
 """Prepares the cluster and returns the event that triggers the step."""
 
 
-def check_rule(stage: Stage) -> BaseCloudEvent:
+def prepare_check_rule(workload: ScenarioWorkload) -> BaseCloudEvent:
     """Create a rule and return the event for it."""
-    return resource(events.RESOURCE_ADDED, stage.upgrade().rule, RULE)
+    return build_resource_event(events.RESOURCE_ADDED, workload.create_upgrade().rule, RULE_KIND)
 
 
-def check_target(stage: Stage) -> BaseCloudEvent:
+def prepare_check_target(workload: ScenarioWorkload) -> BaseCloudEvent:
     """Create a target and return the event for it."""
-    return resource(events.RESOURCE_ADDED, stage.upgrade().target, TARGET)
+    return build_resource_event(events.RESOURCE_ADDED, workload.create_upgrade().target, TARGET_KIND)
 
 
-def before(step: str) -> Scenario:
+def build_scenario_before(step: str) -> Scenario:
     """Return the scenario in which an upgrade run has reached this step, which precedes the first Job."""
 
-    def bring(stage: Stage) -> BaseCloudEvent:
-        upgrade = stage.upgrade()
-        upgrade.judge()
-        return upgrade.through(*BEFORE_JOBS[: BEFORE_JOBS.index(step)])
+    def prepare(workload: ScenarioWorkload) -> BaseCloudEvent:
+        upgrade = workload.create_upgrade()
+        upgrade.check_rule_and_target()
+        return upgrade.run_steps(*BEFORE_JOBS[: BEFORE_JOBS.index(step)])
 
-    return bring
+    return prepare
 
 
-def create_job(stage: Stage) -> BaseCloudEvent:
+def prepare_job_creation(workload: ScenarioWorkload) -> BaseCloudEvent:
     """Edit the pools, so that the first node's Job is due."""
-    upgrade = stage.upgrade()
-    upgrade.judge()
-    stage.compare(jobs_path(MUTEX_NAMESPACE))
-    return upgrade.through(*BEFORE_JOBS)
+    upgrade = workload.create_upgrade()
+    upgrade.check_rule_and_target()
+    workload.compare(build_jobs_path(MUTEX_NAMESPACE))
+    return upgrade.run_steps(*BEFORE_JOBS)
 
 
-def complete_job(stage: Stage) -> Upgrade:
+def complete_first_job(workload: ScenarioWorkload) -> UpgradeScenario:
     """Create the first node's Job and complete it."""
-    upgrade = stage.upgrade()
-    upgrade.start()
-    upgrade.functions.answer("run-job", upgrade.said(events.POOLS_EDITED))
-    upgrade.end(upgrade.jobs()[-1])
+    upgrade = workload.create_upgrade()
+    upgrade.advance_to_jobs()
+    upgrade.functions.invoke("run-job", upgrade.build_event(events.POOLS_EDITED))
+    upgrade.end_job(upgrade.list_jobs()[-1])
     return upgrade
 
 
-def take_result(stage: Stage) -> BaseCloudEvent:
+def prepare_job_result(workload: ScenarioWorkload) -> BaseCloudEvent:
     """Run an upgrade until its first Job is complete; the event makes `run-job` read the result."""
-    return complete_job(stage).said(events.JOB_DUE)
+    return complete_first_job(workload).build_event(events.JOB_DUE)
 
 
-def release_node(stage: Stage) -> BaseCloudEvent:
+def prepare_release_node(workload: ScenarioWorkload) -> BaseCloudEvent:
     """Complete the first node's Jobs, and let `run-job` record that."""
-    upgrade = complete_job(stage)
-    upgrade.functions.answer("run-job", upgrade.said(events.JOB_DUE))
-    return upgrade.said(events.NODE_CLEARED)
+    upgrade = complete_first_job(workload)
+    upgrade.functions.invoke("run-job", upgrade.build_event(events.JOB_DUE))
+    return upgrade.build_event(events.NODE_PREJOBS_DONE)
 
 
-def await_version(stage: Stage) -> BaseCloudEvent:
-    """Release the first node and give it the wanted version."""
-    upgrade = stage.upgrade()
-    upgrade.label(upgrade.release(), {VERSION_LABEL: NEW})
-    return upgrade.said(events.NODE_RELEASED)
+def prepare_await_version(workload: ScenarioWorkload) -> BaseCloudEvent:
+    """Release the first node and give it the desired version."""
+    upgrade = workload.create_upgrade()
+    upgrade.patch_node_labels(upgrade.advance_to_release(), {VERSION_LABEL: NEW_VERSION})
+    return upgrade.build_event(events.NODE_RELEASED)
 
 
-def restore_pools(stage: Stage) -> BaseCloudEvent:
+def prepare_restore_pools(workload: ScenarioWorkload) -> BaseCloudEvent:
     """Mark all nodes as done while the pools still have the run's edits."""
-    upgrade = stage.upgrade()
-    upgrade.start()
-    upgrade.write_record({"nodes": {name: {"cleanedAt": LONG_AGO} for name in upgrade.nodes}})
-    return upgrade.said(events.RUN_COMPLETED)
+    upgrade = workload.create_upgrade()
+    upgrade.advance_to_jobs()
+    upgrade.write_record({"nodes": {name: {"cleanedAt": PAST_TIMESTAMP} for name in upgrade.nodes}})
+    return upgrade.build_event(events.RUN_NODES_DONE)
 
 
-def give_up_run(stage: Stage) -> BaseCloudEvent:
+def prepare_run_deletion(workload: ScenarioWorkload) -> BaseCloudEvent:
     """Delete the run's object during the run."""
-    upgrade = stage.upgrade()
-    upgrade.start()
-    stage.delete(path(upgrade.run))
-    return upgrade.said(events.RUN_ENDED)
+    upgrade = workload.create_upgrade()
+    upgrade.advance_to_jobs()
+    workload.delete(build_object_path(upgrade.run_config))
+    return upgrade.build_event(events.RUN_RESTORE_PENDING)
 
 
-def resync_runs(stage: Stage) -> BaseCloudEvent:
+def prepare_resync_runs(workload: ScenarioWorkload) -> BaseCloudEvent:
     """Run an upgrade until its first Job is due, and return a tick."""
-    upgrade = stage.upgrade()
-    upgrade.start()
-    stage.admin.together(*(stage.admin.api.list(where) for where in READ))  # brings the watch caches up to date
-    return tick()
+    upgrade = workload.create_upgrade()
+    upgrade.advance_to_jobs()
+    workload.client.gather_all(
+        *(workload.client.api.list(path) for path in TICK_LIST_PATHS)
+    )  # brings the watch caches up to date
+    return build_tick()
 
 
-def migrate(stage: Stage) -> BaseCloudEvent:
+def prepare_migrate(workload: ScenarioWorkload) -> BaseCloudEvent:
     """Create a virtual machine on a drained node."""
-    machines = stage.machines()
-    machines.create(vmi("able", machines.node))
-    return tick()
+    scenario = workload.create_vmi_scenario()
+    scenario.create_vmi(build_vmi("able", scenario.node))
+    return build_tick()
 
 
-def protect(stage: Stage) -> BaseCloudEvent:
+def prepare_protect(workload: ScenarioWorkload) -> BaseCloudEvent:
     """Create a virtual machine that cannot migrate on a node under maintenance."""
-    stage.machines()
-    node = stage.node()
-    launched(stage, vmi("unable", node, able=UNABLE))
-    stage.functions.prepare(stage.maintenance(node, KUBEVIRT))
-    return tick()
+    workload.create_vmi_scenario()
+    node = workload.take_node()
+    create_vmi_with_launcher(workload, build_vmi("unable", node, migratable=NOT_MIGRATABLE))
+    workload.functions.run_until_tainted(workload.create_maintenance(node, KUBEVIRT))
+    return build_tick()
 
 
-def label_cpu_of(stage: Stage) -> BaseCloudEvent:
+def prepare_label_cpu(workload: ScenarioWorkload) -> BaseCloudEvent:
     """Create the ConfigMap that lists the CPU capabilities of a node."""
-    labelling, node = stage.labelling(), stage.node()
-    labelling.offer({node: HASWELL})
-    stage.compare(node_path(node))
-    return reference()
+    scenario, node = workload.create_cpu_label_scenario(), workload.take_node()
+    scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
+    workload.compare(build_node_path(node))
+    return build_reference_event()
 
 
-def issue_certificate(stage: Stage) -> BaseCloudEvent:
+def prepare_certificate_issuing(workload: ScenarioWorkload) -> BaseCloudEvent:
     """Create the webhook's labelled empty Secret and a webhook configuration that asks for the CA bundle."""
-    certificates = stage.certificates()
-    certificates.add("validate", "ours")
-    certificates.add_webhook("nodemaintenance-validate", "validate")
-    return tick()
+    certificates = workload.create_certificates()
+    certificates.create_secret("validate", "ours")
+    certificates.create_webhook_configuration("nodemaintenance-validate", "validate")
+    return build_tick()
 
 
 SCENARIOS: dict[str, Scenario] = {
-    "renew-certificates": issue_certificate,
-    "check-rule": check_rule,
-    "check-target": check_target,
-    **{step: before(step) for step in BEFORE_JOBS},
-    "run-job, create": create_job,
-    "run-job, result": take_result,
-    "release-node": release_node,
-    "await-version": await_version,
-    "restore-pools": restore_pools,
-    "restore-pools, deleted": give_up_run,
-    "resync-runs": resync_runs,
-    "migrate": migrate,
-    "protect": protect,
-    "label-cpu": label_cpu_of,
+    "renew-certificates": prepare_certificate_issuing,
+    "check-rule": prepare_check_rule,
+    "check-target": prepare_check_target,
+    **{step: build_scenario_before(step) for step in BEFORE_JOBS},
+    "run-job, create": prepare_job_creation,
+    "run-job, result": prepare_job_result,
+    "release-node": prepare_release_node,
+    "await-version": prepare_await_version,
+    "restore-pools": prepare_restore_pools,
+    "restore-pools, deleted": prepare_run_deletion,
+    "resync-runs": prepare_resync_runs,
+    "migrate": prepare_migrate,
+    "protect": prepare_protect,
+    "label-cpu": prepare_label_cpu,
 }
 """Step, with a qualifier if it has several scenarios → scenario."""

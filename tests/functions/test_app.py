@@ -15,98 +15,106 @@ import pytest
 from flask.testing import FlaskClient
 
 from eventing import events
-from eventing.logs import JsonLines
-from eventing.http_binding import BODY_LIMIT, binary
+from eventing.http_binding import MAX_BODY_BYTES, encode_binary
+from eventing.logs import JsonFormatter
 from functions.app import FUNCTIONS, create_app
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import MEDIK8S
 from localcluster import access
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
-from localcluster.processes import free_port
+from localcluster.processes import reserve_port
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import added, said
+from tests.functions.event_builders import build_added, build_own_event
 from tests.proofs import proves
-from tests.workload import Audit, Workload
+from tests.workload import AuditLog, Workload
 
 ROOT = Path(__file__).parents[2]
-CONFIG = str(ROOT / "functions" / "gunicorn.conf.py")
-JSON = {"content-type": "application/json"}
-HEADERS = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/test", "ce-type": events.MAINTENANCE_BEGUN, **JSON}
-STRUCTURED = {"content-type": "application/cloudevents+json"}
+GUNICORN_CONFIG = str(ROOT / "functions" / "gunicorn.conf.py")
+JSON_HEADERS = {"content-type": "application/json"}
+VALID_HEADERS = {
+    "ce-specversion": "1.0",
+    "ce-id": "1",
+    "ce-source": "/test",
+    "ce-type": events.MAINTENANCE_BEGUN,
+    **JSON_HEADERS,
+}
+STRUCTURED_HEADERS = {"content-type": "application/cloudevents+json"}
 REFERENCE = {"apiVersion": MEDIK8S.api_version, "name": "x", "uid": "1"}
 
 
-def without(name: str) -> dict[str, str]:
-    return {key: value for key, value in HEADERS.items() if key != name}
+def remove_header(name: str) -> dict[str, str]:
+    return {key: value for key, value in VALID_HEADERS.items() if key != name}
 
 
-BAD = {
+INVALID_REQUESTS = {
     "no event at all": ({}, b"{}", 415, "not a CloudEvent"),
     "an empty request": ({}, b"", 415, "not a CloudEvent"),
-    "bad JSON": (HEADERS, b"{", 400, "JSON"),
-    "bytes": (HEADERS, b"\xff\xfe", 400, "JSON"),
-    "a string": (HEADERS, b'"text"', 400, "data is not"),
-    "a list": (HEADERS, b"[]", 400, "data is not a JSON object"),
-    "no data": (without("content-type"), b"", 400, "data is not a JSON object"),
-    "no type": (without("ce-type"), b"{}", 400, "type missing"),
-    "no id": (without("ce-id"), b"{}", 400, "id missing"),
-    "no source": (without("ce-source"), b"{}", 400, "source missing"),
-    "no specversion": (without("ce-specversion"), b"{}", 400, "specversion missing"),
-    "an old specversion": ({**HEADERS, "ce-specversion": "0.3"}, b"{}", 400, "0.3"),
-    "a bad time": ({**HEADERS, "ce-time": "yesterday"}, b"{}", 400, "not a CloudEvent 1.0: Expected 4 digits"),
-    "plain text": ({**HEADERS, "content-type": "text/plain"}, b"{}", 415, "text/plain"),
+    "bad JSON": (VALID_HEADERS, b"{", 400, "JSON"),
+    "bytes": (VALID_HEADERS, b"\xff\xfe", 400, "JSON"),
+    "a string": (VALID_HEADERS, b'"text"', 400, "data is not"),
+    "a list": (VALID_HEADERS, b"[]", 400, "data is not a JSON object"),
+    "no data": (remove_header("content-type"), b"", 400, "data is not a JSON object"),
+    "no type": (remove_header("ce-type"), b"{}", 400, "type missing"),
+    "no id": (remove_header("ce-id"), b"{}", 400, "id missing"),
+    "no source": (remove_header("ce-source"), b"{}", 400, "source missing"),
+    "no specversion": (remove_header("ce-specversion"), b"{}", 400, "specversion missing"),
+    "an old specversion": ({**VALID_HEADERS, "ce-specversion": "0.3"}, b"{}", 400, "0.3"),
+    "a bad time": ({**VALID_HEADERS, "ce-time": "yesterday"}, b"{}", 400, "not a CloudEvent 1.0: Expected 4 digits"),
+    "plain text": ({**VALID_HEADERS, "content-type": "text/plain"}, b"{}", 415, "text/plain"),
     "a form": ({"content-type": "application/x-www-form-urlencoded"}, b"a=b", 415, "application/x-www-form-urlencoded"),
-    "no content type": (without("content-type"), b"{}", 415, "missing"),
-    "a batch": ({"content-type": "application/cloudevents-batch+json"}, b"[]", 415, "one event a request"),
-    "structured bad JSON": (STRUCTURED, b"{", 400, "not a CloudEvent"),
-    "structured list": (STRUCTURED, b"[]", 400, "not a CloudEvent"),
-    "structured null": (STRUCTURED, b"null", 400, "not a CloudEvent"),
-    "structured nothing": (STRUCTURED, b"", 400, "not a CloudEvent"),
-    "structured without type": (STRUCTURED, b'{"specversion":"1.0","id":"1","source":"/a"}', 400, "type"),
-    "five megabytes": (HEADERS, b" " * 5_000_000, 413, str(BODY_LIMIT)),
-    "no maintenance": (HEADERS, b'{"node":"x"}', 400, "data.maintenance is missing"),
-    "maintenance is a string": (HEADERS, b'{"node":"x","maintenance":"y"}', 400, "data.maintenance is missing"),
-    "no uid": (HEADERS, json.dumps({"node": "x", "maintenance": {**REFERENCE, "uid": ""}}).encode(), 400, "uid"),
+    "no content type": (remove_header("content-type"), b"{}", 415, "missing"),
+    "a batch": ({"content-type": "application/cloudevents-batch+json"}, b"[]", 415, "one event per request"),
+    "structured bad JSON": (STRUCTURED_HEADERS, b"{", 400, "not a CloudEvent"),
+    "structured list": (STRUCTURED_HEADERS, b"[]", 400, "not a CloudEvent"),
+    "structured null": (STRUCTURED_HEADERS, b"null", 400, "not a CloudEvent"),
+    "structured nothing": (STRUCTURED_HEADERS, b"", 400, "not a CloudEvent"),
+    "structured without type": (STRUCTURED_HEADERS, b'{"specversion":"1.0","id":"1","source":"/a"}', 400, "type"),
+    "five megabytes": (VALID_HEADERS, b" " * 5_000_000, 413, str(MAX_BODY_BYTES)),
+    "no maintenance": (VALID_HEADERS, b'{"node":"x"}', 400, "data.maintenance is missing"),
+    "maintenance is a string": (VALID_HEADERS, b'{"node":"x","maintenance":"y"}', 400, "data.maintenance is missing"),
+    "no uid": (VALID_HEADERS, json.dumps({"node": "x", "maintenance": {**REFERENCE, "uid": ""}}).encode(), 400, "uid"),
     "a name that is a number": (
-        HEADERS,
+        VALID_HEADERS,
         json.dumps({"node": "x", "maintenance": {**REFERENCE, "name": 7}}).encode(),
         400,
         "name",
     ),
-    "no node": (HEADERS, json.dumps({"maintenance": REFERENCE}).encode(), 400, "data.node is missing"),
+    "no node": (VALID_HEADERS, json.dumps({"maintenance": REFERENCE}).encode(), 400, "data.node is missing"),
     "another group": (
-        HEADERS,
+        VALID_HEADERS,
         json.dumps({"node": "x", "maintenance": {**REFERENCE, "apiVersion": "v1"}}).encode(),
         400,
-        "apiVersion v1 is none of",
+        "apiVersion v1 is not one of",
     ),
 }
 
 
 @proves("X-1")
-@pytest.mark.parametrize(("headers", "body", "code", "fault"), BAD.values(), ids=BAD)
-def test_what_is_no_event_is_refused_in_one_line(
-    functions: Functions, audit: Audit, headers: dict[str, str], body: bytes, code: int, fault: str
+@pytest.mark.parametrize(("headers", "body", "status", "message"), INVALID_REQUESTS.values(), ids=INVALID_REQUESTS)
+def test_invalid_event_is_rejected_with_one_line(
+    functions: Functions, audit: AuditLog, headers: dict[str, str], body: bytes, status: int, message: str
 ) -> None:
     """X-1: the function rejects an invalid event with a 4xx and one line that names the fault, and writes nothing."""
     response = functions.clients["cordon"].post("/cordon", data=body, headers=headers)
 
-    assert response.status_code == code
-    assert fault in response.text
+    assert response.status_code == status
+    assert message in response.text
     assert response.text.count("\n") == 1
     assert "Traceback" not in response.text
-    assert audit.writes_by() == []
+    assert audit.list_writes_by() == []
 
 
-def test_a_large_body_that_does_not_say_its_size_is_refused_in_one_line(functions: Functions) -> None:
+def test_large_chunked_body_is_rejected_with_413(functions: Functions) -> None:
     """X-1: the function rejects a chunked 5 MB body without Content-Length with a one-line 413."""
-    body, whole = io.BytesIO(b" " * 5_000_000), {"wsgi.input_terminated": True}
+    body, environment = io.BytesIO(b" " * 5_000_000), {"wsgi.input_terminated": True}
 
-    response = functions.clients["cordon"].post("/cordon", input_stream=body, headers=HEADERS, environ_overrides=whole)
+    response = functions.clients["cordon"].post(
+        "/cordon", input_stream=body, headers=VALID_HEADERS, environ_overrides=environment
+    )
 
     assert response.status_code == 413
-    assert response.text == f"at most {BODY_LIMIT} bytes are taken\n"
+    assert response.text == f"body is too large: the limit is {MAX_BODY_BYTES} bytes\n"
 
 
 @pytest.mark.parametrize(
@@ -127,86 +135,90 @@ def test_a_large_body_that_does_not_say_its_size_is_refused_in_one_line(function
         ("restore", events.RESOURCE_UPDATED, {"kind": "NodeMaintenance", "metadata": {"deletionTimestamp": "x"}}),
         ("begin", events.RESOURCE_ADDED, {"kind": "NodeMaintenance"}),
         ("begin", events.RESOURCE_ADDED, {"kind": "NodeMaintenance", "spec": "text", "metadata": {"name": "x"}}),
-        ("status", events.MAINTENANCE_FAILED, {"maintenance": REFERENCE, "blocked": "text"}),
+        ("status", events.MAINTENANCE_STEP_FAILED, {"maintenance": REFERENCE, "blocked": "text"}),
         ("evict", events.PODS_GONE, {"maintenance": REFERENCE, "node": "x", "podsVersion": {"a": 1}}),
         ("evict", events.BUDGET_OPENED, {"maintenance": REFERENCE, "node": "x", "budgetsVersion": "text"}),
     ],
 )
-def test_half_an_object_is_no_crash(
-    functions: Functions, audit: Audit, step: str, kind: str, data: dict[str, object]
+def test_malformed_fields_cause_no_500(
+    functions: Functions, audit: AuditLog, step: str, kind: str, data: dict[str, object]
 ) -> None:
     """X-1: missing fields and fields of the wrong type are rejected or ignored; they cause neither 500 nor a write."""
-    headers = {**HEADERS, "ce-type": kind}
+    headers = {**VALID_HEADERS, "ce-type": kind}
 
     response = functions.clients[step].post(f"/{step}", data=json.dumps(data), headers=headers)
 
     assert response.status_code in (200, 204, 400), response.text
     assert "Traceback" not in response.text
-    assert audit.writes_by() == []
+    assert audit.list_writes_by() == []
 
 
 @proves("X-1")
 @pytest.mark.parametrize("step", [name for name in FUNCTIONS if name != "record"])
-def test_an_unknown_type_is_ignored(functions: Functions, audit: Audit, step: str) -> None:
+def test_unconsumed_event_type_gets_204(functions: Functions, audit: AuditLog, step: str) -> None:
     """X-1: a function answers an event type that it does not consume with 204, so that no broker retries it."""
-    headers = {**HEADERS, "ce-type": "com.example.other"}
+    headers = {**VALID_HEADERS, "ce-type": "com.example.other"}
 
     response = functions.clients[step].post(f"/{step}", data=b"{}", headers=headers)
 
     assert (response.status_code, response.data) == (204, b"")
-    assert audit.writes_by() == []
+    assert audit.list_writes_by() == []
 
 
 @proves("X-1", "X-4")
 @pytest.mark.parametrize(("step", "kind"), [("begin", "add"), ("restore", "update"), ("guard", "update")])
-def test_an_unknown_kind_is_ignored(functions: Functions, audit: Audit, step: str, kind: str) -> None:
+def test_resource_event_of_other_kind_gets_204(functions: Functions, audit: AuditLog, step: str, kind: str) -> None:
     """X-1, X-4: a function ignores API server events about objects of another kind."""
-    headers = {**HEADERS, "ce-type": f"dev.knative.apiserver.resource.{kind}", "ce-kind": "ConfigMap"}
+    headers = {**VALID_HEADERS, "ce-type": f"dev.knative.apiserver.resource.{kind}", "ce-kind": "ConfigMap"}
 
     assert functions.clients[step].post(f"/{step}", data=b"{}", headers=headers).status_code == 204
-    assert audit.writes_by() == []
+    assert audit.list_writes_by() == []
 
 
 @pytest.fixture
-def alone(quiet: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[FlaskClient]:
+def evict_client(idle_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[FlaskClient]:
     """Yield a test client of the app with FUNCTION=evict."""
     monkeypatch.setenv("FUNCTION", "evict")
-    door = Cluster(str(quiet.kubeconfig))
-    yield create_app(door).test_client()
-    door.close()
+    client = SyncClient(str(idle_cluster.kubeconfig))
+    yield create_app(client).test_client()
+    client.close()
 
 
-def test_one_function_alone_serves_its_name_and_the_root(alone: FlaskClient) -> None:
+def test_single_function_is_served_at_root_and_name(evict_client: FlaskClient) -> None:
     """X-1: with FUNCTION=evict the app serves / and /evict, and no other function."""
-    headers = {**HEADERS, "ce-type": "com.example.other"}
+    headers = {**VALID_HEADERS, "ce-type": "com.example.other"}
 
-    codes = {path: alone.post(path, data=b"{}", headers=headers).status_code for path in ("/", "/evict", "/cordon")}
+    codes = {
+        path: evict_client.post(path, data=b"{}", headers=headers).status_code for path in ("/", "/evict", "/cordon")
+    }
 
     assert codes == {"/": 204, "/evict": 204, "/cordon": 404}
 
 
-def test_all_functions_serve_no_root(functions: Functions) -> None:
+def test_all_functions_are_served_at_names_only(functions: Functions) -> None:
     """X-1: without FUNCTION the app serves each function at its name only, and rejects GET."""
     client = functions.clients["begin"]
 
-    assert client.post("/", data=b"{}", headers=HEADERS).status_code == 404
+    assert client.post("/", data=b"{}", headers=VALID_HEADERS).status_code == 404
     assert client.get("/begin").status_code == 405
 
 
 @pytest.mark.parametrize(
-    ("environment", "said_of_it"),
+    ("environment", "message"),
     [
-        ({"FUNCTION": "nonsense"}, "FUNCTION=nonsense is none of begin, cordon, taint"),
-        ({"JOURNAL_DAYS": "soon"}, "JOURNAL_DAYS=soon is no number of days"),
+        ({"FUNCTION": "nonsense"}, "FUNCTION=nonsense is unknown: set it to one of begin, cordon, taint"),
+        ({"JOURNAL_DAYS": "soon"}, "JOURNAL_DAYS=soon is not a number of days"),
     ],
     ids=["function", "retention"],
 )
-def test_an_unknown_value_is_a_clear_end(quiet: LocalCluster, environment: dict[str, str], said_of_it: str) -> None:
+def test_invalid_environment_variable_stops_gunicorn(
+    idle_cluster: LocalCluster, environment: dict[str, str], message: str
+) -> None:
     """X-1, X-6: gunicorn exits at start and names the environment variable that has an invalid value."""
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{reserve_port()}"
     done = subprocess.run(
-        [sys.executable, "-m", "gunicorn", "functions.app:create_app()", "-c", CONFIG, "--bind", address],
-        env={**os.environ, **environment, "KUBECONFIG": str(quiet.kubeconfig)},
+        [sys.executable, "-m", "gunicorn", "functions.app:create_app()", "-c", GUNICORN_CONFIG, "--bind", address],
+        env={**os.environ, **environment, "KUBECONFIG": str(idle_cluster.kubeconfig)},
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -215,75 +227,85 @@ def test_an_unknown_value_is_a_clear_end(quiet: LocalCluster, environment: dict[
     )
 
     assert done.returncode != 0
-    assert said_of_it in done.stderr
+    assert message in done.stderr
 
 
 @proves("X-6")
 @pytest.mark.parametrize(
-    ("step", "right"), [("begin", "cannot get resource"), ("cordon", "cannot get resource")], ids=["begin", "cordon"]
+    ("step", "expected_error"),
+    [("begin", "cannot get resource"), ("cordon", "cannot get resource")],
+    ids=["begin", "cordon"],
 )
-def test_a_missing_right_is_told(quiet: LocalCluster, work: Workload, step: str, right: str) -> None:
+def test_missing_right_is_reported(
+    idle_cluster: LocalCluster, workload: Workload, step: str, expected_error: str
+) -> None:
     """X-6, NMO-5: a function without a right emits `maintenance.failed`, which names the missing right."""
-    item = work.maintenance(work.node())
-    door = Cluster(str(quiet.kubeconfig_for(UNPRIVILEGED)))
-    message = binary(added(item) if step == "begin" else said(events.MAINTENANCE_BEGUN, item))
+    item = workload.create_maintenance(workload.take_node())
+    client = SyncClient(str(idle_cluster.ensure_kubeconfig(UNPRIVILEGED)))
+    message = encode_binary(build_added(item) if step == "begin" else build_own_event(events.MAINTENANCE_BEGUN, item))
 
-    response = create_app(door).test_client().post(f"/{step}", data=message.body, headers=message.headers)
+    response = create_app(client).test_client().post(f"/{step}", data=message.body, headers=message.headers)
 
-    door.close()
+    client.close()
     assert response.status_code == 200
-    assert response.headers["ce-type"] == events.MAINTENANCE_FAILED
+    assert response.headers["ce-type"] == events.MAINTENANCE_STEP_FAILED
     assert response.json is not None
     assert response.json["step"] == step
-    assert right in response.json["error"]
+    assert expected_error in response.json["error"]
     assert '"nodemaintenances"' in response.json["error"]
 
 
 @proves("X-6", "NMO-5")
-def test_a_step_without_its_right_evicts_nothing(
-    functions: Functions, quiet: LocalCluster, work: Workload, audit: Audit
+def test_forbidden_cordon_prevents_evictions(
+    functions: Functions, idle_cluster: LocalCluster, workload: Workload, audit: AuditLog
 ) -> None:
     """NMO-5, X-6: a forbidden `cordon` is reported in `lastError`; the phase stays Running and no pod is evicted."""
-    node = work.node()
-    work.pods(node, "a")
-    item = work.maintenance(node)
-    begun = functions.begin(item)
-    functions.answer("status", begun)
-    message = binary(begun)
+    node = workload.take_node()
+    workload.create_bare_pods(node, "a")
+    item = workload.create_maintenance(node)
+    begun_event = functions.run_begin(item)
+    functions.invoke("status", begun_event)
+    message = encode_binary(begun_event)
 
     # evict's account may read what `cordon` reads, but may not patch nodes
-    refused = functions.clients["evict"].post("/cordon", data=message.body, headers=message.headers)
+    response = functions.clients["evict"].post("/cordon", data=message.body, headers=message.headers)
 
-    failed = said(events.MAINTENANCE_FAILED, item, data=refused.json)
-    functions.answer("status", failed)
-    status = work.again(item)["status"]
-    assert refused.headers["ce-type"] == events.MAINTENANCE_FAILED
+    failure_event = build_own_event(events.MAINTENANCE_STEP_FAILED, item, data=response.json)
+    functions.invoke("status", failure_event)
+    status = workload.read_maintenance(item)["status"]
+    assert response.headers["ce-type"] == events.MAINTENANCE_STEP_FAILED
     assert status["phase"] == "Running"
     assert "cannot patch resource" in status["lastError"]
-    assert audit.evictions() == []
+    assert audit.list_evictions() == []
 
 
 @proves("X-6")
-def test_an_api_server_that_is_away_is_tried_again(work: Workload, tmp_path: Path) -> None:
+def test_unreachable_api_server_gets_503(workload: Workload, tmp_path: Path) -> None:
     """X-6: if the API server is unreachable, the function answers 503, readiness fails and liveness succeeds."""
-    nowhere = f"https://127.0.0.1:{free_port()}"
-    door = Cluster(str(access.through(nowhere, work.local.kubeconfig, work.local.url, tmp_path / "kubeconfig")))
-    client = create_app(door).test_client()
-    message = binary(said(events.MAINTENANCE_BEGUN, work.maintenance("nowhere")))
+    unreachable_url = f"https://127.0.0.1:{reserve_port()}"
+    unreachable_client = SyncClient(
+        str(
+            access.write_proxied_kubeconfig(
+                unreachable_url, workload.local_cluster.kubeconfig, workload.local_cluster.url, tmp_path / "kubeconfig"
+            )
+        )
+    )
+    client = create_app(unreachable_client).test_client()
+    message = encode_binary(build_own_event(events.MAINTENANCE_BEGUN, workload.create_maintenance("nowhere")))
 
     response = client.post("/cordon", data=message.body, headers=message.headers)
     ready, alive = client.get("/health/readiness"), client.get("/health/liveness")
 
-    door.close()
+    unreachable_client.close()
     assert response.status_code == 503
-    assert response.text.startswith("no answer from the API server: ")
+    assert response.text.startswith("no response from the API server: ")
     assert (ready.status_code, alive.status_code) == (503, 200)
 
 
-def test_the_pages_of_a_healthy_server(functions: Functions) -> None:
+def test_health_and_metrics_pages_answer(functions: Functions) -> None:
     """X-1: readiness, liveness and metrics answer 200, and a metric counts events by function and status."""
     client = functions.clients["begin"]
-    client.post("/begin", data=b"{}", headers={**HEADERS, "ce-type": "com.example.other"})
+    client.post("/begin", data=b"{}", headers={**VALID_HEADERS, "ce-type": "com.example.other"})
 
     pages = {path: client.get(path) for path in ("/health/readiness", "/health/liveness", "/metrics")}
 
@@ -291,43 +313,43 @@ def test_the_pages_of_a_healthy_server(functions: Functions) -> None:
     assert 'nodemaintenance_function_events_total{function="begin",status="204"}' in pages["/metrics"].text
 
 
-def test_evictions_are_counted(functions: Functions, work: Workload) -> None:
+def test_evictions_are_counted(functions: Functions, workload: Workload) -> None:
     """NMO-6: the metrics count evicted and blocked pods."""
-    node = work.node()
-    work.pods(node, "free")
-    work.pods(node, "held", labels={"app": "db"})
-    work.budget("keep", {"app": "db"}, 1, counted=1)
-    before = evicted_and_blocked(functions)
+    node = workload.take_node()
+    workload.create_bare_pods(node, "free")
+    workload.create_bare_pods(node, "held", labels={"app": "db"})
+    workload.create_budget("keep", {"app": "db"}, 1, expected_healthy=1)
+    before = read_eviction_counts(functions)
 
-    functions.answer("evict", functions.prepare(work.maintenance(node)))
+    functions.invoke("evict", functions.run_until_tainted(workload.create_maintenance(node)))
 
-    after = evicted_and_blocked(functions)
-    assert [now - then for now, then in zip(after, before, strict=True)] == [1, 1]
+    after = read_eviction_counts(functions)
+    assert [new_value - old_value for new_value, old_value in zip(after, before, strict=True)] == [1, 1]
 
 
-def evicted_and_blocked(functions: Functions) -> list[float]:
+def read_eviction_counts(functions: Functions) -> list[float]:
     lines = functions.clients["evict"].get("/metrics").text.splitlines()
-    said_of = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     name = "nodemaintenance_evictions_total"
-    return [float(said_of.get(f'{name}{{outcome="{outcome}"}}', 0)) for outcome in ("evicted", "blocked")]
+    return [float(values.get(f'{name}{{outcome="{outcome}"}}', 0)) for outcome in ("evicted", "blocked")]
 
 
-def test_log_lines_are_json(functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_are_json(functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture) -> None:
     """KNM-5, NMO-17, C31: each log line is a JSON object with level, ts, logger and the object's name and node."""
-    node = work.node()
-    item = work.maintenance(node, reason='quoted "and\nbroken"')
+    node = workload.take_node()
+    item = workload.create_maintenance(node, reason='quoted "and\nbroken"')
     caplog.clear()
 
     with caplog.at_level(logging.INFO):
-        functions.begin(item)
+        functions.run_begin(item)
 
-    lines = [JsonLines().format(record) for record in caplog.records if record.name == "controller_nodemaintenance"]
+    lines = [JsonFormatter().format(record) for record in caplog.records if record.name == "controller_nodemaintenance"]
     assert len(lines) == 3
     for line in lines:
         assert "\n" not in line
-        said_there = json.loads(line)
-        assert said_there["level"] == "info"
-        assert isinstance(said_there["ts"], float)
-        assert said_there["logger"] == "controller_nodemaintenance"
-        assert (said_there["Request.Namespace"], said_there["Request.Name"]) == ("", item["metadata"]["name"])
-        assert said_there["node"] == node
+        fields = json.loads(line)
+        assert fields["level"] == "info"
+        assert isinstance(fields["ts"], float)
+        assert fields["logger"] == "controller_nodemaintenance"
+        assert (fields["Request.Namespace"], fields["Request.Name"]) == ("", item["metadata"]["name"])
+        assert fields["node"] == node

@@ -13,105 +13,115 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventing import events
-from eventing.http_binding import binary
+from eventing.http_binding import encode_binary
 from functions.app import FUNCTIONS
 from kube.paths import Object
-from tests.functions.conftest import Functions, forget
-from tests.functions.event_builders import added, node_updated, said, tick, updated
+from tests.functions.conftest import Functions, delete_maintenances
+from tests.functions.event_builders import build_added, build_node_updated, build_own_event, build_tick, build_updated
 from tests.proofs import proves
-from tests.sources import OPT_IN
+from tests.sources import OPT_IN_STEPS
 from tests.workload import Workload
 
 pytestmark = pytest.mark.slow
 
-HALF_A_CHARACTER = "\ud800"
-LEAVES = st.one_of(
+LONE_SURROGATE = "\ud800"
+LEAF_VALUES = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(),
     st.floats(),
     st.text(max_size=5),
     st.sampled_from(
-        ["", "0", "9" * 5000, "x" * 5000, HALF_A_CHARACTER, "a/../b", "a\nb", "\0", "-", "yesterday", "%2F", "..", ","]
+        ["", "0", "9" * 5000, "x" * 5000, LONE_SURROGATE, "a/../b", "a\nb", "\0", "-", "yesterday", "%2F", "..", ","]
     ),
 )
-VALUES = st.recursive(
-    LEAVES,
+JSON_VALUES = st.recursive(
+    LEAF_VALUES,
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
     max_leaves=4,
 )
-BLOCKED = {"namespace": "ns", "name": "a", "uid": "u", "reason": "Error", "message": "m", "budget": "", "healthy": 1}
-EXAMPLES = 40
+BLOCKED_POD = {
+    "namespace": "ns",
+    "name": "a",
+    "uid": "u",
+    "reason": "Error",
+    "message": "m",
+    "budget": "",
+    "healthy": 1,
+}
+MAX_EXAMPLES = 40
 """Number of examples per function and consumed event type."""
 CASES = [
     (function.name, kind)
     for function in FUNCTIONS.values()
     for kind in function.consumes
-    if kind != events.TICK and function.name not in OPT_IN
+    if kind != events.TICK and function.name not in OPT_IN_STEPS
 ]
 """Functions of optional components are excluded; tests/functions/mutex tests those of upgrade runs."""
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def list_paths(value: Any, parent_path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Yield the path to each value in the data; the first path is that of the data itself."""
-    yield path
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in inner:
-        yield from places(item, (*path, key))
+    yield parent_path
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in children:
+        yield from list_paths(item, (*parent_path, key))
 
 
-def spoiled(data: Object, path: tuple[Any, ...], value: Any) -> Any:
+def replace_value(data: Object, path: tuple[Any, ...], value: Any) -> Any:
     """Return the data with the value at `path` replaced."""
     if not path:
         return value
-    whole = deepcopy(data)
-    *above, last = path
-    where: Any = whole
-    for key in above:
-        where = where[key]
-    where[last] = value
-    return whole
+    copied = deepcopy(data)
+    *parent_keys, last_key = path
+    parent: Any = copied
+    for key in parent_keys:
+        parent = parent[key]
+    parent[last_key] = value
+    return copied
 
 
-def sample(work: Workload, functions: Functions, step: str, kind: str) -> CloudEvent:
+def build_valid_event(workload: Workload, functions: Functions, step: str, event_type: str) -> CloudEvent:
     """Build a valid event of this type about a maintenance in progress."""
-    item = work.maintenance(node := work.node())
-    functions.prepare(item)
-    functions.answer("status", said(events.PODS_EVICTED, item))
+    item = workload.create_maintenance(node := workload.take_node())
+    functions.run_until_tainted(item)
+    functions.invoke("status", build_own_event(events.PODS_EVICTED, item))
     if step == "guard":
-        return node_updated(work.read_node(node))
-    if kind == events.RESOURCE_ADDED:
-        return added(work.again(item))
-    if kind == events.RESOURCE_UPDATED:
-        return updated(work.again(item))
+        return build_node_updated(workload.read_node(node))
+    if event_type == events.RESOURCE_ADDED:
+        return build_added(workload.read_maintenance(item))
+    if event_type == events.RESOURCE_UPDATED:
+        return build_updated(workload.read_maintenance(item))
     data = {"podsVersion": "1", "budgetsVersion": "1", "error": "e", "step": "cordon", "again": True}
-    more = {"totalpods": 1, "evictionPods": 1, "evicted": [BLOCKED], "blocked": [BLOCKED], "node": node}
-    return said(kind, item, data={**data, **more})
+    extra_data = {"totalpods": 1, "evictionPods": 1, "evicted": [BLOCKED_POD], "blocked": [BLOCKED_POD], "node": node}
+    return build_own_event(event_type, item, data={**data, **extra_data})
 
 
 @proves("X-1")
-@pytest.mark.parametrize(("step", "kind"), CASES, ids=lambda value: value.removeprefix("dev.nodemaintenance."))
-def test_spoiled_data_is_no_crash(functions: Functions, work: Workload, step: str, kind: str) -> None:
+@pytest.mark.parametrize(("step", "event_type"), CASES, ids=lambda value: value.removeprefix("dev.nodemaintenance."))
+def test_corrupted_data_causes_no_500(functions: Functions, workload: Workload, step: str, event_type: str) -> None:
     """X-1: a function answers 200, 204, 400 or 503 to an event with a wrong value in any field, and never 500."""
-    honest = sample(work, functions, step, kind)
-    post = poster(functions, step, honest, kind)
-    data = json.loads(binary(honest).body)
+    original_event = build_valid_event(workload, functions, step, event_type)
+    post = build_poster(functions, step, original_event, event_type)
+    data = json.loads(encode_binary(original_event).body)
 
-    @settings(max_examples=EXAMPLES)
-    @given(st.sampled_from(list(places(data))), VALUES)
+    @settings(max_examples=MAX_EXAMPLES)
+    @given(st.sampled_from(list(list_paths(data))), JSON_VALUES)
     def check(path: tuple[Any, ...], value: Any) -> None:
-        status, text = post(spoiled(data, path, value))
+        status, text = post(replace_value(data, path, value))
         assert status in (200, 204, 400, 503), (path, value, text)
         assert "Traceback" not in text
 
     assert post(data)[0] in (200, 204)
     check()
-    forget(work.admin)
+    delete_maintenances(workload.client)
 
 
-def poster(functions: Functions, step: str, honest: CloudEvent, kind: str) -> Callable[[Any], tuple[int, str]]:
+def build_poster(
+    functions: Functions, step: str, valid_event: CloudEvent, event_type: str
+) -> Callable[[Any], tuple[int, str]]:
     """Return a function that posts data with the headers of a valid event."""
-    headers = {**binary(honest).headers, "ce-type": kind}
+    headers = {**encode_binary(valid_event).headers, "ce-type": event_type}
 
     def post(data: Any) -> tuple[int, str]:
         response = functions.clients[step].post(f"/{step}", data=json.dumps(data), headers=headers)
@@ -120,12 +130,12 @@ def poster(functions: Functions, step: str, honest: CloudEvent, kind: str) -> Ca
     return post
 
 
-def test_a_forged_refusal_is_no_status(functions: Functions, work: Workload) -> None:
+def test_malformed_blocked_pod_is_rejected(functions: Functions, workload: Workload) -> None:
     """X-1: `status` rejects a blocked pod with a malformed field and names the field."""
-    item = work.maintenance(work.node())
-    functions.prepare(item)
+    item = workload.create_maintenance(workload.take_node())
+    functions.run_until_tainted(item)
     for name, value in (("retryAfter", "soon"), ("healthy", "many"), ("reason", None), ("message", {}), ("budget", 7)):
-        event = said(events.PODS_EVICTED, item, data={"blocked": [{**BLOCKED, name: value}]})
+        event = build_own_event(events.PODS_EVICTED, item, data={"blocked": [{**BLOCKED_POD, name: value}]})
         response = functions.post("status", event)
         assert (response.status_code, name in response.text) == (400, True), response.text
-    assert functions.post("resync", tick()).status_code in (200, 204, 503)
+    assert functions.post("resync", build_tick()).status_code in (200, 204, 503)

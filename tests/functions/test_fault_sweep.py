@@ -22,37 +22,37 @@ from functions.app import FUNCTIONS
 from functions.cpu_labels import label_cpu
 from functions.serving import handler
 from kube import install_lease
-from kube.client.api import absent_ok
-from kube.client.sync_client import Cluster
+from kube.client.api import get_or_none
+from kube.client.sync_client import SyncClient
 from kube.paths import Object
 from kube.virtualization import migration_claims
-from kube.virtualization.migration_claims import CLAIM_PATH
+from kube.virtualization.migration_claims import LEASE_PATH
 from localcluster.cluster import LocalCluster
-from tests.fault_proxy import RESET, SILENCE, Fault, Faults
-from tests.functions.conftest import Functions, behind_faults, unattended
-from tests.functions.event_builders import tick
-from tests.functions.mutex.conftest import OLD
-from tests.functions.scenarios import SCENARIOS, Stage
-from tests.manifests.documented_rights import documented
+from tests.fault_proxy import CONNECTION_RESET, NO_RESPONSE, Fault, FaultProxy
+from tests.functions.conftest import Functions, run_behind_fault_proxy, run_idle_cluster
+from tests.functions.event_builders import build_tick
+from tests.functions.mutex.conftest import OLD_VERSION
+from tests.functions.scenarios import SCENARIOS, ScenarioWorkload
+from tests.manifests.documented_rights import read_documented_rights
 from tests.openshift import FakeCvo
 from tests.proofs import proves
-from tests.sources import steps_of
+from tests.sources import list_steps
 
 
-def words(kind: str) -> str:
+def build_fault_message(fault_kind: str) -> str:
     """Return the API server's message by which the tests recognize a failure of this kind."""
-    return f"the test wants this request to fail by {kind}"
+    return f"the test makes this request fail with {fault_kind}"
 
 
 FAULTS = {
-    **{kind: Fault(int(kind), words(kind)) for kind in ("401", "403", "409", "429", "500", "503")},
-    "reset": RESET,
-    "busy": Fault(429, words("busy"), 1, {"details": {"retryAfterSeconds": 1}}),
+    **{kind: Fault(int(kind), build_fault_message(kind)) for kind in ("401", "403", "409", "429", "500", "503")},
+    "reset": CONNECTION_RESET,
+    "busy": Fault(429, build_fault_message("busy"), 1, {"details": {"retryAfterSeconds": 1}}),
 }
 """Kind of failure → response to the request. `429` has no `Retry-After`; `busy` is a 429 with one."""
 REFUSALS = ("401", "403")
 """Failures that a retry does not resolve; the step must report them to the administrator."""
-ONLY_LOGGED = {
+LOGGED_REFUSALS = {
     "resync-runs": {
         *("get clusterversions", "list jobs", "list machineconfigpools", "list mutexrules", "list mutexrunconfigs"),
         *("list mutextargets", "list nodes"),
@@ -66,7 +66,7 @@ ONLY_LOGGED = {
     "label-cpu": {"patch nodes"},
 }
 """Step → requests whose refusal is only logged, since no status can hold it. The next tick sends the request again."""
-DONE_WITHOUT = {
+OPTIONAL_REQUESTS = {
     "renew-certificates": {
         *("list apiservices", "list customresourcedefinitions"),
         *("list mutatingwebhookconfigurations", "list validatingwebhookconfigurations"),
@@ -75,29 +75,29 @@ DONE_WITHOUT = {
     "protect": {"create poddisruptionbudgets", "list nodemaintenances"},
 }
 """Step → requests whose failure does not stop the step's work on other objects. The next tick sends them again."""
-REPLACED_BY_THE_NEXT_STEP = {
+OVERWRITTEN_CONDITIONS = {
     "claim-pools": "TargetPoolsPaused",
     "release-node": "NodeUpgrade",
     "run-job, create": "JobRun",
 }
 """Scenario → the condition that reports the refusal until the next step, or the Job's end, overwrites it."""
-NEEDS_A_PERSON = ("run-job", "create jobs")
+ADMINISTRATOR_REQUEST = ("run-job", "create jobs")
 """If the creation of a Job is refused, the run halts and an administrator must resume it."""
-FINISHED_BY_THE_TICK = ("restore-pools", "patch mutexrunconfigs")
+RESYNC_REQUEST = ("restore-pools", "patch mutexrunconfigs")
 """The run is recorded as finished but keeps its finalizer; `resync-runs` emits `run.ended` at the next tick."""
-NOT_ANSWERED_AGAIN = {("protect", "get nodes"), ("protect", "list nodemaintenances")}
+UNREPEATED_REPLIES = {("protect", "get nodes"), ("protect", "list nodemaintenances")}
 """The budget is written, so the next delivery finds nothing to do; at the tick `evict` reads the pods anyway."""
-ANSWER_SECONDS = 20.0
+DEADLINE_SECONDS = 20.0
 """Deadline for all requests of a step in this test, long enough for a busy machine."""
-SILENT_SECONDS = 1.6
+NO_RESPONSE_DEADLINE_SECONDS = 1.6
 """The product's deadline, used in tests where a request gets no answer."""
 
 
-SILENT = [name for name in SCENARIOS if name != "renew-certificates"]
+NO_RESPONSE_SCENARIOS = [name for name in SCENARIOS if name != "renew-certificates"]
 """Scenarios whose first request gets no answer. `renew-certificates` continues without the list that it reads first."""
 
 
-class Answer(NamedTuple):
+class StepResponse(NamedTuple):
     """Response of a step: the HTTP status, the event type or "", the body, and the logged messages."""
 
     status: int
@@ -106,54 +106,61 @@ class Answer(NamedTuple):
     log: str
 
 
-class Run(NamedTuple):
+class BaselineRun(NamedTuple):
     """One execution of a step without faults: the requests that it sent, its answer, and the end state."""
 
     requests: list[str]
-    answer: Answer
+    answer: StepResponse
     state: Object
 
 
-class Bench:
+class FaultBench:
     """A cluster on which only the called functions run, and the functions with and without the fault proxy."""
 
-    def __init__(self, local: LocalCluster, functions: Functions, faults: Faults, disturbed: Functions) -> None:
-        self.local, self.functions, self.faults, self.disturbed = local, functions, faults, disturbed
-        self.admin: Cluster = local.door()
-        self.known: dict[str, Run] = {}
+    def __init__(
+        self, local_cluster: LocalCluster, functions: Functions, fault_proxy: FaultProxy, proxied_functions: Functions
+    ) -> None:
+        self.local, self.functions, self.faults, self.proxied_functions = (
+            local_cluster,
+            functions,
+            fault_proxy,
+            proxied_functions,
+        )
+        self.admin: SyncClient = local_cluster.get_client()
+        self.baselines: dict[str, BaselineRun] = {}
 
     @contextmanager
-    def prepared(self, name: str) -> Iterator[tuple[Stage, BaseCloudEvent]]:
+    def prepare(self, name: str) -> Iterator[tuple[ScenarioWorkload, BaseCloudEvent]]:
         """Prepare a scenario; afterwards stop all faults and delete the scenario's objects."""
-        self.admin.run(absent_ok(self.admin.api.request("DELETE", install_lease.CLAIM_PATH)))
-        claims = installs.Claims()
+        self.admin.run(get_or_none(self.admin.api.request("DELETE", install_lease.LEASE_PATH)))
+        cache = installs.InstallLeaseCache()
         with (
             pytest.MonkeyPatch.context() as patched,
-            closing_stage(Stage(self.local, self.admin, self.functions)) as stage,
+            closing_workload(ScenarioWorkload(self.local, self.admin, self.functions)) as workload,
         ):
             for module in (installs, label_cpu):
-                patched.setattr(module, "CLAIMS", claims)
-            event = SCENARIOS[name](stage)
+                patched.setattr(module, "INSTALL_LEASE_CACHE", cache)
+            event = SCENARIOS[name](workload)
             try:
-                yield stage, event
+                yield workload, event
             finally:
-                self.faults.speak_again()
+                self.faults.stop_faults()
 
-    def deliver(self, name: str, event: BaseCloudEvent) -> Answer:
+    def deliver(self, name: str, event: BaseCloudEvent) -> StepResponse:
         """Post the event to the scenario's step."""
-        with logged() as lines:
-            response = self.disturbed.post(name.partition(",")[0], event)
-        return Answer(response.status_code, response.headers.get("ce-type", ""), response.text, "\n".join(lines))
+        with capture_log() as lines:
+            response = self.proxied_functions.post(name.partition(",")[0], event)
+        return StepResponse(response.status_code, response.headers.get("ce-type", ""), response.text, "\n".join(lines))
 
-    def undisturbed(self, name: str) -> Run:
+    def get_baseline(self, name: str) -> BaselineRun:
         """Return the scenario's execution without faults."""
-        if name not in self.known:
-            with self.prepared(name) as (stage, event):
+        if name not in self.baselines:
+            with self.prepare(name) as (workload, event):
                 requests: list[str] = []
-                self.faults.spoil(requests.append)
-                answer = self.deliver(name, event)
-                self.known[name] = Run(requests, answer, state_of(stage))
-        return self.known[name]
+                self.faults.inject(requests.append)
+                response = self.deliver(name, event)
+                self.baselines[name] = BaselineRun(requests, response, read_end_state(workload))
+        return self.baselines[name]
 
 
 class LineHandler(logging.Handler):
@@ -173,7 +180,7 @@ class LineHandler(logging.Handler):
 
 
 @contextmanager
-def logged() -> Iterator[list[str]]:
+def capture_log() -> Iterator[list[str]]:
     """Yield the list of messages that are logged while the block runs."""
     handler = LineHandler()
     logging.getLogger().addHandler(handler)
@@ -184,33 +191,33 @@ def logged() -> Iterator[list[str]]:
 
 
 @contextmanager
-def closing_stage(stage: Stage) -> Iterator[Stage]:
-    """Yield the stage and delete its objects afterwards."""
+def closing_workload(workload: ScenarioWorkload) -> Iterator[ScenarioWorkload]:
+    """Yield the workload, and delete its objects afterwards."""
     try:
-        yield stage
+        yield workload
     finally:
-        stage.end()
+        workload.delete_objects()
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def fault_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultBench]:
     """Yield the cluster and all functions twice: with and without the fault proxy."""
     with pytest.MonkeyPatch.context() as patched:
         for variable in ("FUNCTION", "K_SINK"):
             patched.delenv(variable, raising=False)
-        patched.setattr(handler, "SECONDS_TO_ANSWER", ANSWER_SECONDS)
-        for pause in ("SHORTEST", "LONGEST", "LEASE"):  # backoff before a migration is retried
-            patched.setattr(migration_claims, pause, timedelta(0))
+        patched.setattr(handler, "API_DEADLINE_SECONDS", DEADLINE_SECONDS)
+        for constant in ("MIN_BACKOFF", "MAX_BACKOFF", "CLAIM_DURATION"):  # retry a migration at once
+            patched.setattr(migration_claims, constant, timedelta(0))
         with (
-            unattended(tmp_path_factory.mktemp("sweep")) as local,
+            run_idle_cluster(tmp_path_factory.mktemp("sweep")) as local,
             closing(Functions(local)) as functions,
-            behind_faults(local, tmp_path_factory.mktemp("kubeconfigs")) as (faults, disturbed),
+            run_behind_fault_proxy(local, tmp_path_factory.mktemp("kubeconfigs")) as (faults, proxied_functions),
         ):
-            FakeCvo(local.door()).install(OLD)
-            yield Bench(local, functions, faults, disturbed)
+            FakeCvo(local.get_client()).install(OLD_VERSION)
+            yield FaultBench(local, functions, faults, proxied_functions)
 
 
-VOLATILE = (
+VOLATILE_PATTERNS = (
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "UID"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)"), "TIME"),
     (re.compile(r"\b[0-9a-f]{10,}\b"), "HEX"),
@@ -218,57 +225,63 @@ VOLATILE = (
     (re.compile(r"\b(tick|hint)-\d+"), "EVENT"),
 )
 """Values that differ between two executions with the same result."""
-NAMED = re.compile(r"\b(node|maintenance|work)-\d+")
+GENERATED_NAME = re.compile(r"\b(node|maintenance|work)-\d+")
 """Generated names; they are compared by the order in which they appear."""
 
 
-def state_of(stage: Stage) -> Object:
+def read_end_state(workload: ScenarioWorkload) -> Object:
     """Return the compared objects by path, without values that differ between two equal runs."""
-    api = stage.admin.api
-    found = stage.admin.together(*(absent_ok(api.get(path)) for path in stage.compared))
-    objects = {path: _comparable(path, item) for path, item in zip(stage.compared, found, strict=True)}
+    api = workload.client.api
+    states = workload.client.gather_all(*(get_or_none(api.get(path)) for path in workload.compared_paths))
+    objects = {
+        path: _select_compared_fields(path, item) for path, item in zip(workload.compared_paths, states, strict=True)
+    }
     text = json.dumps(objects)
-    for pattern, word in VOLATILE:
-        text = pattern.sub(word, text)
+    for pattern, replacement in VOLATILE_PATTERNS:
+        text = pattern.sub(replacement, text)
     names: dict[str, str] = {}
-    text = NAMED.sub(lambda match: names.setdefault(match[0], f"{match[1]}-{chr(97 + len(names))}"), text)
+    text = GENERATED_NAME.sub(lambda match: names.setdefault(match[0], f"{match[1]}-{chr(97 + len(names))}"), text)
     state: Object = json.loads(text)
     return state
 
 
-def _comparable(path: str, item: Object | None) -> object:
+def _select_compared_fields(path: str, item: Object | None) -> object:
     """Return the part of an object that the step determines; None if it is absent or is a terminating pod."""
     if item is None or ("/pods/" in path and item["metadata"].get("deletionTimestamp")):
         return None
     if "items" in item:
-        return [_comparable(path, each) for each in item["items"] if each["metadata"]["name"] != "kube-root-ca.crt"]
+        return [
+            _select_compared_fields(path, each)
+            for each in item["items"]
+            if each["metadata"]["name"] != "kube-root-ca.crt"
+        ]
     metadata = item["metadata"]
-    kept: dict[str, Any] = {key: metadata.get(key) for key in ("name", "labels", "annotations", "finalizers")}
-    kept["deleting"] = "deletionTimestamp" in metadata
-    if path == CLAIM_PATH:
-        return kept["name"]  # a lease expires by itself
+    compared: dict[str, Any] = {key: metadata.get(key) for key in ("name", "labels", "annotations", "finalizers")}
+    compared["deleting"] = "deletionTimestamp" in metadata
+    if path == LEASE_PATH:
+        return compared["name"]  # a lease expires by itself
     if "/nodes/" in path:
         taints = [taint for taint in item["spec"].get("taints", []) if "node.kubernetes.io/" not in taint["key"]]
-        return {**kept, "taints": taints, "unschedulable": item["spec"].get("unschedulable", False)}
+        return {**compared, "taints": taints, "unschedulable": item["spec"].get("unschedulable", False)}
     if any(f"/{kind}" in path for kind in ("pods", "jobs", "poddisruptionbudgets")):
-        return kept  # Kubernetes' own controllers write the rest
+        return compared  # Kubernetes' own controllers write the rest
     if any(f"/{kind}" in path for kind in ("secrets", "configmaps")):
-        return {**kept, "data": sorted(item.get("data") or {})}
-    return {**kept, **{key: value for key, value in item.items() if key not in ("metadata", "kind", "apiVersion")}}
+        return {**compared, "data": sorted(item.get("data") or {})}
+    return {**compared, **{key: value for key, value in item.items() if key not in ("metadata", "kind", "apiVersion")}}
 
 
-def failing(fault: Fault, wanted: str, hits: list[str]) -> Callable[[str], Fault | None]:
-    """Return the rule that fails this request, "get nodes 2" for the second of its kind, and adds it to `hits`.
+def build_fault_rule(fault: Fault, failing_request: str, failed_requests: list[str]) -> Callable[[str], Fault | None]:
+    """Return the rule that fails this request, such as "get nodes 2", and adds it to `failed_requests`.
 
     A client retries a read whose connection broke, so a reset breaks the retries, too.
     """
-    kind, _, number = wanted.rpartition(" ")
+    kind, _, number = failing_request.rpartition(" ")
 
     def rule(request: str) -> Fault | None:
         name, _, count = request.rpartition(" ")
-        if request != wanted and not (fault is RESET and name == kind and int(count) > int(number)):
+        if request != failing_request and not (fault is CONNECTION_RESET and name == kind and int(count) > int(number)):
             return None
-        hits.append(request)
+        failed_requests.append(request)
         return fault
 
     return rule
@@ -277,94 +290,93 @@ def failing(fault: Fault, wanted: str, hits: list[str]) -> Callable[[str], Fault
 @proves("X-6a")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_each_request_of_each_step_may_fail(bench: Bench, name: str) -> None:
+def test_step_survives_failure_of_each_request(fault_bench: FaultBench, name: str) -> None:
     """Steps answer 503, report a failed request, or work without it; the next delivery reaches the normal end state."""
-    wanted = bench.undisturbed(name)
-    assert wanted.requests
-    assert wanted.answer.status in (200, 204), wanted.answer.body
+    baseline = fault_bench.get_baseline(name)
+    assert baseline.requests
+    assert baseline.answer.status in (200, 204), baseline.answer.body
 
-    complaints = [complaint for request in wanted.requests for complaint in fail_in_each_way(bench, name, request)]
+    problems = [problem for request in baseline.requests for problem in find_problems(fault_bench, name, request)]
 
-    assert not complaints, "\n".join(complaints)
+    assert not problems, "\n".join(problems)
 
 
 @proves("X-6a")
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SILENT)
-def test_a_step_without_an_answer_is_tried_again(bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", NO_RESPONSE_SCENARIOS)
+def test_step_without_response_answers_503(fault_bench: FaultBench, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps answer 503 if their first request gets no response, and the next delivery reaches the normal end state."""
-    wanted = bench.undisturbed(name)
-    request = wanted.requests[0]
-    with bench.prepared(name) as (stage, event):
+    baseline = fault_bench.get_baseline(name)
+    request = baseline.requests[0]
+    with fault_bench.prepare(name) as (workload, event):
         with monkeypatch.context() as patched:
-            patched.setattr(handler, "SECONDS_TO_ANSWER", SILENT_SECONDS)
-            bench.faults.spoil(failing(SILENCE, request, []))
-            first = bench.deliver(name, event)
-            bench.faults.speak_again()
-        bench.deliver(name, again(event))
-        end = state_of(stage)
+            patched.setattr(handler, "API_DEADLINE_SECONDS", NO_RESPONSE_DEADLINE_SECONDS)
+            fault_bench.faults.inject(build_fault_rule(NO_RESPONSE, request, []))
+            first_response = fault_bench.deliver(name, event)
+            fault_bench.faults.stop_faults()
+        fault_bench.deliver(name, get_next_delivery(event))
+        end_state = read_end_state(workload)
 
-    assert first.status == 503
-    assert is_same(name, end, wanted.state)
+    assert first_response.status == 503
+    assert is_same_end_state(name, end_state, baseline.state)
 
 
-def test_every_step_that_sends_requests_has_a_scenario() -> None:
+def test_scenarios_cover_all_steps() -> None:
     """Scenarios cover every step outside `maintenance` but `record`, which sends no requests."""
-    assert {name.partition(",")[0] for name in SCENARIOS} == FUNCTIONS.keys() - {"record"} - steps_of("maintenance")
-    assert documented("record") == set()
+    assert {name.partition(",")[0] for name in SCENARIOS} == FUNCTIONS.keys() - {"record"} - list_steps("maintenance")
+    assert read_documented_rights("record") == set()
 
 
-def again(event: BaseCloudEvent) -> BaseCloudEvent:
+def get_next_delivery(event: BaseCloudEvent) -> BaseCloudEvent:
     """Return the event to deliver next: the same event, or the next tick."""
-    return tick() if event.get_type() == events.TICK else event
+    return build_tick() if event.get_type() == events.TICK else event
 
 
-def fail_in_each_way(bench: Bench, name: str, request: str) -> Iterator[str]:
+def find_problems(bench: FaultBench, name: str, request: str) -> Iterator[str]:
     """Make this request of a scenario fail in each way, and yield each problem with the step's answers.
 
     While work remains, the next delivery meets the next fault; the last delivery meets none. After a refusal the
-    scenario
-    is prepared again, because the step must report each refusal by itself.
+    scenario is prepared again, because the step must report each refusal by itself.
     """
-    wanted, left = bench.undisturbed(name), list(FAULTS)
-    while left:
+    baseline, remaining_faults = bench.get_baseline(name), list(FAULTS)
+    while remaining_faults:
         failed: list[str] = []
-        with bench.prepared(name) as (stage, event):
-            answers: list[Answer] = []
+        with bench.prepare(name) as (workload, event):
+            responses: list[StepResponse] = []
             state: Object = {}
-            while left and state != wanted.state:
-                kind, hits = left[0], list[str]()
-                bench.faults.spoil(failing(FAULTS[kind], request, hits))
-                answers.append(bench.deliver(name, event))
-                bench.faults.speak_again()
-                state = state_of(stage)
-                if not hits:  # the earlier deliveries did this part already
+            while remaining_faults and state != baseline.state:
+                kind, failed_requests = remaining_faults[0], list[str]()
+                bench.faults.inject(build_fault_rule(FAULTS[kind], request, failed_requests))
+                responses.append(bench.deliver(name, event))
+                bench.faults.stop_faults()
+                state = read_end_state(workload)
+                if not failed_requests:  # the earlier deliveries did this part already
                     break
-                failed.append(left.pop(0))
-                if complaint := judge(name, request, kind, wanted, answers[-1], state):
-                    yield f"{request}, {kind}: {complaint}: {answers[-1]}"
+                failed.append(remaining_faults.pop(0))
+                if problem := find_problem(name, request, kind, baseline, responses[-1], state):
+                    yield f"{request}, {kind}: {problem}: {responses[-1]}"
                 if kind in REFUSALS:
                     break
-            answers.append(bench.deliver(name, again(event)))
-            if (name, without_number(request)) == FINISHED_BY_THE_TICK:
-                ended = stage.functions.answer("resync-runs", tick())
-                assert ended is not None, "resync-runs does not end a finished run that has a finalizer"
-                answers.append(bench.deliver(name, ended))
-            end = state_of(stage)
+            responses.append(bench.deliver(name, get_next_delivery(event)))
+            if (name, strip_number(request)) == RESYNC_REQUEST:
+                restore_event = workload.functions.invoke("resync-runs", build_tick())
+                assert restore_event is not None, "resync-runs does not end a finished run that has a finalizer"
+                responses.append(bench.deliver(name, restore_event))
+            end_state = read_end_state(workload)
         if not failed:
-            yield f"{request}: not sent in {left.pop(0)}"
-        if not is_same(name, end, wanted.state) and not is_excused(name, request, failed):
-            yield f"{request}, {failed}: other end state: {difference(wanted.state, end)}"
-        is_answered = wanted.answer.type in {answer.type for answer in answers}
-        if not (is_answered or is_excused(name, request, failed) or is_answered_once(name, request)):
-            yield f"{request}, {failed}: never answered {wanted.answer.type}: {answers}"
+            yield f"{request}: not sent in {remaining_faults.pop(0)}"
+        if not is_same_end_state(name, end_state, baseline.state) and not needs_administrator(name, request, failed):
+            yield f"{request}, {failed}: other end state: {describe_difference(baseline.state, end_state)}"
+        is_answered = baseline.answer.type in {response.type for response in responses}
+        if not (is_answered or needs_administrator(name, request, failed) or is_reply_unrepeated(name, request)):
+            yield f"{request}, {failed}: never answered {baseline.answer.type}: {responses}"
 
 
-def is_same(name: str, found: Object, wanted: Object) -> bool:
+def is_same_end_state(name: str, actual: Object, expected: Object) -> bool:
     """Return whether the end states are equal except for a condition that the next step overwrites."""
-    passing = REPLACED_BY_THE_NEXT_STEP.get(name)
+    passing = OVERWRITTEN_CONDITIONS.get(name)
 
-    def kept(state: Object) -> str:
+    def normalize_state(state: Object) -> str:
         items = json.loads(json.dumps(state))
         for item in filter(None, items.values()):
             status = item.get("status", {}) if isinstance(item, dict) else {}
@@ -372,50 +384,55 @@ def is_same(name: str, found: Object, wanted: Object) -> bool:
                 status.get("record", {}).pop("restored", None)  # progress record of a partly refused attempt
             conditions = status.get("conditions", [])
             status["conditions"] = sorted(
-                (one for one in conditions if one["type"] != passing), key=lambda one: str(one["type"])
+                (condition for condition in conditions if condition["type"] != passing),
+                key=lambda condition: str(condition["type"]),
             )
         return json.dumps(items, sort_keys=True)
 
-    return kept(found) == kept(wanted)
+    return normalize_state(actual) == normalize_state(expected)
 
 
-def without_number(request: str) -> str:
+def strip_number(request: str) -> str:
     """Return a request such as "get nodes 2" without its number."""
     return request.rpartition(" ")[0]
 
 
-def is_excused(name: str, request: str, failed: list[str]) -> bool:
+def needs_administrator(name: str, request: str, failed: list[str]) -> bool:
     """Return whether this failure leaves the remaining work to an administrator."""
-    of = name.partition(",")[0], without_number(request)
-    return of == NEEDS_A_PERSON and bool({*failed} & {*REFUSALS})
+    step_and_request = name.partition(",")[0], strip_number(request)
+    return step_and_request == ADMINISTRATOR_REQUEST and bool({*failed} & {*REFUSALS})
 
 
-def is_answered_once(name: str, request: str) -> bool:
+def is_reply_unrepeated(name: str, request: str) -> bool:
     """Return whether the step does not repeat its reply after a failure of this request."""
-    return (name, without_number(request)) in NOT_ANSWERED_AGAIN
+    return (name, strip_number(request)) in UNREPEATED_REPLIES
 
 
-def difference(wanted: Object, found: Object) -> str:
+def describe_difference(expected: Object, actual: Object) -> str:
     """Return a description of the objects that differ."""
     return "; ".join(
-        f"{one} is not {other}" for one, other in zip(wanted.values(), found.values(), strict=True) if one != other
+        f"{expected_item} is not {actual_item}"
+        for expected_item, actual_item in zip(expected.values(), actual.values(), strict=True)
+        if expected_item != actual_item
     )
 
 
-def judge(name: str, request: str, kind: str, wanted: Run, answer: Answer, state: Object) -> str:
+def find_problem(name: str, request: str, kind: str, baseline: BaselineRun, answer: StepResponse, state: Object) -> str:
     """Return the problem with the answer to a delivery in which this request failed, or "" if there is none."""
     if answer.status not in (200, 204, 503):
-        return "no status of a step"
+        return f"status {answer.status}"
     if "DisruptionBudget" in answer.body:
-        return "taken for a budget"
-    is_done = answer.type == wanted.answer.type and state == wanted.state
+        return "failure reported as a disruption budget"
+    is_done = answer.type == baseline.answer.type and state == baseline.state
     if answer.status == 503 or is_done:
         return ""
-    if kind in REFUSALS and any(words(kind) in text for text in (answer.body, json.dumps(state))):
+    if kind in REFUSALS and any(build_fault_message(kind) in text for text in (answer.body, json.dumps(state))):
         return ""
     step = name.partition(",")[0]
-    if kind in REFUSALS and step == "run-job" and answer.type == events.RUN_STOPPED:
+    if kind in REFUSALS and step == "run-job" and answer.type == events.RUN_HALTED:
         return ""
-    sent = without_number(request)
-    is_logged = kind in REFUSALS and sent in ONLY_LOGGED.get(step, ()) and words(kind) in answer.log
-    return "" if is_logged or sent in DONE_WITHOUT.get(step, ()) else "swallowed"
+    sent_request = strip_number(request)
+    is_logged = (
+        kind in REFUSALS and sent_request in LOGGED_REFUSALS.get(step, ()) and build_fault_message(kind) in answer.log
+    )
+    return "" if is_logged or sent_request in OPTIONAL_REQUESTS.get(step, ()) else "failure neither reported nor logged"

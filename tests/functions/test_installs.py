@@ -10,149 +10,157 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from functions import installs as acting
+from functions import installs
 from kube import install_lease
-from kube.client.api import absent_ok
-from kube.client.sync_client import Cluster
-from kube.install_lease import Account
+from kube.client.api import get_or_none
+from kube.client.sync_client import SyncClient
+from kube.install_lease import ServiceAccount
 from kube.maintenance import objects as m
-from kube.paths import LEASE_NAMESPACE, LEASES, Object, events_path
+from kube.paths import LEASE_NAMESPACE, LEASES_PATH, Object, build_events_path
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import added, node_updated, said, tick, updated
+from tests.functions.event_builders import build_added, build_node_updated, build_own_event, build_tick, build_updated
 from tests.proofs import proves
-from tests.workload import Workload, audit, written
+from tests.workload import Workload, start_audit, summarize_writes
 
-OURS, THEIRS = Account("node-maintenance", "resync"), Account("kubevirt-hyperconverged", "functions")
-ACCOUNTS = f"/api/v1/namespaces/{THEIRS.namespace}/serviceaccounts"
+OWN_ACCOUNT, OTHER_ACCOUNT = (
+    ServiceAccount("node-maintenance", "resync"),
+    ServiceAccount("kubevirt-hyperconverged", "functions"),
+)
+OTHER_ACCOUNTS_PATH = f"/api/v1/namespaces/{OTHER_ACCOUNT.namespace}/serviceaccounts"
 
 
 @pytest.fixture(autouse=True)
-def theirs(admin: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def other_install(admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Create the other install's account, delete the install Lease before and after the test, and clear the cache."""
     namespaces = "/api/v1/namespaces"
-    if admin.run(absent_ok(admin.api.get(f"{namespaces}/{THEIRS.namespace}"))) is None:
-        admin.create(namespaces, {"metadata": {"name": THEIRS.namespace}})
-    if admin.run(absent_ok(admin.api.get(THEIRS.path))) is None:
-        admin.create(ACCOUNTS, {"metadata": {"name": THEIRS.name}})
-    monkeypatch.setattr(acting, "CLAIMS", acting.Claims())
-    drop(admin)
+    if admin_client.run(get_or_none(admin_client.api.get(f"{namespaces}/{OTHER_ACCOUNT.namespace}"))) is None:
+        admin_client.create(namespaces, {"metadata": {"name": OTHER_ACCOUNT.namespace}})
+    if admin_client.run(get_or_none(admin_client.api.get(OTHER_ACCOUNT.path))) is None:
+        admin_client.create(OTHER_ACCOUNTS_PATH, {"metadata": {"name": OTHER_ACCOUNT.name}})
+    monkeypatch.setattr(installs, "INSTALL_LEASE_CACHE", installs.InstallLeaseCache())
+    delete_install_lease(admin_client)
     yield
-    drop(admin)
+    delete_install_lease(admin_client)
 
 
-def drop(admin: Cluster) -> None:
-    found = admin.run(absent_ok(admin.api.get(install_lease.CLAIM_PATH)))
-    if found:
-        admin.delete(install_lease.CLAIM_PATH, uid=found["metadata"]["uid"])
+def delete_install_lease(admin_client: SyncClient) -> None:
+    lease = admin_client.run(get_or_none(admin_client.api.get(install_lease.LEASE_PATH)))
+    if lease:
+        admin_client.delete(install_lease.LEASE_PATH, uid=lease["metadata"]["uid"])
 
 
-def taken_by(admin: Cluster, account: Account) -> None:
-    admin.create(LEASES, install_lease.claim_of(account, datetime.now(timezone.utc)))
+def create_install_lease(admin_client: SyncClient, account: ServiceAccount) -> None:
+    admin_client.create(LEASES_PATH, install_lease.build_lease(account, datetime.now(timezone.utc)))
 
 
-def hints(work: Workload, maintenance: Object, node: str) -> dict[str, CloudEvent]:
+def build_events(workload: Workload, maintenance: Object, node: str) -> dict[str, CloudEvent]:
     """Return function → event that makes the function act; it comes from a source or follows from such an event."""
-    closed = work.read_node(node)
-    opened = {**closed, "spec": {**closed["spec"], "unschedulable": False, "taints": []}}
+    cordoned_node = workload.read_node(node)
+    uncordoned_node = {**cordoned_node, "spec": {**cordoned_node["spec"], "unschedulable": False, "taints": []}}
     return {
-        "begin": added(work.maintenance(work.node())),
-        "evict": said(events.PODS_GONE, maintenance),
-        "status": said(events.PODS_GONE, maintenance),
-        "guard": node_updated(opened),
-        "restore": updated(work.again(maintenance)),
-        "resync": tick(),
+        "begin": build_added(workload.create_maintenance(workload.take_node())),
+        "evict": build_own_event(events.PODS_GONE, maintenance),
+        "status": build_own_event(events.PODS_GONE, maintenance),
+        "guard": build_node_updated(uncordoned_node),
+        "restore": build_updated(workload.read_maintenance(maintenance)),
+        "resync": build_tick(),
     }
 
 
 @proves("DRN-15")
-def test_while_another_install_has_the_claim_nothing_is_written(
+def test_passive_install_writes_no_resources(
     functions: Functions,
-    work: Workload,
-    admin: Cluster,
+    workload: Workload,
+    admin_client: SyncClient,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Functions write only an Event while another install holds the Lease, and act again after it is deleted."""
-    taken_by(admin, OURS)
-    node = work.node()
-    work.pods(node, "web")
-    maintenance = work.maintenance(node)
-    functions.prepare(maintenance)
-    work.delete(m.path(maintenance))
-    heard = hints(work, maintenance, node)
-    drop(admin)
-    taken_by(admin, THEIRS)
-    monkeypatch.setattr(acting, "CLAIMS", acting.Claims())
-    seen = audit(work.local)
+    create_install_lease(admin_client, OWN_ACCOUNT)
+    node = workload.take_node()
+    workload.create_bare_pods(node, "web")
+    maintenance = workload.create_maintenance(node)
+    functions.run_until_tainted(maintenance)
+    workload.delete(m.build_path(maintenance))
+    events_by_function = build_events(workload, maintenance, node)
+    delete_install_lease(admin_client)
+    create_install_lease(admin_client, OTHER_ACCOUNT)
+    monkeypatch.setattr(installs, "INSTALL_LEASE_CACHE", installs.InstallLeaseCache())
+    write_audit = start_audit(workload.local_cluster)
 
     with caplog.at_level(logging.WARNING):
-        answers = {name: functions.answer(name, event) for name, event in heard.items()}
+        replies = {name: functions.invoke(name, event) for name, event in events_by_function.items()}
 
-    assert set(answers.values()) == {None}
-    assert {(verb, kind) for verb, kind, _ in written(seen.writes_by())} == {("create", "events")}
-    (message,) = {record.message for record in caplog.records if "does not act" in record.message}
-    (event,) = admin.list(events_path(LEASE_NAMESPACE), fields=f"involvedObject.name={install_lease.CLAIM}")["items"]
+    assert set(replies.values()) == {None}
+    assert {(verb, kind) for verb, kind, _ in summarize_writes(write_audit.list_writes_by())} == {("create", "events")}
+    (message,) = {record.message for record in caplog.records if "is passive" in record.message}
+    (event,) = admin_client.list(
+        build_events_path(LEASE_NAMESPACE), field_selector=f"involvedObject.name={install_lease.LEASE_NAME}"
+    )["items"]
     assert event["message"] == message
-    drop(admin)
-    assert functions.answer("restore", heard["restore"]) is not None
-    assert functions.answer("begin", heard["begin"]) is not None
+    delete_install_lease(admin_client)
+    assert functions.invoke("restore", events_by_function["restore"]) is not None
+    assert functions.invoke("begin", events_by_function["begin"]) is not None
 
 
 @proves("DRN-15")
-def test_who_ticks_first_takes_the_claim_and_keeps_it(functions: Functions, admin: Cluster) -> None:
+def test_first_tick_acquires_install_lease(functions: Functions, admin_client: SyncClient) -> None:
     """Check that `resync` acquires the Lease at its first tick and does not write it at the next tick."""
-    functions.answer("resync", tick())
-    claim = admin.get(install_lease.CLAIM_PATH)
+    functions.invoke("resync", build_tick())
+    lease = admin_client.get(install_lease.LEASE_PATH)
 
-    functions.answer("resync", tick())
+    functions.invoke("resync", build_tick())
 
-    assert install_lease.holder(claim) == OURS
-    assert admin.get(install_lease.CLAIM_PATH) == claim
+    assert install_lease.parse_holder(lease) == OWN_ACCOUNT
+    assert admin_client.get(install_lease.LEASE_PATH) == lease
 
 
 @proves("DRN-15")
-def test_the_claim_of_an_account_that_is_gone_is_taken_over(functions: Functions, admin: Cluster) -> None:
+def test_install_lease_of_deleted_account_is_taken_over(functions: Functions, admin_client: SyncClient) -> None:
     """Check that `resync` takes over the Lease after the holder's ServiceAccount is deleted, and not earlier."""
-    taken_by(admin, THEIRS)
-    functions.answer("resync", tick())
-    kept = install_lease.holder(admin.get(install_lease.CLAIM_PATH))
-    admin.delete(THEIRS.path, uid=admin.get(THEIRS.path)["metadata"]["uid"])
+    create_install_lease(admin_client, OTHER_ACCOUNT)
+    functions.invoke("resync", build_tick())
+    holder_before = install_lease.parse_holder(admin_client.get(install_lease.LEASE_PATH))
+    admin_client.delete(OTHER_ACCOUNT.path, uid=admin_client.get(OTHER_ACCOUNT.path)["metadata"]["uid"])
 
-    functions.answer("resync", tick())
+    functions.invoke("resync", build_tick())
 
-    assert (kept, install_lease.holder(admin.get(install_lease.CLAIM_PATH))) == (THEIRS, OURS)
+    assert (holder_before, install_lease.parse_holder(admin_client.get(install_lease.LEASE_PATH))) == (
+        OTHER_ACCOUNT,
+        OWN_ACCOUNT,
+    )
 
 
 @proves("DRN-15")
-def test_a_maintenance_that_begins_before_the_first_tick_takes_the_claim(
-    functions: Functions, work: Workload, admin: Cluster
+def test_begin_acquires_install_lease_before_first_tick(
+    functions: Functions, workload: Workload, admin_client: SyncClient
 ) -> None:
     """Check that `begin` acquires the Lease if no tick has done so: two installs must not begin concurrently.
 
     The next tick makes the ServiceAccount of `resync` the holder.
     """
-    functions.answer("begin", added(work.maintenance(work.node())))
-    begun = install_lease.holder(admin.get(install_lease.CLAIM_PATH))
+    functions.invoke("begin", build_added(workload.create_maintenance(workload.take_node())))
+    holder = install_lease.parse_holder(admin_client.get(install_lease.LEASE_PATH))
 
-    functions.answer("resync", tick())
+    functions.invoke("resync", build_tick())
 
-    assert begun == Account(OURS.namespace, "begin")
-    assert install_lease.holder(admin.get(install_lease.CLAIM_PATH)) == OURS
+    assert holder == ServiceAccount(OWN_ACCOUNT.namespace, "begin")
+    assert install_lease.parse_holder(admin_client.get(install_lease.LEASE_PATH)) == OWN_ACCOUNT
 
 
 @proves("DRN-15")
-def test_a_holder_that_nobody_may_ask_for_keeps_the_claim(
-    functions: Functions, admin: Cluster, caplog: pytest.LogCaptureFixture
+def test_install_lease_of_unreadable_account_is_kept(
+    functions: Functions, admin_client: SyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Check that `resync` leaves the Lease to an account that it has no right to read.
 
     It logs what an administrator can do.
     """
-    stranger = Account(THEIRS.namespace, "stranger")
-    taken_by(admin, stranger)
+    unreadable_account = ServiceAccount(OTHER_ACCOUNT.namespace, "stranger")
+    create_install_lease(admin_client, unreadable_account)
 
     with caplog.at_level(logging.WARNING):
-        functions.answer("resync", tick())
+        functions.invoke("resync", build_tick())
 
-    assert install_lease.holder(admin.get(install_lease.CLAIM_PATH)) == stranger
-    assert f"or the Lease {LEASE_NAMESPACE}/{install_lease.CLAIM} is deleted" in caplog.text
+    assert install_lease.parse_holder(admin_client.get(install_lease.LEASE_PATH)) == unreadable_account
+    assert f"or the Lease {LEASE_NAMESPACE}/{install_lease.LEASE_NAME} is deleted" in caplog.text

@@ -11,153 +11,151 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.dead_letters import DeadLetter
-from eventing.journal.entries import attempts_event
+from eventing.http_binding import encode_binary
+from eventing.journal.entries import build_attempts_event
 from eventing.journal.store import Attempt, Journal, Query
-from eventing.signatures import KEY, signed
-from eventing.http_binding import binary
-from functions.record import OPENING, journal
+from eventing.signatures import KEY_VARIABLE, sign_event
+from functions.record import JOURNAL_OPENING, get_journal
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import added, tick
-from tests.workload import Audit, Workload
+from tests.functions.event_builders import build_added, build_tick
+from tests.workload import AuditLog, Workload
 
-MADE = {"source": "/", "event": "1", "function": "x", "at": "2026-01-01T00:00:00Z", "seconds": 0.1, "status": 200}
+ATTEMPT = {"source": "/", "event": "1", "function": "x", "at": "2026-01-01T00:00:00Z", "seconds": 0.1, "status": 200}
 
 
-def test_every_event_is_kept_once(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_each_event_is_stored_once(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-2, X-1: `record` stores each event of any type once, and writes nothing to the cluster."""
-    item = work.maintenance("nowhere")
-    events = [added(item), tick()]
+    item = workload.create_maintenance("nowhere")
+    events = [build_added(item), build_tick()]
 
     statuses = [functions.post("record", event).status_code for event in [*events, *events]]
 
-    kept = [entry.event.get_id() for entry in journal().select()]
+    stored_ids = [entry.event.get_id() for entry in get_journal().select()]
     assert statuses == [204] * 4
-    assert [kept.count(event.get_id()) for event in events] == [1, 1]
-    assert audit.writes_by() == []
+    assert [stored_ids.count(event.get_id()) for event in events] == [1, 1]
+    assert audit.list_writes_by() == []
 
 
-def test_a_dead_letter_is_told_from_the_event_that_it_was(functions: Functions) -> None:
+def test_dead_letter_is_stored_apart_from_event(functions: Functions) -> None:
     """X-6: an event and its later dead letter are stored as two entries, each once."""
-    event = tick()
+    event = build_tick()
     failed = {"knativeerrordest": "http://cordon/", "knativeerrorcode": "400"}
-    dead = CloudEvent({**event.get_attributes(), **failed}, event.get_data())
+    dead_letter = CloudEvent({**event.get_attributes(), **failed}, event.get_data())
 
-    for one in (event, dead, event, dead):
-        functions.post("record", one)
+    for posted_event in (event, dead_letter, event, dead_letter):
+        functions.post("record", posted_event)
 
-    first, second = journal().select(Query(ids=(event.get_id(),)))
+    first, second = get_journal().select(Query(ids=(event.get_id(),)))
     assert first.dead_letter is None
     assert second.dead_letter == DeadLetter("http://cordon/", 400, "")
 
 
-def test_an_event_arrived_when_it_came_and_not_when_the_journal_was_open(functions: Functions) -> None:
+def test_arrival_time_is_time_of_request(functions: Functions) -> None:
     """Arrival times are those of the requests, even if `record` waits for another writer of the journal."""
-    event = tick()
+    event = build_tick()
     with ThreadPoolExecutor(1) as pool:
-        with OPENING.turn(1):
-            waiting = pool.submit(functions.post, "record", event)
-            assert wait([waiting], timeout=0.5).not_done
-            released = datetime.now(timezone.utc)
-        assert waiting.result().status_code == 204
+        with JOURNAL_OPENING.hold(1):
+            response_future = pool.submit(functions.post, "record", event)
+            assert wait([response_future], timeout=0.5).not_done
+            release_time = datetime.now(timezone.utc)
+        assert response_future.result().status_code == 204
 
-    (entry,) = journal().select(Query(ids=(event.get_id(),)))
-    assert entry.arrived < released
+    (entry,) = get_journal().select(Query(ids=(event.get_id(),)))
+    assert entry.arrived < release_time
 
 
 @pytest.mark.parametrize(
     ("content_type", "body"),
     [("application/json", b"{poison"), ("text/plain", b"poison"), ("application/octet-stream", b"\xff\x00")],
 )
-def test_what_no_function_can_read_is_kept_whole(functions: Functions, content_type: str, body: bytes) -> None:
+def test_unreadable_data_is_stored_unchanged(functions: Functions, content_type: str, body: bytes) -> None:
     """X-6: `record` stores data that is not JSON, and the event can be sent again with the same body."""
     key = f"poison-{content_type}"
     headers = {"ce-specversion": "1.0", "ce-id": key, "ce-source": "/x", "ce-type": "x", "content-type": content_type}
 
-    answer = functions.clients["record"].post("/record", headers=headers, data=body)
+    response = functions.clients["record"].post("/record", headers=headers, data=body)
 
-    (kept,) = journal().select(Query(ids=(key,)))
-    assert answer.status_code == 204
-    assert binary(kept.event).body == body
+    (entry,) = get_journal().select(Query(ids=(key,)))
+    assert response.status_code == 204
+    assert encode_binary(entry.event).body == body
 
 
 @pytest.mark.parametrize("name", ["id", "source", "knativeerrordest"])
-def test_what_no_journal_can_hold_is_refused(functions: Functions, name: str) -> None:
+def test_oversized_attribute_gets_400(functions: Functions, name: str) -> None:
     """X-6: `record` answers 400 to an attribute that is too long for an index of PostgreSQL."""
-    event = CloudEvent({**tick().get_attributes(), name: "x" * 600}, {})
+    event = CloudEvent({**build_tick().get_attributes(), name: "x" * 600}, {})
 
-    answer = functions.post("record", event)
+    response = functions.post("record", event)
 
-    assert answer.status_code == 400
-    assert "is over 512 bytes" in answer.text
+    assert response.status_code == 400
+    assert "is longer than 512 bytes" in response.text
 
 
-def test_the_journal_survives(functions: Functions) -> None:
+def test_journal_is_persistent(functions: Functions) -> None:
     """X-2: a recorded event is still there when another process opens the journal."""
-    event = tick()
+    event = build_tick()
     functions.post("record", event, mode="structured")
 
-    with closing(Journal.of_environment()) as reopened:
+    with closing(Journal.from_environment()) as reopened:
         assert len(reopened.select(Query(ids=(event.get_id(),)))) == 1
 
 
-def test_attempts_are_kept_with_their_event(functions: Functions) -> None:
+def test_attempts_are_stored_with_event(functions: Functions) -> None:
     """X-6: `attempts.made` is not stored as an event; its attempts are stored with the event that they processed."""
-    event = tick()
-    made = Attempt(event.get_source(), event.get_id(), "resync", datetime.now(timezone.utc), 0.25, 204)
-    told = attempts_event([made])
+    event = build_tick()
+    attempt = Attempt(event.get_source(), event.get_id(), "resync", datetime.now(timezone.utc), 0.25, 204)
+    attempts = build_attempts_event([attempt])
 
-    statuses = [functions.post("record", one).status_code for one in (told, event, told)]
+    statuses = [functions.post("record", posted_event).status_code for posted_event in (attempts, event, attempts)]
 
-    (entry,) = journal().select(Query(ids=(event.get_id(),)))
+    (entry,) = get_journal().select(Query(ids=(event.get_id(),)))
     assert statuses == [204] * 3
-    assert entry.attempts == (made,)
-    assert journal().select(Query(ids=(told.get_id(),))) == []
+    assert entry.attempts == (attempt,)
+    assert get_journal().select(Query(ids=(attempts.get_id(),))) == []
 
 
-@pytest.mark.parametrize("source", ["urn:somebody", events.SOURCE + "attempts"])
-def test_attempts_of_anybody_else_are_refused(
-    functions: Functions, monkeypatch: pytest.MonkeyPatch, source: str
-) -> None:
+@pytest.mark.parametrize("source", ["urn:somebody", events.SOURCE_PREFIX + "attempts"])
+def test_unsigned_attempts_get_403(functions: Functions, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     """docs/security.md: `record` answers 403 to attempts without a valid signature, whatever their source."""
-    monkeypatch.setenv(KEY, "secret")
-    event = tick()
-    made = Attempt(event.get_source(), event.get_id(), "resync", datetime.now(timezone.utc), 0.25, 204)
-    told = attempts_event([made])
-    forged = CloudEvent({**told.get_attributes(), "source": source}, told.get_data())
+    monkeypatch.setenv(KEY_VARIABLE, "secret")
+    event = build_tick()
+    attempt = Attempt(event.get_source(), event.get_id(), "resync", datetime.now(timezone.utc), 0.25, 204)
+    attempts = build_attempts_event([attempt])
+    unsigned = CloudEvent({**attempts.get_attributes(), "source": source}, attempts.get_data())
 
-    assert functions.post("record", forged).status_code == 403
-    assert functions.post("record", signed(told)).status_code == 204
+    assert functions.post("record", unsigned).status_code == 403
+    assert functions.post("record", sign_event(attempts)).status_code == 204
 
 
 @pytest.mark.parametrize(
-    ("data", "names"),
+    ("data", "message"),
     [
         ({}, "data.attempts is missing"),
         ({"attempts": [{}]}, "data.attempts[0].source"),
-        ({"attempts": [{**MADE, "at": "soon"}]}, "'soon' is no ISO 8601 time"),
-        ({"attempts": [{**MADE, "at": "0001-01-01T00:00:00+23:59"}]}, "is no ISO 8601 time"),
-        ({"attempts": [{**MADE, "at": "9999-12-31T23:59:59.999999Z"}]}, "is no time that can be kept"),
-        ({"attempts": [{**MADE, "at": "0001-01-01T00:00:00Z"}]}, "is no time that can be kept"),
-        ({"attempts": [{**MADE, "status": 10**30}]}, "none of an attempt's"),
-        ({"attempts": [{**MADE, "seconds": 10**400}]}, "none of an attempt's"),
-        ({"attempts": [{**MADE, "replies": ["x"]}]}, "data.attempts[0].replies.id"),
-        ({"attempts": [{**MADE, "event": "x" * 600}]}, "event is over 512 bytes"),
+        ({"attempts": [{**ATTEMPT, "at": "soon"}]}, "'soon' is not an ISO 8601 time"),
+        ({"attempts": [{**ATTEMPT, "at": "0001-01-01T00:00:00+23:59"}]}, "is not an ISO 8601 time"),
+        ({"attempts": [{**ATTEMPT, "at": "9999-12-31T23:59:59.999999Z"}]}, "is out of range"),
+        ({"attempts": [{**ATTEMPT, "at": "0001-01-01T00:00:00Z"}]}, "is out of range"),
+        ({"attempts": [{**ATTEMPT, "status": 10**30}]}, "is out of range"),
+        ({"attempts": [{**ATTEMPT, "seconds": 10**400}]}, "is out of range"),
+        ({"attempts": [{**ATTEMPT, "replies": ["x"]}]}, "data.attempts[0].replies.id"),
+        ({"attempts": [{**ATTEMPT, "event": "x" * 600}]}, "event is longer than 512 bytes"),
     ],
 )
-def test_attempts_that_are_none_are_refused(functions: Functions, data: dict[str, object], names: str) -> None:
+def test_malformed_attempts_get_400(functions: Functions, data: dict[str, object], message: str) -> None:
     """X-6: `record` answers 400 to malformed attempts and names the field, so that no broker retries them."""
-    event = CloudEvent({**attempts_event([]).get_attributes()}, data)
+    event = CloudEvent({**build_attempts_event([]).get_attributes()}, data)
 
-    answer = functions.post("record", event)
+    response = functions.post("record", event)
 
-    assert answer.status_code == 400
-    assert names in answer.text
+    assert response.status_code == 400
+    assert message in response.text
 
 
-def test_what_is_only_tried_is_not_recorded(functions: Functions) -> None:
+def test_dry_run_is_not_stored(functions: Functions) -> None:
     """X-2: `record` does not store an event of a dry run."""
-    event = tick()
-    tried = CloudEvent({**event.get_attributes(), "dryrun": "All", "replay": "1"}, event.get_data())
+    event = build_tick()
+    dry_run_event = CloudEvent({**event.get_attributes(), "dryrun": "All", "replay": "1"}, event.get_data())
 
-    assert functions.post("record", tried).status_code == 204
-    assert journal().select(Query(ids=(event.get_id(),))) == []
+    assert functions.post("record", dry_run_event).status_code == 204
+    assert get_journal().select(Query(ids=(event.get_id(),))) == []

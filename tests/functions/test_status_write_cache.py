@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from functions import status_write_cache
-from functions.status_write_cache import OwnWrites, Write
+from functions.status_write_cache import StatusWrite, StatusWriteCache
 
 
 @pytest.fixture
-def writes() -> OwnWrites:
+def cache() -> StatusWriteCache:
     """Return the cache of a process that wrote one status, for the pods in version 50."""
-    writes = OwnWrites()
-    writes.add("uid-1", Write("100", "104", "50"))
+    writes = StatusWriteCache()
+    writes.record("uid-1", StatusWrite("100", "104", "50"))
     return writes
 
 
 @pytest.mark.parametrize(
-    ("uid", "looked", "now", "pods", "holds"),
+    ("uid", "snapshot_version", "current_version", "pods_version", "is_current"),
     [
         ("uid-1", "104", "104", "", True),
         ("uid-1", "100", "104", "51", True),
@@ -29,30 +29,30 @@ def writes() -> OwnWrites:
         ("uid-2", "100", "104", "51", False),
     ],
 )
-def test_a_look_holds_for_what_was_written_here_alone(
-    writes: OwnWrites, uid: str, looked: str, now: str, pods: str, holds: bool
+def test_snapshot_is_current_after_own_write_only(
+    cache: StatusWriteCache, uid: str, snapshot_version: str, current_version: str, pods_version: str, is_current: bool
 ) -> None:
     """X-2, rule 1: another process's write, or a status with newer pods, makes a snapshot outdated."""
-    assert writes.lie_between(uid, looked, now, pods) is holds
+    assert cache.is_current(uid, snapshot_version, current_version, pods_version) is is_current
 
 
-def test_behind_a_write_of_which_nobody_knows_the_pods_no_look_holds(writes: OwnWrites) -> None:
+def test_write_without_pod_version_outdates_snapshots(cache: StatusWriteCache) -> None:
     """X-2: a write without a pod version makes snapshots outdated, because its node may be newer than theirs."""
-    writes.add("uid-1", Write("100", "104", ""))
+    cache.record("uid-1", StatusWrite("100", "104", ""))
 
-    assert not writes.lie_between("uid-1", "100", "104", "51")
+    assert not cache.is_current("uid-1", "100", "104", "51")
 
 
 @pytest.fixture
-def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+def single_entry_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limit the cache to one write."""
-    monkeypatch.setattr(status_write_cache, "KEPT", 1)
+    monkeypatch.setattr(status_write_cache, "MAX_CACHED_WRITES", 1)
 
 
-@pytest.mark.usefixtures("forgetful")
-def test_of_many_the_last_ones_are_remembered(writes: OwnWrites) -> None:
+@pytest.mark.usefixtures("single_entry_cache")
+def test_cache_keeps_latest_writes(cache: StatusWriteCache) -> None:
     """Cache size is bounded: the latest writes are kept and older ones evicted."""
-    writes.add("uid-2", Write("100", "104", "50"))
+    cache.record("uid-2", StatusWrite("100", "104", "50"))
 
-    assert not writes.lie_between("uid-1", "100", "104", "51")
-    assert writes.lie_between("uid-2", "100", "104", "51")
+    assert not cache.is_current("uid-1", "100", "104", "51")
+    assert cache.is_current("uid-2", "100", "104", "51")

@@ -1,4 +1,4 @@
-"""Tests of `Gathering`: writes of one object are serialized, and the parts that wait are written together."""
+"""Tests of `WriteBatcher`: writes of one object are serialized, and the parts that wait are written together."""
 
 from __future__ import annotations
 
@@ -9,127 +9,127 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from functions.failures import Retry
-from functions.write_batcher import Gathering
-from kube.client.deadline import within
+from functions.write_batcher import WriteBatcher
+from kube.client.deadline import set_deadline
 
-PATIENCE = 30.0
-SOON = 0.2
+TIMEOUT_SECONDS = 30.0
+THREAD_START_SECONDS = 0.2
 """Seconds after which a started thread is expected to wait."""
 
 
-class Gated:
+class BlockingWrites:
     """Writes that block until the test ends them."""
 
     def __init__(self) -> None:
-        self.begun: list[list[str]] = []
-        self._gathering = Gathering[str]()
-        self._began = threading.Semaphore(0)
-        self._ends: list[Future[None]] = []
+        self.started_parts: list[list[str]] = []
+        self._batcher = WriteBatcher[str]()
+        self._started = threading.Semaphore(0)
+        self._endings: list[Future[None]] = []
         self._threads = ThreadPoolExecutor(8)
 
     def _write(self, parts: Sequence[str]) -> None:
-        self.begun.append(sorted(parts))
-        end: Future[None] = Future()
-        self._ends.append(end)
-        self._began.release()
-        end.result(PATIENCE)
+        self.started_parts.append(sorted(parts))
+        finished: Future[None] = Future()
+        self._endings.append(finished)
+        self._started.release()
+        finished.result(TIMEOUT_SECONDS)
 
-    def post(self, thing: str, part: str, seconds: float = PATIENCE) -> Future[None]:
+    def post(self, key: str, part: str, seconds: float = TIMEOUT_SECONDS) -> Future[None]:
         """Write a part in a thread with this deadline, in seconds, and return its Future."""
 
-        def one() -> None:
-            with within(seconds):
-                self._gathering.write(thing, part, self._write)
+        def write_part() -> None:
+            with set_deadline(seconds):
+                self._batcher.write(key, part, self._write)
 
-        return self._threads.submit(one)
+        return self._threads.submit(write_part)
 
-    def begin(self, thing: str, part: str) -> Future[None]:
+    def post_and_await_start(self, key: str, part: str) -> Future[None]:
         """Post a part and return its Future when its write has begun."""
-        answer = self.post(thing, part)
+        response = self.post(key, part)
         self.await_write()
-        return answer
+        return response
 
     def await_write(self) -> None:
-        assert self._began.acquire(timeout=PATIENCE)
+        assert self._started.acquire(timeout=TIMEOUT_SECONDS)
 
-    def end(self, number: int, error: Exception | None = None) -> None:
+    def end_write(self, number: int, error: Exception | None = None) -> None:
         """End the write that started as this number, successfully or with an error."""
         if error:
-            self._ends[number].set_exception(error)
+            self._endings[number].set_exception(error)
         else:
-            self._ends[number].set_result(None)
+            self._endings[number].set_result(None)
 
 
 @pytest.fixture
-def gated() -> Gated:
+def blocking_writes() -> BlockingWrites:
     """Return writes that block until the test ends them."""
-    return Gated()
+    return BlockingWrites()
 
 
-def waiting(*answers: Future[None]) -> bool:
+def are_pending(*answers: Future[None]) -> bool:
     """Return whether all answers are still pending after their threads have had time to wait."""
     with pytest.raises(TimeoutError):
-        answers[-1].result(SOON)
-    return not any(answer.done() for answer in answers)
+        answers[-1].result(THREAD_START_SECONDS)
+    return not any(response.done() for response in answers)
 
 
-def test_what_waits_is_written_together(gated: Gated) -> None:
+def test_waiting_parts_are_written_together(blocking_writes: BlockingWrites) -> None:
     """Design rule 8: parts that wait for a write are written together, and each caller returns after its write."""
-    first = gated.begin("status", "a")
-    others = [gated.post("status", part) for part in "bcd"]
-    assert waiting(*others)
+    first = blocking_writes.post_and_await_start("status", "a")
+    others = [blocking_writes.post("status", part) for part in "bcd"]
+    assert are_pending(*others)
 
-    gated.end(0)
-    first.result(PATIENCE)
-    gated.await_write()
-    assert waiting(*others)
-    gated.end(1)
+    blocking_writes.end_write(0)
+    first.result(TIMEOUT_SECONDS)
+    blocking_writes.await_write()
+    assert are_pending(*others)
+    blocking_writes.end_write(1)
     for other in others:
-        other.result(PATIENCE)
+        other.result(TIMEOUT_SECONDS)
 
-    assert gated.begun == [["a"], ["b", "c", "d"]]
+    assert blocking_writes.started_parts == [["a"], ["b", "c", "d"]]
 
 
-def test_things_do_not_wait_for_each_other(gated: Gated) -> None:
+def test_objects_are_written_independently(blocking_writes: BlockingWrites) -> None:
     """Writes of different objects do not wait for each other."""
-    slow = gated.begin("one", "a")
-    quick = gated.begin("other", "b")
+    slow = blocking_writes.post_and_await_start("one", "a")
+    other_write = blocking_writes.post_and_await_start("other", "b")
 
-    gated.end(1)
-    quick.result(PATIENCE)
-    assert waiting(slow)
-    gated.end(0)
-    slow.result(PATIENCE)
+    blocking_writes.end_write(1)
+    other_write.result(TIMEOUT_SECONDS)
+    assert are_pending(slow)
+    blocking_writes.end_write(0)
+    slow.result(TIMEOUT_SECONDS)
 
 
-def test_a_write_that_fails_is_tried_again_by_all_whose_parts_it_had(gated: Gated) -> None:
+def test_failed_write_fails_all_its_callers(blocking_writes: BlockingWrites) -> None:
     """X-6: a failed write raises an error for each caller whose part it had, and does not affect the next write."""
-    first = gated.begin("status", "a")
-    others = [gated.post("status", part) for part in "bc"]
-    assert waiting(*others)
-    gated.end(0)
-    gated.await_write()
+    first = blocking_writes.post_and_await_start("status", "a")
+    others = [blocking_writes.post("status", part) for part in "bc"]
+    assert are_pending(*others)
+    blocking_writes.end_write(0)
+    blocking_writes.await_write()
 
-    gated.end(1, ConnectionError("away"))
-    errors = [type(other.exception(PATIENCE)) for other in others]
-    last = gated.begin("status", "d")
-    gated.end(2)
+    blocking_writes.end_write(1, ConnectionError("away"))
+    errors = [type(other.exception(TIMEOUT_SECONDS)) for other in others]
+    next_write = blocking_writes.post_and_await_start("status", "d")
+    blocking_writes.end_write(2)
 
-    assert (first.result(PATIENCE), last.result(PATIENCE)) == (None, None)
+    assert (first.result(TIMEOUT_SECONDS), next_write.result(TIMEOUT_SECONDS)) == (None, None)
     assert sorted(error.__name__ for error in errors) == ["ConnectionError", "Retry"]
 
 
-def test_who_has_no_time_left_retries_and_leaves_the_others_in_peace(gated: Gated) -> None:
+def test_caller_without_time_raises_retry(blocking_writes: BlockingWrites) -> None:
     """X-6: a caller without time left raises `Retry`, and later parts are written without its part."""
-    slow = gated.begin("status", "a")
-    hasty = gated.post("status", "b", seconds=SOON)
-    assert isinstance(hasty.exception(PATIENCE), Retry)
+    slow = blocking_writes.post_and_await_start("status", "a")
+    impatient_call = blocking_writes.post("status", "b", seconds=THREAD_START_SECONDS)
+    assert isinstance(impatient_call.exception(TIMEOUT_SECONDS), Retry)
 
-    later = gated.post("status", "c")
-    assert waiting(slow, later)
-    gated.end(0)
-    gated.await_write()
-    gated.end(1)
+    later_call = blocking_writes.post("status", "c")
+    assert are_pending(slow, later_call)
+    blocking_writes.end_write(0)
+    blocking_writes.await_write()
+    blocking_writes.end_write(1)
 
-    assert (slow.result(PATIENCE), later.result(PATIENCE)) == (None, None)
-    assert gated.begun == [["a"], ["c"]]
+    assert (slow.result(TIMEOUT_SECONDS), later_call.result(TIMEOUT_SECONDS)) == (None, None)
+    assert blocking_writes.started_parts == [["a"], ["c"]]

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from localcluster.cluster import LocalCluster
 
 
 @pytest.fixture(scope="session")
-def admin(installed: LocalCluster) -> Iterator[Cluster]:
+def admin_client(installed_cluster: LocalCluster) -> Iterator[SyncClient]:
     """Yield the administrator's API client, and close it after the last test."""
-    door = Cluster(str(installed.kubeconfig))
-    yield door
-    door.close()
+    client = SyncClient(str(installed_cluster.kubeconfig))
+    yield client
+    client.close()

@@ -7,14 +7,21 @@ from typing import Any
 from hypothesis import strategies as st
 
 from kube.maintenance.groups import MEDIK8S
-from kube.maintenance.objects import FINALIZER, SNAPSHOT
-from kube.nodes import BEFORE, EXCLUDED, LABEL, NO_SCHEDULE, UNSCHEDULABLE, UNSET
+from kube.maintenance.objects import FINALIZER, INITIAL_COUNTS_ANNOTATION
+from kube.nodes import (
+    EXCLUDE_LABEL,
+    EXCLUDED_BEFORE_LABEL,
+    MAINTENANCE_LABEL,
+    NO_SCHEDULE,
+    UNSCHEDULABLE_TAINT,
+    UNSET_VALUE,
+)
 from kube.paths import Object
 
-READY = [{"type": "Ready", "status": "True"}]
+READY_CONDITIONS = [{"type": "Ready", "status": "True"}]
 
 
-def pod(
+def make_pod(
     name: str = "pod",
     *,
     namespace: str = "ns",
@@ -37,11 +44,11 @@ def pod(
             **metadata,
         },
         "spec": {},
-        "status": {"phase": phase, "conditions": READY if ready else []},
+        "status": {"phase": phase, "conditions": READY_CONDITIONS if ready else []},
     }
 
 
-def budget(
+def make_budget(
     name: str = "budget",
     *,
     allowed: int = 0,
@@ -64,10 +71,10 @@ def budget(
     }
 
 
-def node(*taints: tuple[str, str, str], cordoned: bool = False, holder: str = "") -> Object:
+def make_node(*taints: tuple[str, str, str], cordoned: bool = False, maintenance_uid: str = "") -> Object:
     """Return a node with the taints (key, value, effect).
 
-    Its labels name the NodeMaintenance with the uid `holder`; with "" it has no labels.
+    Its labels name the NodeMaintenance with the uid `maintenance_uid`; with "" it has no labels.
     """
     spec: Object = {"unschedulable": True} if cordoned else {}
     if taints:
@@ -75,22 +82,26 @@ def node(*taints: tuple[str, str, str], cordoned: bool = False, holder: str = ""
             {"key": key, **({"value": value} if value else {}), "effect": effect} for key, value, effect in taints
         ]
     metadata: Object = {"name": "node-1", "uid": "node-uid"}
-    labels = {LABEL: holder, BEFORE: UNSET, EXCLUDED: "true"}
-    return {"metadata": {**metadata, "labels": labels} if holder else metadata, "spec": spec}
+    labels = {MAINTENANCE_LABEL: maintenance_uid, EXCLUDED_BEFORE_LABEL: UNSET_VALUE, EXCLUDE_LABEL: "true"}
+    return {"metadata": {**metadata, "labels": labels} if maintenance_uid else metadata, "spec": spec}
 
 
-TAINTED = (("medik8s.io/drain", "", NO_SCHEDULE), (UNSCHEDULABLE, "", NO_SCHEDULE))
-IN_MAINTENANCE = node(*TAINTED, cordoned=True, holder="nm-uid")
+DRAIN_TAINTS = (("medik8s.io/drain", "", NO_SCHEDULE), (UNSCHEDULABLE_TAINT, "", NO_SCHEDULE))
+NODE_IN_MAINTENANCE = make_node(*DRAIN_TAINTS, cordoned=True, maintenance_uid="nm-uid")
 
 
-def maintenance(
+def make_maintenance(
     status: Object | None = None, *, counts: str = '{"totalpods": 9, "evictionPods": 5, "uid": "nm-uid"}'
 ) -> Object:
     """Return a NodeMaintenance that has begun with these annotated pod counts; with `counts` "" it has not begun."""
     metadata: Object = {"name": "nm", "uid": "nm-uid", "resourceVersion": "7", "generation": 1}
     if counts:
         owner = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-uid"}
-        metadata |= {"finalizers": [FINALIZER], "annotations": {SNAPSHOT: counts}, "ownerReferences": [owner]}
+        metadata |= {
+            "finalizers": [FINALIZER],
+            "annotations": {INITIAL_COUNTS_ANNOTATION: counts},
+            "ownerReferences": [owner],
+        }
     item: Object = {
         "apiVersion": MEDIK8S.api_version,
         "kind": "NodeMaintenance",
@@ -100,11 +111,11 @@ def maintenance(
     return item if status is None else {**item, "status": status}
 
 
-names = st.text("abcdefgh", min_size=1, max_size=3)
-pods = st.lists(
+short_names = st.text("abcdefgh", min_size=1, max_size=3)
+pod_lists = st.lists(
     st.builds(
-        pod,
-        names,
+        make_pod,
+        short_names,
         namespace=st.sampled_from(["ns", "other"]),
         owner=st.sampled_from(["", "ReplicaSet", "DaemonSet", "Job", "StatefulSet"]),
         phase=st.sampled_from(["Running", "Pending", "Succeeded", "Failed"]),
@@ -116,10 +127,10 @@ pods = st.lists(
     max_size=12,
     unique_by=lambda item: item["metadata"]["uid"],
 )
-budgets = st.lists(
+budget_lists = st.lists(
     st.builds(
-        budget,
-        names,
+        make_budget,
+        short_names,
         allowed=st.integers(-1, 4),
         healthy=st.integers(0, 5),
         needed=st.integers(0, 5),

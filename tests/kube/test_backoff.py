@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from itertools import islice
 
-from kube.backoff import GrowingPauses, pauses
+from kube.backoff import ExponentialBackoff, generate_delays
 
 
-def test_pauses_double_up_to_the_longest() -> None:
+def test_delays_double_up_to_the_maximum() -> None:
     """X-6: after a short failure the retry comes soon, and a lasting failure is retried at the longest interval."""
-    assert list(islice(pauses(0.5, 3.0), 5)) == [0.5, 1.0, 2.0, 3.0, 3.0]
+    assert list(islice(generate_delays(0.5, 3.0), 5)) == [0.5, 1.0, 2.0, 3.0, 3.0]
 
 
-def test_pauses_grow_on_whatever_their_bounds_are() -> None:
+def test_delays_keep_growing_across_changing_maxima() -> None:
     """Delays keep growing across maxima, so that alternating failures cause no more retries than a single kind."""
-    growing, bounds = GrowingPauses(0.5), (3.0, 9.0, 3.0, 9.0, 9.0, 3.0, 9.0)
-    assert [growing.take(longest) for longest in bounds] == [0.5, 1.0, 2.0, 4.0, 8.0, 3.0, 6.0]
+    backoff, maxima = ExponentialBackoff(0.5), (3.0, 9.0, 3.0, 9.0, 9.0, 3.0, 9.0)
+    assert [backoff.get_next_delay(maximum) for maximum in maxima] == [0.5, 1.0, 2.0, 4.0, 8.0, 3.0, 6.0]

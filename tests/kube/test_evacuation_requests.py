@@ -5,45 +5,59 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from kube.budgets import CREATED_BY, WAITS, WAITS_FOR_KUBEVIRT, Blocked, Plan, plan
-from kube.evacuation_requests import request, worded
+from kube.budgets import (
+    CREATED_BY_LABEL,
+    WAIT_ANNOTATION_PREFIX,
+    WAITS_FOR_KUBEVIRT,
+    BlockedPod,
+    EvictionPlan,
+    plan_evictions,
+)
+from kube.evacuation_requests import add_evacuation_requests, replace_expected_refusals
 from kube.paths import Object
-from tests.kube.samples import budget, pod
+from tests.kube.samples import make_budget, make_pod
 from tests.proofs import proves
 
-LAUNCHER = pod("launcher", labels={CREATED_BY: "u"})
-OTHER = pod("other", labels={"app": "web"})
+VIRT_LAUNCHER_POD = make_pod("launcher", labels={CREATED_BY_LABEL: "u"})
+OTHER_POD = make_pod("other", labels={"app": "web"})
 
 
-def planned(reason: str) -> Plan:
+def make_plan(reason: str) -> EvictionPlan:
     """Return the plan for both pods, where the budget of the virt-launcher pod states this reason."""
-    words: Object = {f"{WAITS}reason": reason, f"{WAITS}message": "in its words"}
-    known = budget("theirs", healthy=1, needed=1, selector={"matchLabels": {CREATED_BY: "u"}})
-    known["metadata"].update(annotations=words, ownerReferences=[{"kind": "VirtualMachineInstance", "uid": "u"}])
-    return plan([LAUNCHER, OTHER], [known])
+    annotations: Object = {
+        f"{WAIT_ANNOTATION_PREFIX}reason": reason,
+        f"{WAIT_ANNOTATION_PREFIX}message": "in its words",
+    }
+    budget = make_budget("theirs", healthy=1, needed=1, selector={"matchLabels": {CREATED_BY_LABEL: "u"}})
+    budget["metadata"].update(annotations=annotations, ownerReferences=[{"kind": "VirtualMachineInstance", "uid": "u"}])
+    return plan_evictions([VIRT_LAUNCHER_POD, OTHER_POD], [budget])
 
 
 @proves("DRN-10")
-def test_who_waits_for_kubevirt_is_requested() -> None:
+def test_pod_that_waits_for_kubevirt_is_requested() -> None:
     """Queue a pod that waits for KubeVirt next to the others, and report its budget's reason instead of the refusal."""
-    found = planned(WAITS_FOR_KUBEVIRT)
-    (known,) = request(found, [LAUNCHER, OTHER], lambda _item: True).values()
+    plan = make_plan(WAITS_FOR_KUBEVIRT)
+    (requested,) = add_evacuation_requests(plan, [VIRT_LAUNCHER_POD, OTHER_POD], lambda _item: True).values()
 
-    assert (found.free, found.queues, found.blocked) == ([OTHER], {"ns/theirs": [LAUNCHER]}, [])
-    refused = replace(known, reason="Error", message="denied")
-    assert worded([refused], {known.pod["uid"]: known}) == [known]
-    assert known.message == "in its words"
-    assert worded([refused], {}) == [refused]
+    assert (plan.unbudgeted, plan.queues_by_budget, plan.blocked) == (
+        [OTHER_POD],
+        {"ns/theirs": [VIRT_LAUNCHER_POD]},
+        [],
+    )
+    with_refusal = replace(requested, reason="Error", message="denied")
+    assert replace_expected_refusals([with_refusal], {requested.pod["uid"]: requested}) == [requested]
+    assert requested.message == "in its words"
+    assert replace_expected_refusals([with_refusal], {}) == [with_refusal]
 
 
 @proves("DRN-10")
-def test_who_waits_for_something_else_or_was_requested_is_not() -> None:
+def test_migrating_or_requested_pod_is_not_requested() -> None:
     """Queue no pod that already migrates, or whose request is not due."""
-    asked: list[tuple[str, Callable[[Blocked], bool]]]
-    asked = [("Migrating", lambda _item: True), (WAITS_FOR_KUBEVIRT, lambda _item: False)]
-    for reason, is_due in asked:
-        found = planned(reason)
-        before = list(found.blocked)
-        assert request(found, [LAUNCHER, OTHER], is_due) == {}
-        assert (found.queues, found.blocked) == ({}, before)
+    cases: list[tuple[str, Callable[[BlockedPod], bool]]]
+    cases = [("Migrating", lambda _item: True), (WAITS_FOR_KUBEVIRT, lambda _item: False)]
+    for reason, is_due in cases:
+        plan = make_plan(reason)
+        before = list(plan.blocked)
+        assert add_evacuation_requests(plan, [VIRT_LAUNCHER_POD, OTHER_POD], is_due) == {}
+        assert (plan.queues_by_budget, plan.blocked) == ({}, before)
         assert [item.reason for item in before] == [reason]

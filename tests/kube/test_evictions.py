@@ -5,92 +5,104 @@ from __future__ import annotations
 import pytest
 
 from kube.evictions import (
-    DELETING,
-    LONGEST_MESSAGE,
-    eviction_of,
-    eviction_path,
-    grace_of,
-    refusal_of,
-    refusal_of_deletion,
+    DELETION_REMEDY,
+    MAX_MESSAGE_CHARACTERS,
+    build_eviction,
+    build_eviction_path,
+    build_grace_options,
+    interpret_deletion_error,
+    interpret_eviction_error,
 )
 from kube.paths import Object
 from kube.pods import DrainOptions
-from tests.kube.samples import pod
+from tests.kube.samples import make_pod
 
-Answer = tuple[int, str, Object]
+ErrorResponse = tuple[int, str, Object]
 """HTTP status, message and body of an error response."""
 
 
-def refused(status: int, message: str, *causes: Object) -> Answer:
+def make_error_response(status: int, message: str, *causes: Object) -> ErrorResponse:
     return status, message, {"message": message, "details": {"causes": list(causes)}}
 
 
-SENTENCE = "The disruption budget keep needs 3 healthy pods and has 3 currently"
-DENIED = 'admission webhook "w.example.com" denied the request:'
-BUDGET = {"reason": "DisruptionBudget", "message": SENTENCE}
+BUDGET_MESSAGE = "The disruption budget keep needs 3 healthy pods and has 3 currently"
+WEBHOOK_DENIAL = 'admission webhook "w.example.com" denied the request:'
+BUDGET_CAUSE = {"reason": "DisruptionBudget", "message": BUDGET_MESSAGE}
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason", "budget"),
+    ("response", "reason", "budget"),
     [
-        pytest.param(refused(429, "Cannot evict", BUDGET), "DisruptionBudget", "keep", id="429 by a budget"),
-        pytest.param(refused(429, "too many requests"), "Busy", "", id="429 of the server itself"),
         pytest.param(
-            refused(500, "This pod has more than one PodDisruptionBudget, which the eviction subresource does not"),
+            make_error_response(429, "Cannot evict", BUDGET_CAUSE), "DisruptionBudget", "keep", id="429 by a budget"
+        ),
+        pytest.param(make_error_response(429, "too many requests"), "Busy", "", id="429 of the server itself"),
+        pytest.param(
+            make_error_response(
+                500, "This pod has more than one PodDisruptionBudget, which the eviction subresource does not"
+            ),
             *("MultipleBudgets", ""),
             id="500 by two budgets",
         ),
         pytest.param(
-            refused(403, "is being terminated", {"reason": "NamespaceTerminating"}),
+            make_error_response(403, "is being terminated", {"reason": "NamespaceTerminating"}),
             *("NamespaceTerminating", ""),
             id="namespace",
         ),
-        pytest.param(refused(403, "cannot create resource"), "Forbidden", "", id="no right"),
-        pytest.param(refused(500, "etcd is away"), "Error", "", id="500"),
-        pytest.param(refused(429, f"{DENIED} not yet"), "Error", "", id="429 by a webhook"),
-        pytest.param(refused(429, f"{DENIED} not yet", BUDGET), "Error", "", id="429 by a webhook that names a budget"),
-        pytest.param(refused(404, f"{DENIED} not found"), "Error", "", id="404 by a webhook"),
-        pytest.param(refused(403, f"{DENIED} no"), "Forbidden", "", id="403 by a webhook"),
+        pytest.param(make_error_response(403, "cannot create resource"), "Forbidden", "", id="no right"),
+        pytest.param(make_error_response(500, "etcd is away"), "Error", "", id="500"),
+        pytest.param(make_error_response(429, f"{WEBHOOK_DENIAL} not yet"), "Error", "", id="429 by a webhook"),
         pytest.param(
-            refused(504, 'Timeout: couldn\'t update PodDisruptionBudget "keep" due to conflicts'),
+            make_error_response(429, f"{WEBHOOK_DENIAL} not yet", BUDGET_CAUSE),
+            "Error",
+            "",
+            id="429 by a webhook that names a budget",
+        ),
+        pytest.param(make_error_response(404, f"{WEBHOOK_DENIAL} not found"), "Error", "", id="404 by a webhook"),
+        pytest.param(make_error_response(403, f"{WEBHOOK_DENIAL} no"), "Forbidden", "", id="403 by a webhook"),
+        pytest.param(
+            make_error_response(504, 'Timeout: couldn\'t update PodDisruptionBudget "keep" due to conflicts'),
             *("Changing", ""),
             id="504 by conflicts",
         ),
-        pytest.param(refused(504, "Timeout: request did not complete"), "Error", "", id="504"),
+        pytest.param(make_error_response(504, "Timeout: request did not complete"), "Error", "", id="504"),
     ],
 )
-def test_a_refused_eviction_is_data(answer: Answer, reason: str, budget: str) -> None:
+def test_error_response_gives_reason_and_budget(response: ErrorResponse, reason: str, budget: str) -> None:
     """NMO-6, X-6: a refusal has the pod, a one-word reason, the budget's name and the server's message."""
-    blocked = refusal_of(pod("a"), *answer)
+    blocked = interpret_eviction_error(make_pod("a"), *response)
 
     assert (blocked.reason, blocked.budget) == (reason, budget)
     assert blocked.pod == {"namespace": "ns", "name": "a", "uid": "ns-a-uid"}
     assert blocked.message
 
 
-@pytest.mark.parametrize("answer", [refused(500, "x" * 10**6), refused(429, "no", {**BUDGET, "message": "x" * 10**6})])
-def test_of_long_words_the_beginning_is_kept(answer: Answer) -> None:
+@pytest.mark.parametrize(
+    "response",
+    [make_error_response(500, "x" * 10**6), make_error_response(429, "no", {**BUDGET_CAUSE, "message": "x" * 10**6})],
+)
+def test_long_message_is_truncated(response: ErrorResponse) -> None:
     """NMO-12: long messages are truncated, because one status may contain hundreds of them."""
-    message = refusal_of(pod("a"), *answer).message
+    message = interpret_eviction_error(make_pod("a"), *response).message
 
-    assert message == "x" * LONGEST_MESSAGE + f"… ({10**6 - LONGEST_MESSAGE} more characters)"
+    assert message == "x" * MAX_MESSAGE_CHARACTERS + f"… ({10**6 - MAX_MESSAGE_CHARACTERS} more characters)"
 
 
-def test_behind_a_budget_the_uid_alone_is_the_precondition() -> None:
+def test_eviction_under_a_budget_has_no_version_precondition() -> None:
     """X-6: an eviction under a budget has no resourceVersion precondition.
 
     The API server compares the version only after the budget has counted the pod. A mismatch would use up one allowed
     disruption for two minutes.
     """
-    options = eviction_of(pod("a"), budgeted=True)["deleteOptions"]
+    options = build_eviction(make_pod("a"), budgeted=True)["deleteOptions"]
 
     assert options == {"preconditions": {"uid": "ns-a-uid"}}
 
 
-def test_an_eviction_is_of_this_very_pod() -> None:
+def test_eviction_has_uid_and_version_preconditions() -> None:
     """NMO-6: an eviction is policy/v1, has uid and version as preconditions, and uses the pod's own grace period."""
-    assert eviction_path(pod("a")) == "/api/v1/namespaces/ns/pods/a/eviction"
-    assert eviction_of(pod("a")) == {
+    assert build_eviction_path(make_pod("a")) == "/api/v1/namespaces/ns/pods/a/eviction"
+    assert build_eviction(make_pod("a")) == {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": "a", "namespace": "ns"},
@@ -99,52 +111,54 @@ def test_an_eviction_is_of_this_very_pod() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sentence", "budget"),
+    ("budget_message", "budget"),
     [
-        (SENTENCE, "keep"),
+        (BUDGET_MESSAGE, "keep"),
         ("The disruption budget keep", "keep"),
         ("The disruption budget ", ""),
         ("Too many pods are gone already", ""),
         ("No", ""),
     ],
 )
-def test_the_budget_is_the_one_that_the_server_names(sentence: str, budget: str) -> None:
+def test_budget_name_is_parsed_from_the_message(budget_message: str, budget: str) -> None:
     """X-6: the budget's name is taken only from a message in the known form."""
-    cause = {"reason": "DisruptionBudget", "message": sentence}
+    cause = {"reason": "DisruptionBudget", "message": budget_message}
 
-    assert refusal_of(pod(), *refused(429, "Cannot evict", cause)).budget == budget
+    assert interpret_eviction_error(make_pod(), *make_error_response(429, "Cannot evict", cause)).budget == budget
 
 
-def test_a_pod_that_waits_is_evicted_by_its_uid_alone() -> None:
+def test_pending_pod_has_no_version_precondition() -> None:
     """X-6a: the eviction of a pending pod has no resourceVersion precondition.
 
     The pod may become ready before the eviction. A mismatch would then use up one allowed disruption for two minutes.
     """
     metadata = {"namespace": "a", "name": "p", "uid": "u", "resourceVersion": "1"}
-    waiting = eviction_of({"metadata": metadata, "spec": {}, "status": {"phase": "Pending"}})
+    eviction = build_eviction({"metadata": metadata, "spec": {}, "status": {"phase": "Pending"}})
 
-    assert waiting["deleteOptions"]["preconditions"] == {"uid": "u"}
+    assert eviction["deleteOptions"]["preconditions"] == {"uid": "u"}
 
 
-def test_a_deletion_without_the_right_names_the_component() -> None:
+def test_forbidden_deletion_names_the_component() -> None:
     """DRN-1a: a forbidden deletion has the server's message and the remedy; other refusals are those of an eviction."""
-    right = refusal_of_deletion(pod("a"), *refused(403, "pods is forbidden"))
-    webhook: Answer = (403, 'admission webhook "w" denied the request: no', {})
-    busy = refused(429, "slow down")
+    forbidden = interpret_deletion_error(make_pod("a"), *make_error_response(403, "pods is forbidden"))
+    webhook: ErrorResponse = (403, 'admission webhook "w" denied the request: no', {})
+    busy_response = make_error_response(429, "slow down")
 
-    assert (right.pod["name"], right.reason) == ("a", "DisableEviction")
-    assert right.message == f"pods is forbidden: {DELETING}"
-    assert refusal_of_deletion(pod("a"), *webhook) == refusal_of(pod("a"), *webhook)
-    assert refusal_of_deletion(pod("a"), *busy) == refusal_of(pod("a"), *busy)
+    assert (forbidden.pod["name"], forbidden.reason) == ("a", "DisableEviction")
+    assert forbidden.message == f"pods is forbidden: {DELETION_REMEDY}"
+    assert interpret_deletion_error(make_pod("a"), *webhook) == interpret_eviction_error(make_pod("a"), *webhook)
+    assert interpret_deletion_error(make_pod("a"), *busy_response) == interpret_eviction_error(
+        make_pod("a"), *busy_response
+    )
 
 
 @pytest.mark.parametrize(
-    ("seconds", "sent"), [(None, {}), (0, {"gracePeriodSeconds": 0}), (30, {"gracePeriodSeconds": 30})]
+    ("seconds", "delete_options"), [(None, {}), (0, {"gracePeriodSeconds": 0}), (30, {"gracePeriodSeconds": 30})]
 )
-def test_the_grace_period_is_the_pods_own_or_that_of_the_drain(seconds: int | None, sent: Object) -> None:
+def test_grace_period_is_sent_only_if_set(seconds: int | None, delete_options: Object) -> None:
     """DRN-1a: the grace period is sent only if it is set; zero counts as set."""
     options = DrainOptions(grace_period_seconds=seconds)
 
-    assert grace_of(options) == sent
-    sends = eviction_of(pod("a"), budgeted=True, options=options)["deleteOptions"]
-    assert sends == {"preconditions": {"uid": "ns-a-uid"}, **sent}
+    assert build_grace_options(options) == delete_options
+    sends = build_eviction(make_pod("a"), budgeted=True, options=options)["deleteOptions"]
+    assert sends == {"preconditions": {"uid": "ns-a-uid"}, **delete_options}

@@ -8,49 +8,59 @@ from typing import Any
 import pytest
 
 from kube import install_lease
-from kube.install_lease import Account
+from kube.install_lease import ServiceAccount
 
 NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
-HERE, THERE = Account("node-maintenance", "resync"), Account("kubevirt-hyperconverged", "functions")
+OWN_ACCOUNT, OTHER_ACCOUNT = (
+    ServiceAccount("node-maintenance", "resync"),
+    ServiceAccount("kubevirt-hyperconverged", "functions"),
+)
 
 
 @pytest.mark.parametrize(
     ("user", "account"),
     [
-        ("system:serviceaccount:node-maintenance:resync", HERE),
+        ("system:serviceaccount:node-maintenance:resync", OWN_ACCOUNT),
         ("admin", None),
         ("system:serviceaccount:node-maintenance", None),
         ("node-maintenance:resync", None),
         ("", None),
     ],
 )
-def test_an_account_belongs_to_an_install_and_a_person_to_none(user: str, account: Account | None) -> None:
-    assert install_lease.account_of(user) == account
+def test_only_service_accounts_belong_to_an_install(user: str, account: ServiceAccount | None) -> None:
+    assert install_lease.parse_service_account(user) == account
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"holderIdentity": None}, {"holderIdentity": ""}, {"holderIdentity": "x"}])
-def test_a_claim_without_an_account_is_nobodys(spec: dict[str, Any] | None) -> None:
-    assert install_lease.holder({"metadata": {}, "spec": spec}) is None
+def test_lease_without_an_account_has_no_holder(spec: dict[str, Any] | None) -> None:
+    assert install_lease.parse_holder({"metadata": {}, "spec": spec}) is None
 
 
-def test_who_takes_the_claim_is_its_holder() -> None:
+def test_takeover_makes_the_account_the_holder() -> None:
     """Take over another install's lease only in the version that was read."""
-    claim = install_lease.claim_of(THERE, NOW)
-    read = {**claim, "metadata": {**claim["metadata"], "resourceVersion": "7"}}
+    lease = install_lease.build_lease(OTHER_ACCOUNT, NOW)
+    read_lease = {**lease, "metadata": {**lease["metadata"], "resourceVersion": "7"}}
 
-    patch = install_lease.takeover_patch(read, HERE, NOW)
+    patch = install_lease.build_takeover_patch(read_lease, OWN_ACCOUNT, NOW)
 
-    assert install_lease.holder(claim) == THERE
-    assert install_lease.holder(patch) == HERE
+    assert install_lease.parse_holder(lease) == OTHER_ACCOUNT
+    assert install_lease.parse_holder(patch) == OWN_ACCOUNT
     assert patch["metadata"] == {"resourceVersion": "7"}
 
 
-def test_a_second_install_names_both_and_what_helps() -> None:
+def test_passive_install_names_both_installs_and_the_remedy() -> None:
     """Record the message in one Event, with the same name each time."""
-    event = install_lease.passive_event(THERE, HERE, NOW)
+    event = install_lease.build_passive_event(OTHER_ACCOUNT, OWN_ACCOUNT, NOW)
 
-    assert event["message"] == install_lease.passive_message(THERE, HERE)
-    assert "kubevirt-hyperconverged does not act, since the one in namespace node-maintenance does" in event["message"]
-    assert event["involvedObject"]["name"] == install_lease.CLAIM
-    assert event["metadata"]["name"] == install_lease.passive_event(THERE, HERE, NOW)["metadata"]["name"]
-    assert event["metadata"]["name"] != install_lease.passive_event(HERE, THERE, NOW)["metadata"]["name"]
+    assert event["message"] == install_lease.build_passive_message(OTHER_ACCOUNT, OWN_ACCOUNT)
+    assert "in namespace kubevirt-hyperconverged is passive" in event["message"]
+    assert "the install in namespace node-maintenance is active" in event["message"]
+    assert event["involvedObject"]["name"] == install_lease.LEASE_NAME
+    assert (
+        event["metadata"]["name"]
+        == install_lease.build_passive_event(OTHER_ACCOUNT, OWN_ACCOUNT, NOW)["metadata"]["name"]
+    )
+    assert (
+        event["metadata"]["name"]
+        != install_lease.build_passive_event(OWN_ACCOUNT, OTHER_ACCOUNT, NOW)["metadata"]["name"]
+    )

@@ -9,341 +9,414 @@ import pytest
 
 from kube.client.api import JSON_PATCH
 from kube.client.api_errors import Conflict, NotFound
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.nodes import (
-    BEFORE,
-    EXCLUDED,
-    LABEL,
+    EXCLUDE_LABEL,
+    EXCLUDED_BEFORE_LABEL,
+    MAINTENANCE_LABEL,
     NO_SCHEDULE,
-    UNSCHEDULABLE,
-    UNSET,
-    cordon_patch,
-    in_maintenance,
-    is_closed,
+    UNSCHEDULABLE_TAINT,
+    UNSET_VALUE,
+    build_cordon_patch,
+    build_natural_sort_key,
+    build_node_path,
+    build_restore_patch,
+    build_taint_patch,
+    find_missing_taints,
     is_cordoned,
+    is_cordoned_and_tainted,
+    is_in_maintenance,
     is_tainted,
-    missing_taints,
-    natural,
-    node_path,
-    restore_patch,
-    taint_patch,
-    taints_to_log,
+    select_taints_to_log,
 )
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
-from tests.kube.samples import IN_MAINTENANCE, node
+from tests.kube.samples import NODE_IN_MAINTENANCE, make_node
 from tests.proofs import proves
 from tests.workload import Workload
 
-DRAIN = "medik8s.io/drain"
-LABEL_PATH = f"/metadata/labels/{LABEL.replace('/', '~1')}"
-OURS = ((DRAIN, "", NO_SCHEDULE), (UNSCHEDULABLE, "", NO_SCHEDULE))
-THEIRS = ("example.com/theirs", "1", "NoExecute")
+DRAIN_TAINT_KEY = "medik8s.io/drain"
+LABEL_PATH = f"/metadata/labels/{MAINTENANCE_LABEL.replace('/', '~1')}"
+MAINTENANCE_TAINTS = ((DRAIN_TAINT_KEY, "", NO_SCHEDULE), (UNSCHEDULABLE_TAINT, "", NO_SCHEDULE))
+FOREIGN_TAINT = ("example.com/theirs", "1", "NoExecute")
 
 
-def keys(taints: list[Object]) -> list[str]:
+def get_taint_keys(taints: list[Object]) -> list[str]:
     return [taint["key"] for taint in taints]
 
 
-def test_nothing_is_sent_when_nothing_would_change() -> None:
+def test_node_in_the_desired_state_gets_no_patch() -> None:
     """X-2, NMO-3, NMO-4, NMO-14: each patch is empty if the node is in the desired state already."""
-    assert cordon_patch(IN_MAINTENANCE, "nm-uid") == []
-    assert cordon_patch(IN_MAINTENANCE) == []
-    assert taint_patch(IN_MAINTENANCE, DRAIN, "nm-uid") == []
-    assert restore_patch(node(THEIRS), [DRAIN]) == []
-    assert restore_patch(IN_MAINTENANCE, [], heir="nm-uid") == []
+    assert build_cordon_patch(NODE_IN_MAINTENANCE, "nm-uid") == []
+    assert build_cordon_patch(NODE_IN_MAINTENANCE) == []
+    assert build_taint_patch(NODE_IN_MAINTENANCE, DRAIN_TAINT_KEY, "nm-uid") == []
+    assert build_restore_patch(make_node(FOREIGN_TAINT), [DRAIN_TAINT_KEY]) == []
+    assert build_restore_patch(NODE_IN_MAINTENANCE, [], successor_uid="nm-uid") == []
 
 
 @pytest.mark.parametrize(
     ("before", "missing"),
     [
-        pytest.param(node(), [UNSCHEDULABLE, DRAIN], id="no taint"),
-        pytest.param(node(*OURS), [], id="both"),
-        pytest.param(node((DRAIN, "draining", NO_SCHEDULE)), [UNSCHEDULABLE], id="ours with a value"),
-        pytest.param(node((DRAIN, "", "PreferNoSchedule")), [UNSCHEDULABLE, DRAIN], id="ours with another effect"),
-        pytest.param(node(("kubevirt.io/drain", "", NO_SCHEDULE)), [UNSCHEDULABLE, DRAIN], id="another group's"),
+        pytest.param(make_node(), [UNSCHEDULABLE_TAINT, DRAIN_TAINT_KEY], id="no taint"),
+        pytest.param(make_node(*MAINTENANCE_TAINTS), [], id="both"),
+        pytest.param(
+            make_node((DRAIN_TAINT_KEY, "draining", NO_SCHEDULE)), [UNSCHEDULABLE_TAINT], id="ours with a value"
+        ),
+        pytest.param(
+            make_node((DRAIN_TAINT_KEY, "", "PreferNoSchedule")),
+            [UNSCHEDULABLE_TAINT, DRAIN_TAINT_KEY],
+            id="ours with another effect",
+        ),
+        pytest.param(
+            make_node(("kubevirt.io/drain", "", NO_SCHEDULE)),
+            [UNSCHEDULABLE_TAINT, DRAIN_TAINT_KEY],
+            id="another group's",
+        ),
     ],
 )
-def test_key_and_effect_decide_what_is_missing(before: Object, missing: list[str]) -> None:
+def test_missing_taints_are_found_by_key_and_effect(before: Object, missing: list[str]) -> None:
     """NMO-4, C4: a taint with the same key and effect counts as present, whatever its value."""
-    assert keys(missing_taints(before, DRAIN)) == missing
-    assert all(taint["effect"] == NO_SCHEDULE and "value" not in taint for taint in missing_taints(before, DRAIN))
+    assert get_taint_keys(find_missing_taints(before, DRAIN_TAINT_KEY)) == missing
+    assert all(
+        taint["effect"] == NO_SCHEDULE and "value" not in taint
+        for taint in find_missing_taints(before, DRAIN_TAINT_KEY)
+    )
 
 
 @proves("DRN-13", "NMO-17a")
 @pytest.mark.parametrize(
-    ("before", "named"),
+    ("before", "expected_keys"),
     [
-        pytest.param(node(), [UNSCHEDULABLE, DRAIN], id="no taint"),
-        pytest.param(node((UNSCHEDULABLE, "", NO_SCHEDULE)), [UNSCHEDULABLE, DRAIN], id="the controller manager's"),
-        pytest.param(node((DRAIN, "draining", NO_SCHEDULE)), [UNSCHEDULABLE], id="ours with a value"),
+        pytest.param(make_node(), [UNSCHEDULABLE_TAINT, DRAIN_TAINT_KEY], id="no taint"),
+        pytest.param(
+            make_node((UNSCHEDULABLE_TAINT, "", NO_SCHEDULE)),
+            [UNSCHEDULABLE_TAINT, DRAIN_TAINT_KEY],
+            id="the controller manager's",
+        ),
+        pytest.param(
+            make_node((DRAIN_TAINT_KEY, "draining", NO_SCHEDULE)), [UNSCHEDULABLE_TAINT], id="ours with a value"
+        ),
     ],
 )
-def test_the_log_names_the_taints_in_the_documents_order(before: Object, named: list[str]) -> None:
+def test_the_log_names_the_taints_in_the_documents_order(before: Object, expected_keys: list[str]) -> None:
     """Log the same list whether or not the controller manager has already tainted the cordoned node."""
-    logged = taints_to_log(before, DRAIN)
+    logged = select_taints_to_log(before, DRAIN_TAINT_KEY)
 
-    assert keys(logged) == named
+    assert get_taint_keys(logged) == expected_keys
     assert all(list(taint) == ["key", "effect"] and taint["effect"] == NO_SCHEDULE for taint in logged)
 
 
-def test_a_taint_is_there_by_key_and_effect() -> None:
+def test_is_tainted_compares_key_and_effect() -> None:
     """NMO-4: a NoSchedule taint counts whatever its value, and a PreferNoSchedule taint does not count."""
-    there = node(("medik8s.io/drain", "by-hand", NO_SCHEDULE))
+    node = make_node(("medik8s.io/drain", "by-hand", NO_SCHEDULE))
 
-    assert is_tainted(there, "medik8s.io/drain")
-    assert not is_tainted(there, "kubevirt.io/drain")
-    assert not is_tainted(node(("medik8s.io/drain", "", "PreferNoSchedule")), "medik8s.io/drain")
-    assert not is_tainted(node(), "medik8s.io/drain")
+    assert is_tainted(node, "medik8s.io/drain")
+    assert not is_tainted(node, "kubevirt.io/drain")
+    assert not is_tainted(make_node(("medik8s.io/drain", "", "PreferNoSchedule")), "medik8s.io/drain")
+    assert not is_tainted(make_node(), "medik8s.io/drain")
 
 
-def test_the_taints_of_others_keep_their_place() -> None:
+def test_taint_patch_keeps_foreign_taints_in_order() -> None:
     """NMO-4: the patch tests the taints that were read, and adds ours after all others."""
-    before = node(THEIRS, (DRAIN, "value", NO_SCHEDULE), ("example.com/last", "", NO_SCHEDULE), holder="another")
+    before = make_node(
+        FOREIGN_TAINT,
+        (DRAIN_TAINT_KEY, "value", NO_SCHEDULE),
+        ("example.com/last", "", NO_SCHEDULE),
+        maintenance_uid="another",
+    )
 
-    test_uid, test_label, test_taints, add = taint_patch(before, DRAIN, "nm-uid")
+    test_uid, test_label, test_taints, add = build_taint_patch(before, DRAIN_TAINT_KEY, "nm-uid")
 
     assert test_label == {"op": "test", "path": LABEL_PATH, "value": "another"}
     assert test_uid == {"op": "test", "path": "/metadata/uid", "value": "node-uid"}
     assert test_taints == {"op": "test", "path": "/spec/taints", "value": before["spec"]["taints"]}
-    assert add["value"] == [*before["spec"]["taints"], {"key": UNSCHEDULABLE, "effect": NO_SCHEDULE}]
+    assert add["value"] == [*before["spec"]["taints"], {"key": UNSCHEDULABLE_TAINT, "effect": NO_SCHEDULE}]
 
 
-def test_restoring_takes_ours_whatever_their_value() -> None:
+def test_restore_patch_removes_our_taints_with_any_value() -> None:
     """NMO-14, KNM-4: our NoSchedule taints are removed whatever their value; all other taints stay in order."""
-    kept = [THEIRS, (DRAIN, "", "PreferNoSchedule")]
-    before = node(kept[0], (DRAIN, "draining", NO_SCHEDULE), kept[1], (UNSCHEDULABLE, "", NO_SCHEDULE), cordoned=True)
+    foreign_taints = [FOREIGN_TAINT, (DRAIN_TAINT_KEY, "", "PreferNoSchedule")]
+    before = make_node(
+        foreign_taints[0],
+        (DRAIN_TAINT_KEY, "draining", NO_SCHEDULE),
+        foreign_taints[1],
+        (UNSCHEDULABLE_TAINT, "", NO_SCHEDULE),
+        cordoned=True,
+    )
 
-    *_, taints, uncordon = restore_patch(before, [DRAIN])
+    *_, taints, uncordon = build_restore_patch(before, [DRAIN_TAINT_KEY])
 
-    assert taints["value"] == node(*kept)["spec"]["taints"]
+    assert taints["value"] == make_node(*foreign_taints)["spec"]["taints"]
     assert uncordon == {"op": "remove", "path": "/spec/unschedulable"}
 
 
-def test_a_node_that_others_hold_stays_cordoned() -> None:
+def test_node_with_a_successor_stays_cordoned() -> None:
     """X-7: a node with a next maintenance loses only the drain taint, and its label names that maintenance."""
-    *_, taints, label = restore_patch(IN_MAINTENANCE, [DRAIN], heir="heir-uid")
+    *_, taints, label = build_restore_patch(NODE_IN_MAINTENANCE, [DRAIN_TAINT_KEY], successor_uid="heir-uid")
 
-    assert keys(taints["value"]) == [UNSCHEDULABLE]
+    assert get_taint_keys(taints["value"]) == [UNSCHEDULABLE_TAINT]
     assert label["value"] == "heir-uid"
 
 
 @pytest.mark.parametrize(
     ("before", "operations"),
     [
-        (node(), ["test", "test", "add", "add"]),
-        (node(cordoned=True), ["test", "test", "add"]),
-        (node(holder="another"), ["test", "test", "add", "add"]),
-        (node(cordoned=True, holder="another"), ["test", "test", "add"]),
-        (node(cordoned=True, holder="nm-uid"), []),
+        (make_node(), ["test", "test", "add", "add"]),
+        (make_node(cordoned=True), ["test", "test", "add"]),
+        (make_node(maintenance_uid="another"), ["test", "test", "add", "add"]),
+        (make_node(cordoned=True, maintenance_uid="another"), ["test", "test", "add"]),
+        (make_node(cordoned=True, maintenance_uid="nm-uid"), []),
     ],
-    ids=["neither", "cordoned", "labelled for another", "cordoned, too", "both"],
+    ids=["neither", "cordoned", "label of other maintenance", "cordoned, too", "both"],
 )
-def test_the_cordon_labels_in_the_same_patch(before: Object, operations: list[str]) -> None:
+def test_cordon_patch_also_sets_the_label(before: Object, operations: list[str]) -> None:
     """Rule 10: one patch cordons and labels the node; for an unlabelled node, it tests that no labels were added."""
-    patch = cordon_patch(before, "nm-uid")
+    patch = build_cordon_patch(before, "nm-uid")
 
     assert [operation["op"] for operation in patch] == operations
 
 
 @pytest.mark.parametrize(
-    ("holder", "label", "left"),
+    ("maintenance_uid", "label", "expected_taint_keys"),
     [
-        ("nm-uid", "another", [DRAIN, UNSCHEDULABLE, "example.com/theirs"]),
+        ("nm-uid", "another", [DRAIN_TAINT_KEY, UNSCHEDULABLE_TAINT, "example.com/theirs"]),
         ("nm-uid", "nm-uid", None),
         ("nm-uid", "", None),
         ("", "another", None),
     ],
-    ids=["labelled for another", "for this one", "for none", "asked for by none"],
+    ids=["label of other maintenance", "label of this maintenance", "no label", "not requested"],
 )
-def test_the_cordon_takes_the_drain_taint_off_that_another_left(
-    holder: str, label: str, left: list[str] | None
+def test_cordon_patch_removes_the_drain_taint_of_another_maintenance(
+    maintenance_uid: str, label: str, expected_taint_keys: list[str] | None
 ) -> None:
     """NMO-14: a cordon that replaces another maintenance's label also removes that maintenance's drain taint.
 
     The label is the only trace of a maintenance that did not restore the node.
     """
-    before = node(("kubevirt.io/drain", "", NO_SCHEDULE), *OURS, THEIRS, cordoned=True, holder=label)
+    before = make_node(
+        ("kubevirt.io/drain", "", NO_SCHEDULE), *MAINTENANCE_TAINTS, FOREIGN_TAINT, cordoned=True, maintenance_uid=label
+    )
 
-    patch = cordon_patch(before, holder, ["kubevirt.io/drain"])
+    patch = build_cordon_patch(before, maintenance_uid, ["kubevirt.io/drain"])
 
-    written = [keys(item["value"]) for item in patch if (item["op"], item["path"]) == ("add", "/spec/taints")]
-    assert written == ([left] if left else [])
-
-
-def test_a_cordon_that_no_maintenance_asked_for_sets_no_label() -> None:
-    assert cordon_patch(node())[1:] == [{"op": "add", "path": "/spec/unschedulable", "value": True}]
+    written = [get_taint_keys(item["value"]) for item in patch if (item["op"], item["path"]) == ("add", "/spec/taints")]
+    assert written == ([expected_taint_keys] if expected_taint_keys else [])
 
 
-def test_restoring_takes_the_label_of_an_uncordoned_node_too() -> None:
+def test_cordon_without_a_maintenance_sets_no_label() -> None:
+    assert build_cordon_patch(make_node())[1:] == [{"op": "add", "path": "/spec/unschedulable", "value": True}]
+
+
+def test_restore_patch_removes_the_label_of_an_uncordoned_node() -> None:
     """Rule 10: a node that was uncordoned by hand also loses the label by which event sources select it."""
-    removed = [f"/metadata/labels/{name.replace('/', '~1')}" for name in (LABEL, BEFORE, EXCLUDED)]
+    removed = [
+        f"/metadata/labels/{name.replace('/', '~1')}"
+        for name in (MAINTENANCE_LABEL, EXCLUDED_BEFORE_LABEL, EXCLUDE_LABEL)
+    ]
 
-    assert restore_patch(node(holder="nm-uid"), [DRAIN])[2:] == [{"op": "remove", "path": path} for path in removed]
+    assert build_restore_patch(make_node(maintenance_uid="nm-uid"), [DRAIN_TAINT_KEY])[2:] == [
+        {"op": "remove", "path": path} for path in removed
+    ]
 
 
 @pytest.mark.parametrize(
-    ("labels", "excluded"),
+    ("labels", "expected_operations"),
     [
-        ({BEFORE: UNSET, EXCLUDED: "true"}, [("remove", None)]),
-        ({BEFORE: "true", EXCLUDED: "true"}, []),
-        ({BEFORE: "false", EXCLUDED: "true"}, [("add", "false")]),
-        ({BEFORE: "true"}, [("add", "true")]),
-        ({BEFORE: UNSET}, []),
-        ({EXCLUDED: "true"}, []),
+        ({EXCLUDED_BEFORE_LABEL: UNSET_VALUE, EXCLUDE_LABEL: "true"}, [("remove", None)]),
+        ({EXCLUDED_BEFORE_LABEL: "true", EXCLUDE_LABEL: "true"}, []),
+        ({EXCLUDED_BEFORE_LABEL: "false", EXCLUDE_LABEL: "true"}, [("add", "false")]),
+        ({EXCLUDED_BEFORE_LABEL: "true"}, [("add", "true")]),
+        ({EXCLUDED_BEFORE_LABEL: UNSET_VALUE}, []),
+        ({EXCLUDE_LABEL: "true"}, []),
     ],
-    ids=["ours", "theirs", "another value", "theirs, taken off", "ours, taken off", "not remembered"],
+    ids=["ours", "foreign", "another value", "foreign, removed", "ours, removed", "not remembered"],
 )
-def test_the_label_of_the_remediators_is_as_it_was(labels: dict[str, str], excluded: list[tuple[str, str]]) -> None:
+def test_restore_patch_restores_the_exclusion_label(
+    labels: dict[str, str], expected_operations: list[tuple[str, str]]
+) -> None:
     """NMO-27b: the exclusion label gets its remembered value, is removed if that is `unset`, and otherwise stays."""
-    labelled = node()
-    labelled["metadata"]["labels"] = {LABEL: "nm-uid", **labels}
-    path = f"/metadata/labels/{EXCLUDED.replace('/', '~1')}"
+    node = make_node()
+    node["metadata"]["labels"] = {MAINTENANCE_LABEL: "nm-uid", **labels}
+    path = f"/metadata/labels/{EXCLUDE_LABEL.replace('/', '~1')}"
 
-    patch = restore_patch(labelled, [DRAIN])
+    patch = build_restore_patch(node, [DRAIN_TAINT_KEY])
 
-    assert [(item["op"], item.get("value")) for item in patch if item["path"] == path] == excluded
+    assert [(item["op"], item.get("value")) for item in patch if item["path"] == path] == expected_operations
 
 
-def test_a_cordon_without_taints_is_taken_off() -> None:
+def test_untainted_node_is_uncordoned() -> None:
     """NMO-14: a node that is cordoned but not tainted is uncordoned by a guarded patch."""
-    assert [operation["op"] for operation in restore_patch(node(cordoned=True), [DRAIN])] == ["test", "test", "remove"]
+    assert [operation["op"] for operation in build_restore_patch(make_node(cordoned=True), [DRAIN_TAINT_KEY])] == [
+        "test",
+        "test",
+        "remove",
+    ]
 
 
-def test_taints_bring_the_label_where_it_is_missing() -> None:
+def test_taint_patch_adds_a_missing_label() -> None:
     """Rule 12: a patch that taints an unlabelled node also labels it, so that a late write is found and undone."""
-    label, taints = (operation for operation in taint_patch(node(), DRAIN, "nm-uid") if operation["op"] == "add")
+    label, taints = (
+        operation for operation in build_taint_patch(make_node(), DRAIN_TAINT_KEY, "nm-uid") if operation["op"] == "add"
+    )
 
-    labels = {LABEL: "nm-uid", BEFORE: UNSET, EXCLUDED: "true"}
+    labels = {MAINTENANCE_LABEL: "nm-uid", EXCLUDED_BEFORE_LABEL: UNSET_VALUE, EXCLUDE_LABEL: "true"}
     assert label == {"op": "add", "path": "/metadata/labels", "value": labels}
-    assert keys(taints["value"]) == [UNSCHEDULABLE, DRAIN]
+    assert get_taint_keys(taints["value"]) == [UNSCHEDULABLE_TAINT, DRAIN_TAINT_KEY]
 
 
 @pytest.mark.parametrize(
     "before",
     [
-        node(*OURS, cordoned=True),
-        {"metadata": {"name": "node-1", "uid": "u", "labels": {}}, "spec": node(*OURS, cordoned=True)["spec"]},
-        IN_MAINTENANCE,
+        make_node(*MAINTENANCE_TAINTS, cordoned=True),
+        {
+            "metadata": {"name": "node-1", "uid": "u", "labels": {}},
+            "spec": make_node(*MAINTENANCE_TAINTS, cordoned=True)["spec"],
+        },
+        NODE_IN_MAINTENANCE,
     ],
     ids=["no labels", "an empty object", "labelled"],
 )
-def test_what_gives_back_and_what_closes_holds_for_the_label_that_was_read(before: Object) -> None:
+def test_patches_test_the_label_that_was_read(before: Object) -> None:
     """Rule 12: each patch tests the label that was read, so that it is rejected after another cordon or restore."""
     labels = before["metadata"].get("labels")
-    path, value = (LABEL_PATH, labels[LABEL]) if labels else ("/metadata/labels", labels)
+    path, value = (LABEL_PATH, labels[MAINTENANCE_LABEL]) if labels else ("/metadata/labels", labels)
 
     untainted = {**before, "spec": {}}
 
-    for patch in (restore_patch(before, [DRAIN]), cordon_patch(before, "x"), taint_patch(untainted, DRAIN, "x")):
+    for patch in (
+        build_restore_patch(before, [DRAIN_TAINT_KEY]),
+        build_cordon_patch(before, "x"),
+        build_taint_patch(untainted, DRAIN_TAINT_KEY, "x"),
+    ):
         assert patch[1] == {"op": "test", "path": path, "value": value}
 
 
 @pytest.mark.parametrize(
-    ("before", "answer"),
+    ("before", "expected_states"),
     [
-        (node(), (False, False)),
-        (node(*OURS), (False, False)),
-        (node(cordoned=True, holder="nm-uid"), (False, False)),
-        (node(*OURS, holder="nm-uid"), (False, False)),
-        (node(*OURS, cordoned=True), (True, False)),
-        (IN_MAINTENANCE, (True, True)),
-        (node(*OURS, cordoned=True, holder="another"), (True, True)),
+        (make_node(), (False, False)),
+        (make_node(*MAINTENANCE_TAINTS), (False, False)),
+        (make_node(cordoned=True, maintenance_uid="nm-uid"), (False, False)),
+        (make_node(*MAINTENANCE_TAINTS, maintenance_uid="nm-uid"), (False, False)),
+        (make_node(*MAINTENANCE_TAINTS, cordoned=True), (True, False)),
+        (NODE_IN_MAINTENANCE, (True, True)),
+        (make_node(*MAINTENANCE_TAINTS, cordoned=True, maintenance_uid="another"), (True, True)),
     ],
-    ids=["none", "tainted", "cordoned", "uncordoned", "not labelled", "all", "labelled for another"],
+    ids=["none", "tainted", "cordoned", "uncordoned", "not labelled", "all", "label of other maintenance"],
 )
-def test_in_maintenance_is_cordoned_tainted_and_labelled(before: Object, answer: tuple[bool, bool]) -> None:
+def test_node_in_maintenance_is_cordoned_tainted_and_labelled(
+    before: Object, expected_states: tuple[bool, bool]
+) -> None:
     """NMO-5, rule 10: a cordoned and tainted node takes no new pods; the label also marks it as under maintenance."""
-    assert (is_closed(before, DRAIN), in_maintenance(before, DRAIN)) == answer
+    assert (
+        is_cordoned_and_tainted(before, DRAIN_TAINT_KEY),
+        is_in_maintenance(before, DRAIN_TAINT_KEY),
+    ) == expected_states
 
 
-def patched(admin: Cluster, path: str, decide: Callable[[Object], list[Object]]) -> Object:
+def patch_node_with_retries(client: SyncClient, path: str, build_patch: Callable[[Object], list[Object]]) -> Object:
     """Patch the node, and compute the patch again if another writer, such as the controller manager, interferes."""
     while True:
         with contextlib.suppress(Conflict):
-            return admin.patch(path, decide(admin.get(path)), JSON_PATCH)
+            return client.patch(path, build_patch(client.get(path)), JSON_PATCH)
 
 
-def test_the_patches_work_on_a_real_server(installed: LocalCluster, admin: Cluster) -> None:
+def test_patches_cordon_and_restore_a_real_node(installed_cluster: LocalCluster, admin_client: SyncClient) -> None:
     """NMO-3, NMO-4, NMO-14: cordon, taint and restore leave the node as before, and a stale patch is a Conflict."""
-    path = node_path(Workload(installed, admin).node())
-    theirs = [{"key": "example.com/theirs", "value": "1", "effect": "PreferNoSchedule"}]
-    before = admin.patch(path, {"spec": {"taints": theirs}})
+    path = build_node_path(Workload(installed_cluster, admin_client).take_node())
+    foreign_taints = [{"key": "example.com/theirs", "value": "1", "effect": "PreferNoSchedule"}]
+    before = admin_client.patch(path, {"spec": {"taints": foreign_taints}})
 
-    cordoned = admin.patch(path, cordon_patch(before, "nm-uid"), JSON_PATCH)
-    tainted = patched(admin, path, lambda fresh: taint_patch(fresh, DRAIN, "nm-uid"))
+    cordoned_node = admin_client.patch(path, build_cordon_patch(before, "nm-uid"), JSON_PATCH)
+    tainted_node = patch_node_with_retries(
+        admin_client, path, lambda current: build_taint_patch(current, DRAIN_TAINT_KEY, "nm-uid")
+    )
     with pytest.raises(Conflict):
-        admin.patch(path, taint_patch(before, DRAIN, "nm-uid"), JSON_PATCH)
+        admin_client.patch(path, build_taint_patch(before, DRAIN_TAINT_KEY, "nm-uid"), JSON_PATCH)
     with pytest.raises(Conflict):
-        admin.patch(path, cordon_patch({**before, "metadata": {**before["metadata"], "uid": "other"}}), JSON_PATCH)
-    restored = patched(admin, path, lambda fresh: restore_patch(fresh, [DRAIN]))
-    admin.run(admin.api.request("DELETE", path))
+        admin_client.patch(
+            path, build_cordon_patch({**before, "metadata": {**before["metadata"], "uid": "other"}}), JSON_PATCH
+        )
+    restored_node = patch_node_with_retries(
+        admin_client, path, lambda current: build_restore_patch(current, [DRAIN_TAINT_KEY])
+    )
+    admin_client.run(admin_client.api.request("DELETE", path))
 
-    assert tainted["spec"]["taints"][0] == theirs[0]
-    assert is_cordoned(cordoned)
-    assert in_maintenance(tainted, DRAIN)
-    labels = restored["metadata"]["labels"]
-    assert LABEL not in labels
+    assert tainted_node["spec"]["taints"][0] == foreign_taints[0]
+    assert is_cordoned(cordoned_node)
+    assert is_in_maintenance(tainted_node, DRAIN_TAINT_KEY)
+    labels = restored_node["metadata"]["labels"]
+    assert MAINTENANCE_LABEL not in labels
     assert before["metadata"]["labels"].items() <= labels.items()  # the cluster may have added its own labels meanwhile
-    assert not is_cordoned(restored)
-    assert DRAIN not in keys(restored["spec"]["taints"])
-    assert restored["spec"]["taints"][0] == theirs[0]
+    assert not is_cordoned(restored_node)
+    assert DRAIN_TAINT_KEY not in get_taint_keys(restored_node["spec"]["taints"])
+    assert restored_node["spec"]["taints"][0] == foreign_taints[0]
 
 
-def test_a_node_without_any_label_is_labelled_on_a_real_server(installed: LocalCluster, admin: Cluster) -> None:
+def test_real_node_without_labels_is_labelled(installed_cluster: LocalCluster, admin_client: SyncClient) -> None:
     """Rule 10: the patch creates missing labels, and is a Conflict if another client created some since the read."""
-    path = node_path("without-labels")
-    bare = admin.create("/api/v1/nodes", {"metadata": {"name": "without-labels"}})
-    labelled = admin.patch(path, cordon_patch(bare, "nm-uid"), JSON_PATCH)
+    path = build_node_path("without-labels")
+    node = admin_client.create("/api/v1/nodes", {"metadata": {"name": "without-labels"}})
+    labelled_node = admin_client.patch(path, build_cordon_patch(node, "nm-uid"), JSON_PATCH)
     with pytest.raises(Conflict):
-        admin.patch(path, cordon_patch(bare, "nm-uid"), JSON_PATCH)
-    restored = patched(admin, path, lambda fresh: restore_patch(fresh, [DRAIN]))
-    admin.run(admin.api.request("DELETE", path))
+        admin_client.patch(path, build_cordon_patch(node, "nm-uid"), JSON_PATCH)
+    restored_node = patch_node_with_retries(
+        admin_client, path, lambda current: build_restore_patch(current, [DRAIN_TAINT_KEY])
+    )
+    admin_client.run(admin_client.api.request("DELETE", path))
 
-    assert "labels" not in bare["metadata"]
-    assert labelled["metadata"]["labels"] == {LABEL: "nm-uid", BEFORE: UNSET, EXCLUDED: "true"}
-    assert not restored["metadata"].get("labels")
+    assert "labels" not in node["metadata"]
+    assert labelled_node["metadata"]["labels"] == {
+        MAINTENANCE_LABEL: "nm-uid",
+        EXCLUDED_BEFORE_LABEL: UNSET_VALUE,
+        EXCLUDE_LABEL: "true",
+    }
+    assert not restored_node["metadata"].get("labels")
 
 
 @proves("NMO-27b")
 @pytest.mark.parametrize("before", [None, "true", "false", ""], ids=["absent", "true", "false", "empty"])
-@pytest.mark.parametrize("meanwhile", [None, LABEL, EXCLUDED], ids=["untouched", "ours taken off", "theirs taken off"])
-def test_a_node_is_excluded_from_remediation_as_long_as_it_is_maintained(
-    installed: LocalCluster, admin: Cluster, before: str | None, meanwhile: str | None
+@pytest.mark.parametrize(
+    "removed_label", [None, MAINTENANCE_LABEL, EXCLUDE_LABEL], ids=["unchanged", "ours removed", "foreign removed"]
+)
+def test_node_is_excluded_from_remediation_during_maintenance(
+    installed_cluster: LocalCluster, admin_client: SyncClient, before: str | None, removed_label: str | None
 ) -> None:
     """NMO-27b: the cordon sets the exclusion label, and the restore returns it to its earlier value."""
-    path = node_path(Workload(installed, admin).node())
-    admin.patch(path, {"metadata": {"labels": {EXCLUDED: before}}})
+    path = build_node_path(Workload(installed_cluster, admin_client).take_node())
+    admin_client.patch(path, {"metadata": {"labels": {EXCLUDE_LABEL: before}}})
 
-    closed = patched(admin, path, lambda fresh: cordon_patch(fresh, "nm-uid"))
-    if meanwhile:
-        admin.patch(path, {"metadata": {"labels": {meanwhile: None}}})
-        patched(admin, path, lambda fresh: cordon_patch(fresh, "another-uid"))
-    restored = patched(admin, path, lambda fresh: restore_patch(fresh, [DRAIN]))
-    admin.run(admin.api.request("DELETE", path))
+    cordoned_node = patch_node_with_retries(admin_client, path, lambda current: build_cordon_patch(current, "nm-uid"))
+    if removed_label:
+        admin_client.patch(path, {"metadata": {"labels": {removed_label: None}}})
+        patch_node_with_retries(admin_client, path, lambda current: build_cordon_patch(current, "another-uid"))
+    restored_node = patch_node_with_retries(
+        admin_client, path, lambda current: build_restore_patch(current, [DRAIN_TAINT_KEY])
+    )
+    admin_client.run(admin_client.api.request("DELETE", path))
 
-    assert closed["metadata"]["labels"][EXCLUDED] == "true"
-    labels = restored["metadata"]["labels"]
-    assert labels.get(EXCLUDED) == before
-    assert not {LABEL, BEFORE} & labels.keys()
+    assert cordoned_node["metadata"]["labels"][EXCLUDE_LABEL] == "true"
+    labels = restored_node["metadata"]["labels"]
+    assert labels.get(EXCLUDE_LABEL) == before
+    assert not {MAINTENANCE_LABEL, EXCLUDED_BEFORE_LABEL} & labels.keys()
 
 
 @pytest.mark.parametrize("name", ["x/status", "x?y", "x#y", "..", ".", "x%2Fy", "a b"])
-def test_an_odd_name_leads_to_no_other_resource(admin: Cluster, name: str) -> None:
+def test_node_path_of_free_text_is_not_found(admin_client: SyncClient, name: str) -> None:
     """NMO-19: a path built from free text is the path of one node, which does not exist."""
 
     with pytest.raises(NotFound):
-        admin.get(node_path(name))
+        admin_client.get(build_node_path(name))
 
 
-def test_a_number_in_a_name_may_have_thousands_of_digits() -> None:
+def test_numbers_of_any_length_are_sorted() -> None:
     """Sort numbers that have too many digits for Python's `int`, and ignore leading zeros."""
-    assert sorted(["node-" + "9" * 5000, "node-010", "node-9", "node-" + "8" * 5000], key=natural) == [
+    assert sorted(["node-" + "9" * 5000, "node-010", "node-9", "node-" + "8" * 5000], key=build_natural_sort_key) == [
         *("node-9", "node-010", "node-" + "8" * 5000, "node-" + "9" * 5000),
     ]
 
 
-def test_names_are_in_natural_order() -> None:
-    assert sorted(["node-10", "node-2", "a", "node-1.b", "7"], key=natural) == [
+def test_names_are_sorted_naturally() -> None:
+    assert sorted(["node-10", "node-2", "a", "node-1.b", "7"], key=build_natural_sort_key) == [
         *("7", "a", "node-1.b", "node-2", "node-10"),
     ]

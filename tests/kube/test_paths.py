@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kube.nodes import node_path
-from kube.paths import on_node, pods_on, segment
+from kube.nodes import build_node_path
+from kube.paths import build_node_name_selector, build_pods_on_node_query, encode_path_segment
 
 
 @pytest.mark.parametrize(
@@ -23,13 +23,13 @@ from kube.paths import on_node, pods_on, segment
         ("X", "X"),
     ],
 )
-def test_a_name_is_one_segment(name: str, path: str) -> None:
+def test_name_is_encoded_as_one_path_segment(name: str, path: str) -> None:
     """NMO-19: a text that cannot be an object's name becomes one path segment that names no object."""
-    assert segment(name) == path
-    assert node_path(name) == f"/api/v1/nodes/{path}"
+    assert encode_path_segment(name) == path
+    assert build_node_path(name) == f"/api/v1/nodes/{path}"
 
 
-def test_a_field_selector_takes_free_text() -> None:
+def test_field_selector_escapes_free_text() -> None:
     """NMO-19: comma, equals sign and backslash are escaped, because they would end the value."""
-    assert on_node("node-1") == "spec.nodeName=node-1"
-    assert pods_on(r"a,b=c\d") == ("/api/v1/pods", r"spec.nodeName=a\,b\=c\\d")
+    assert build_node_name_selector("node-1") == "spec.nodeName=node-1"
+    assert build_pods_on_node_query(r"a,b=c\d") == ("/api/v1/pods", r"spec.nodeName=a\,b\=c\\d")

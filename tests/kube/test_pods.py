@@ -5,81 +5,87 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.paths import Object
-from kube.pods import DrainOptions, is_ready, key, sort, warning, warnings
+from kube.pods import DrainOptions, build_warning_line, build_warnings, classify_pods, format_key, is_ready
 from localcluster.cluster import LocalCluster
 from tests.kube import samples
-from tests.kube.samples import pod
+from tests.kube.samples import make_pod
 from tests.proofs import proves
 from tests.workload import Workload
 
-MIRROR = {"kubernetes.io/config.mirror": "hash"}
-STRICT = DrainOptions(force=False, ignore_daemonsets=False, delete_emptydir_data=False)
+MIRROR_ANNOTATIONS = {"kubernetes.io/config.mirror": "hash"}
+STRICT_OPTIONS = DrainOptions(force=False, ignore_daemonsets=False, delete_emptydir_data=False)
 
 
-def with_empty_dir(item: Object) -> Object:
+def add_empty_dir(item: Object) -> Object:
     return {**item, "spec": {"volumes": [{"name": "scratch", "emptyDir": {}}]}}
 
 
 @pytest.mark.parametrize(
-    ("item", "place"),
+    ("item", "expected_group"),
     [
-        pytest.param(pod(), "bare", id="bare pod"),
-        pytest.param(pod(owner="ReplicaSet"), "leaving", id="of a ReplicaSet"),
-        pytest.param(pod(owner="ReplicationController"), "leaving", id="of a ReplicationController"),
-        pytest.param(pod(owner="StatefulSet"), "leaving", id="of a StatefulSet"),
-        pytest.param(pod(owner="Job"), "leaving", id="of a Job"),
-        pytest.param(pod(owner="VirtualMachineInstance"), "leaving", id="of a custom controller"),
-        pytest.param(pod(owner="DaemonSet"), "daemons", id="of a DaemonSet"),
-        pytest.param(pod(owner="DaemonSet", phase="Succeeded"), "leaving", id="finished, of a DaemonSet"),
-        pytest.param(pod(annotations=MIRROR), "nowhere", id="mirror pod"),
-        pytest.param(pod(phase="Failed", annotations=MIRROR), "nowhere", id="finished mirror pod"),
-        pytest.param(pod(owner="Node", annotations=MIRROR), "nowhere", id="mirror pod as a kubelet makes it"),
-        pytest.param(pod(phase="Succeeded"), "leaving", id="finished well"),
-        pytest.param(pod(phase="Failed"), "leaving", id="finished badly"),
-        pytest.param(pod(phase="Pending", ready=False), "bare", id="not started"),
-        pytest.param(pod(deletionTimestamp="2026-01-01T00:00:00Z"), "bare", id="on its way"),
-        pytest.param(with_empty_dir(pod(owner="ReplicaSet")), "leaving", id="with emptyDir"),
+        pytest.param(make_pod(), "bare", id="bare pod"),
+        pytest.param(make_pod(owner="ReplicaSet"), "leaving", id="of a ReplicaSet"),
+        pytest.param(make_pod(owner="ReplicationController"), "leaving", id="of a ReplicationController"),
+        pytest.param(make_pod(owner="StatefulSet"), "leaving", id="of a StatefulSet"),
+        pytest.param(make_pod(owner="Job"), "leaving", id="of a Job"),
+        pytest.param(make_pod(owner="VirtualMachineInstance"), "leaving", id="of a custom controller"),
+        pytest.param(make_pod(owner="DaemonSet"), "daemons", id="of a DaemonSet"),
+        pytest.param(make_pod(owner="DaemonSet", phase="Succeeded"), "leaving", id="finished, of a DaemonSet"),
+        pytest.param(make_pod(annotations=MIRROR_ANNOTATIONS), "nowhere", id="mirror pod"),
+        pytest.param(make_pod(phase="Failed", annotations=MIRROR_ANNOTATIONS), "nowhere", id="finished mirror pod"),
+        pytest.param(
+            make_pod(owner="Node", annotations=MIRROR_ANNOTATIONS), "nowhere", id="mirror pod as created by a kubelet"
+        ),
+        pytest.param(make_pod(phase="Succeeded"), "leaving", id="succeeded"),
+        pytest.param(make_pod(phase="Failed"), "leaving", id="failed"),
+        pytest.param(make_pod(phase="Pending", ready=False), "bare", id="not started"),
+        pytest.param(make_pod(deletionTimestamp="2026-01-01T00:00:00Z"), "bare", id="terminating"),
+        pytest.param(add_empty_dir(make_pod(owner="ReplicaSet")), "leaving", id="with emptyDir"),
     ],
 )
-def test_where_a_pod_belongs(item: Object, place: str) -> None:
+def test_pod_is_classified_as_by_kubectl(item: Object, expected_group: str) -> None:
     """NMO-6 to NMO-9: each kind of pod is classified as `kubectl drain` does."""
-    found = sort([item])
+    classification = classify_pods([item])
 
-    assert (item in found.leaving) is (place in ("leaving", "bare"))
-    assert (item in found.bare) is (place == "bare")
-    assert (item in found.daemons) is (place == "daemons")
-    assert found.refusals == []
+    assert (item in classification.leaving) is (expected_group in ("leaving", "bare"))
+    assert (item in classification.bare) is (expected_group == "bare")
+    assert (item in classification.daemonset_pods) is (expected_group == "daemons")
+    assert classification.refusals == []
 
 
-def test_an_owner_that_is_no_controller_does_not_count() -> None:
+def test_owner_without_controller_flag_is_ignored() -> None:
     """NMO-8: only an owner that would recreate the pod makes it a managed pod."""
-    item = pod(ownerReferences=[{"kind": "Node", "name": "n", "uid": "u"}])
+    item = make_pod(ownerReferences=[{"kind": "Node", "name": "n", "uid": "u"}])
 
-    assert sort([item]).bare == [item]
+    assert classify_pods([item]).bare == [item]
 
 
-def test_an_orphaned_daemon_is_a_bare_pod() -> None:
+def test_orphaned_daemonset_pod_is_unmanaged() -> None:
     """NMO-7: a DaemonSet pod whose DaemonSet was deleted has to leave."""
-    item = pod(owner="DaemonSet")
+    item = make_pod(owner="DaemonSet")
 
-    found = sort([item], orphans={item["metadata"]["uid"]})
+    classification = classify_pods([item], orphan_uids={item["metadata"]["uid"]})
 
-    assert (found.leaving, found.bare, found.daemons) == ([item], [item], [])
+    assert (classification.leaving, classification.bare, classification.daemonset_pods) == ([item], [item], [])
 
 
 @pytest.mark.parametrize(
     ("item", "options", "reason"),
     [
-        (pod(), DrainOptions(force=False), "cannot delete Pods that declare no controller (use --force to override)"),
         (
-            pod(owner="DaemonSet"),
+            make_pod(),
+            DrainOptions(force=False),
+            "cannot delete Pods that declare no controller (use --force to override)",
+        ),
+        (
+            make_pod(owner="DaemonSet"),
             DrainOptions(ignore_daemonsets=False),
             "cannot delete DaemonSet-managed Pods (use --ignore-daemonsets to ignore)",
         ),
         (
-            with_empty_dir(pod(owner="ReplicaSet")),
+            add_empty_dir(make_pod(owner="ReplicaSet")),
             DrainOptions(delete_emptydir_data=False),
             "cannot delete Pods with local storage (use --delete-emptydir-data to override)",
         ),
@@ -88,58 +94,68 @@ def test_an_orphaned_daemon_is_a_bare_pod() -> None:
 )
 def test_a_missing_flag_refuses_the_drain(item: Object, options: DrainOptions, reason: str) -> None:
     """DRN-2, DRN-3, DRN-4: without a pod's flag, the drain is refused with kubectl's message and the pod's name."""
-    (refusal,) = sort([item], options).refusals
+    (refusal,) = classify_pods([item], options).refusals
 
     assert (refusal.reason, refusal.pods) == (reason, ["ns/pod"])
-    assert sort([item]).refusals == []
+    assert classify_pods([item]).refusals == []
 
 
 @pytest.mark.parametrize(
     "item",
-    [pod(phase="Succeeded"), with_empty_dir(pod(phase="Failed")), pod(annotations=MIRROR)],
+    [make_pod(phase="Succeeded"), add_empty_dir(make_pod(phase="Failed")), make_pod(annotations=MIRROR_ANNOTATIONS)],
     ids=["finished", "finished with emptyDir", "mirror"],
 )
-def test_some_pods_refuse_nothing(item: Object) -> None:
+def test_finished_and_mirror_pods_refuse_no_drain(item: Object) -> None:
     """NMO-9, DRN-1: no drain is refused because of finished pods or mirror pods, whatever the flags."""
-    assert sort([item], STRICT).refusals == []
+    assert classify_pods([item], STRICT_OPTIONS).refusals == []
 
 
-def test_the_warnings_name_the_pods() -> None:
+def test_warnings_name_daemonset_and_unmanaged_pods() -> None:
     """NMO-7, NMO-8: one line names the DaemonSet pods that stay, and one the pods that no controller recreates."""
-    found = sort([pod("a", owner="DaemonSet"), pod("b", owner="DaemonSet"), pod("c"), pod("d", owner="Job")])
+    classification = classify_pods(
+        [make_pod("a", owner="DaemonSet"), make_pod("b", owner="DaemonSet"), make_pod("c"), make_pod("d", owner="Job")]
+    )
 
-    assert warnings(found) == [
+    assert build_warnings(classification) == [
         "ignoring DaemonSet-managed Pods: ns/a, ns/b",
         "deleting Pods that declare no controller: ns/c",
     ]
-    assert warnings(sort([])) == []
+    assert build_warnings(classify_pods([])) == []
 
 
 @proves("NMO-8a")
-def test_a_maintenance_warns_in_one_line_in_the_documents_words() -> None:
+def test_maintenance_warning_is_one_line_with_the_documented_wording() -> None:
     """NMO-8a: the line names the DaemonSet pods that stay, then the pods that no controller recreates."""
-    daemons, bare = [pod("a", owner="DaemonSet"), pod("b", owner="DaemonSet")], [pod("c")]
+    daemonset_pods, unmanaged_pods = (
+        [make_pod("a", owner="DaemonSet"), make_pod("b", owner="DaemonSet")],
+        [make_pod("c")],
+    )
     unmanaged = "deleting Pods not managed by ReplicationController, ReplicaSet, Job, DaemonSet or StatefulSet: ns/c"
 
-    assert warning(sort([*daemons, *bare])) == f"ignoring DaemonSet-managed Pods: ns/a, ns/b; {unmanaged}"
-    assert warning(sort(bare)) == unmanaged
-    assert warning(sort([])) == ""
+    assert (
+        build_warning_line(classify_pods([*daemonset_pods, *unmanaged_pods]))
+        == f"ignoring DaemonSet-managed Pods: ns/a, ns/b; {unmanaged}"
+    )
+    assert build_warning_line(classify_pods(unmanaged_pods)) == unmanaged
+    assert build_warning_line(classify_pods([])) == ""
 
 
-@given(samples.pods)
-def test_every_pod_has_one_place(items: list[Object]) -> None:
+@given(samples.pod_lists)
+def test_every_pod_is_in_one_group(items: list[Object]) -> None:
     """NMO-6: each pod leaves, stays as a DaemonSet pod, or is a mirror pod; all unmanaged pods leave."""
-    found = sort(items)
+    classification = classify_pods(items)
 
     mirrors = [item for item in items if item["metadata"]["annotations"]]
-    assert sorted(map(key, [*found.leaving, *found.daemons, *mirrors])) == sorted(map(key, items))
-    assert all(item in found.leaving for item in found.bare)
+    assert sorted(map(format_key, [*classification.leaving, *classification.daemonset_pods, *mirrors])) == sorted(
+        map(format_key, items)
+    )
+    assert all(item in classification.leaving for item in classification.bare)
 
 
-@given(samples.pods)
-def test_a_maintenance_is_never_refused(items: list[Object]) -> None:
+@given(samples.pod_lists)
+def test_default_options_never_refuse_the_drain(items: list[Object]) -> None:
     """DRN-1: with the default flags of a NodeMaintenance, no pod prevents the drain."""
-    assert sort(items).refusals == []
+    assert classify_pods(items).refusals == []
 
 
 @pytest.mark.parametrize(
@@ -152,26 +168,26 @@ def test_a_maintenance_is_never_refused(items: list[Object]) -> None:
         ([{"type": "Initialized", "status": "True"}], False),
     ],
 )
-def test_ready(conditions: list[Object], ready: bool) -> None:
+def test_readiness_depends_on_the_ready_condition(conditions: list[Object], ready: bool) -> None:
     """NMO-6: only the condition Ready makes a pod ready."""
     assert is_ready({"metadata": {}, "spec": {}, "status": {"conditions": conditions}}) is ready
     assert is_ready({"metadata": {}, "spec": {}}) is False
 
 
-def test_kubectl_refuses_in_the_same_words(installed: LocalCluster, admin: Cluster) -> None:
+def test_kubectl_gives_the_same_refusals(installed_cluster: LocalCluster, admin_client: SyncClient) -> None:
     """DRN-2, DRN-3, DRN-4, KNM-6: on the same node, `kubectl drain` gives the same reasons and names the same pods."""
-    work = Workload(installed, admin)
-    node = work.node()
-    work.pods(node, "bare")
-    work.pods(node, "scratch", empty_dir=True)
-    work.daemonset("agent", node)
-    pods = admin.list("/api/v1/pods", fields=f"spec.nodeName={node}")["items"]
+    workload = Workload(installed_cluster, admin_client)
+    node = workload.take_node()
+    workload.create_bare_pods(node, "bare")
+    workload.create_bare_pods(node, "scratch", empty_dir=True)
+    workload.create_daemonset("agent", node)
+    pods = admin_client.list("/api/v1/pods", field_selector=f"spec.nodeName={node}")["items"]
 
-    said = installed.kubectl("drain", node, check=False).stderr
-    installed.kubectl("delete", "node", node)
+    error_output = installed_cluster.kubectl("drain", node, check=False).stderr
+    installed_cluster.kubectl("delete", "node", node)
 
-    refusals = sort(pods, STRICT).refusals
+    refusals = classify_pods(pods, STRICT_OPTIONS).refusals
     assert len(refusals) == 3
     for refusal in refusals:
-        assert refusal.reason in said
-        assert all(name in said for name in refusal.pods)
+        assert refusal.reason in error_output
+        assert all(name in error_output for name in refusal.pods)

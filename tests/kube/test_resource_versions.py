@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import pytest
 
-from kube.resource_versions import is_version, newest, oldest
+from kube.resource_versions import find_newest, find_oldest, is_resource_version
 
 
 @pytest.mark.parametrize(
-    ("versions", "found"),
+    ("versions", "expected_version"),
     [
-        pytest.param(["9", "12", "11"], "12", id="by number, not by text"),
-        pytest.param(["", "x", "7"], "7", id="what is none is none"),
-        pytest.param(["x", ""], "", id="none"),
+        pytest.param(["9", "12", "11"], "12", id="numeric order"),
+        pytest.param(["", "x", "7"], "7", id="both empty"),
+        pytest.param(["x", ""], "", id="one empty"),
         pytest.param(["٣", "²", "-1", "1.5"], "", id="digits of other kinds"),
-        pytest.param(["9" * 5000, "8"], "8", id="no number of any server"),
+        pytest.param(["9" * 5000, "8"], "8", id="invalid version"),
     ],
 )
-def test_the_newest(versions: list[str], found: str) -> None:
+def test_newest_valid_version_is_found(versions: list[str], expected_version: str) -> None:
     """Return the newest valid version, and never raise an error for other texts that an event contains."""
-    assert newest(versions) == found
+    assert find_newest(versions) == expected_version
 
 
 @pytest.mark.parametrize(
-    ("versions", "found"), [(["12", "9", "11"], "9"), (["7"], "7"), ([], ""), (["7", ""], ""), (["7", "x"], "")]
+    ("versions", "expected_version"),
+    [(["12", "9", "11"], "9"), (["7"], "7"), ([], ""), (["7", ""], ""), (["7", "x"], "")],
 )
-def test_the_oldest(versions: list[str], found: str) -> None:
+def test_oldest_version_is_found_if_all_are_valid(versions: list[str], expected_version: str) -> None:
     """Return an empty string if any version is invalid, because the age of that list is unknown."""
-    assert oldest(versions) == found
+    assert find_oldest(versions) == expected_version
 
 
 @pytest.mark.parametrize("value", [None, 7, {}, "", "0", "01", "1\n"])
-def test_what_is_no_version(value: object) -> None:
+def test_other_values_are_not_resource_versions(value: object) -> None:
     """X-1: other values, which an event may contain, are not resourceVersions."""
-    assert not is_version(value)
+    assert not is_resource_version(value)

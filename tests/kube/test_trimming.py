@@ -12,121 +12,151 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube import pods as rules
-from kube.budgets import Plan, admitted, allows_none, covers, goes_beside, identity, plan
-from kube.client.decoding import decoded
-from kube.maintenance.blocked_pods import still_blocked
-from kube.maintenance.eviction_backoff import parted
+from kube import pods as pod_rules
+from kube.budgets import (
+    EvictionPlan,
+    build_object_reference,
+    covers,
+    may_evict_as_unready,
+    never_allows_disruption,
+    plan_evictions,
+    split_admitted_pods,
+)
+from kube.client.decoding import decode_response
+from kube.maintenance.blocked_pods import build_blocked_pods
+from kube.maintenance.eviction_backoff import split_due_pods
 from kube.maintenance.groups import MEDIK8S
-from kube.maintenance.objects import began_on
-from kube.nodes import UNSCHEDULABLE, in_maintenance, is_closed
+from kube.maintenance.objects import has_begun_on
+from kube.nodes import UNSCHEDULABLE_TAINT, is_cordoned_and_tainted, is_in_maintenance
 from kube.paths import Object
-from kube.pods import DrainOptions, Pod, Sorted, sort, uid
-from kube.trimming import PODS, drained_pod, trimmed_budget, trimmed_node, trimmed_pod
+from kube.pods import DrainOptions, Pod, PodClassification, classify_pods, get_uid
+from kube.trimming import POD_LIST_DECODER, trim_budget, trim_node, trim_pod, trim_pod_for_drain
 from tests.kube import samples
-from tests.kube.samples import budget, pod
+from tests.kube.samples import make_budget, make_pod
 
-STRICT = DrainOptions(force=False, ignore_daemonsets=False, delete_emptydir_data=False)
+STRICT_OPTIONS = DrainOptions(force=False, ignore_daemonsets=False, delete_emptydir_data=False)
 VOLUMES: list[Object] = [{"name": "config", "configMap": {}}, {"name": "scratch", "emptyDir": {}}]
-DRAIN_TOLERATIONS: list[Object] = [{"key": key, "operator": "Exists"} for key in (MEDIK8S.drain_taint, UNSCHEDULABLE)]
-CORDONED: Object = {
+DRAIN_TOLERATIONS: list[Object] = [
+    {"key": key, "operator": "Exists"} for key in (MEDIK8S.drain_taint, UNSCHEDULABLE_TAINT)
+]
+CORDONED_STATUS: Object = {
     "conditions": [{"type": "Cordoned", "status": "True", "lastTransitionTime": "2026-01-01T00:00:10Z"}]
 }
 PREDICATES = (
-    rules.is_mirror,
-    rules.is_daemon,
-    rules.is_finished,
-    rules.is_terminating,
-    rules.is_ready,
-    rules.has_local_storage,
-    rules.stays,
-    rules.key,
-    identity,
+    pod_rules.is_mirror_pod,
+    pod_rules.is_daemonset_pod,
+    pod_rules.is_finished,
+    pod_rules.is_terminating,
+    pod_rules.is_ready,
+    pod_rules.has_local_storage,
+    pod_rules.is_never_evicted,
+    pod_rules.format_key,
+    build_object_reference,
 )
 
 
-def names(found: Iterable[Pod]) -> list[str]:
-    return [uid(item) for item in found]
+def get_uids(pods: Iterable[Pod]) -> list[str]:
+    return [get_uid(item) for item in pods]
 
 
-def told(found: Sorted) -> Any:
+def replace_pods_in_classification(classification: PodClassification) -> Any:
     """Return the classification with uids in place of pods."""
-    return names(found.leaving), names(found.daemons), names(found.bare), found.refusals
+    return (
+        get_uids(classification.leaving),
+        get_uids(classification.daemonset_pods),
+        get_uids(classification.bare),
+        classification.refusals,
+    )
 
 
-def planned(found: Plan) -> Any:
+def replace_pods_in_plan(plan: EvictionPlan) -> Any:
     """Return the plan with uids in place of pods."""
-    queues = {key: names(queue) for key, queue in found.queues.items()}
-    return names(found.free), queues, found.blocked, list(found.budgets)
+    queues = {key: get_uids(queue) for key, queue in plan.queues_by_budget.items()}
+    return get_uids(plan.unbudgeted), queues, plan.blocked, list(plan.budgets_by_key)
 
 
-def with_volumes(pods: list[Object], chosen: list[list[Object]]) -> list[Object]:
-    volumes = itertools.cycle(chosen)
+def add_volumes(pods: list[Object], volume_lists: list[list[Object]]) -> list[Object]:
+    volumes = itertools.cycle(volume_lists)
     return [{**item, "spec": {"volumes": next(volumes), "containers": [{"name": "main"}]}} for item in pods]
 
 
-drawn = st.builds(with_volumes, samples.pods, st.lists(st.lists(st.sampled_from(VOLUMES)), min_size=1, max_size=3))
+pods_with_volumes = st.builds(
+    add_volumes, samples.pod_lists, st.lists(st.lists(st.sampled_from(VOLUMES)), min_size=1, max_size=3)
+)
 
 
-@given(drawn)
-def test_pods_are_sorted_alike(pods: list[Object]) -> None:
+@given(pods_with_volumes)
+def test_trimmed_pods_are_classified_alike(pods: list[Object]) -> None:
     """NMO-6 to NMO-9: trimmed pods are classified like complete ones, also with orphans and strict options."""
-    trimmed = [trimmed_pod(item) for item in pods]
-    orphans = {uid(item) for item in pods[::2]}
+    trimmed = [trim_pod(item) for item in pods]
+    orphans = {get_uid(item) for item in pods[::2]}
 
-    assert told(sort(trimmed)) == told(sort(pods))
-    assert told(sort(trimmed, STRICT, orphans)) == told(sort(pods, STRICT, orphans))
-    for ask in PREDICATES:
-        assert [ask(item) for item in trimmed] == [ask(item) for item in pods]
+    assert replace_pods_in_classification(classify_pods(trimmed)) == replace_pods_in_classification(classify_pods(pods))
+    assert replace_pods_in_classification(
+        classify_pods(trimmed, STRICT_OPTIONS, orphans)
+    ) == replace_pods_in_classification(classify_pods(pods, STRICT_OPTIONS, orphans))
+    for predicate in PREDICATES:
+        assert [predicate(item) for item in trimmed] == [predicate(item) for item in pods]
 
 
-@given(drawn, samples.budgets)
-def test_budgets_let_the_same_pods_go(pods: list[Object], budgets: list[Object]) -> None:
+@given(pods_with_volumes, samples.budget_lists)
+def test_trimmed_budgets_give_the_same_plan(pods: list[Object], budgets: list[Object]) -> None:
     """NMO-6, X-6: trimmed pods and budgets give the same plan, with the same messages."""
-    less, fewer = [trimmed_pod(item) for item in pods], [trimmed_budget(item) for item in budgets]
+    trimmed_pods, trimmed_budgets = [trim_pod(item) for item in pods], [trim_budget(item) for item in budgets]
 
-    assert planned(plan(less, fewer)) == planned(plan(pods, budgets))
-    for mine, whole in zip(fewer, budgets, strict=True):
-        assert allows_none(mine) == allows_none(whole)
-        assert [covers(mine, item) for item in less] == [covers(whole, item) for item in pods]
-        assert [goes_beside(mine, item) for item in less] == [goes_beside(whole, item) for item in pods]
-        assert [names(part) for part in admitted(mine, less)] == [names(part) for part in admitted(whole, pods)]
+    assert replace_pods_in_plan(plan_evictions(trimmed_pods, trimmed_budgets)) == replace_pods_in_plan(
+        plan_evictions(pods, budgets)
+    )
+    for trimmed, budget in zip(trimmed_budgets, budgets, strict=True):
+        assert never_allows_disruption(trimmed) == never_allows_disruption(budget)
+        assert [covers(trimmed, item) for item in trimmed_pods] == [covers(budget, item) for item in pods]
+        assert [may_evict_as_unready(trimmed, item) for item in trimmed_pods] == [
+            may_evict_as_unready(budget, item) for item in pods
+        ]
+        assert [get_uids(part) for part in split_admitted_pods(trimmed, trimmed_pods)] == [
+            get_uids(part) for part in split_admitted_pods(budget, pods)
+        ]
 
 
-def test_a_trimmed_object_keeps_its_version_and_says_the_same_when_it_is_trimmed_again() -> None:
+def test_trimming_keeps_the_version_and_is_idempotent() -> None:
     """Keep uid and resourceVersion, by which a follower detects changes; a second trim changes nothing."""
-    mine, ours = trimmed_pod(pod(owner="Job")), trimmed_budget({**budget(), "kind": "PodDisruptionBudget"})
+    trimmed_pod, trimmed_budget = (
+        trim_pod(make_pod(owner="Job")),
+        trim_budget({**make_budget(), "kind": "PodDisruptionBudget"}),
+    )
 
-    assert (mine["metadata"]["uid"], mine["metadata"]["resourceVersion"]) == ("ns-pod-uid", "1")
-    assert trimmed_pod(mine) == mine
-    assert trimmed_budget(ours) == ours
+    assert (trimmed_pod["metadata"]["uid"], trimmed_pod["metadata"]["resourceVersion"]) == ("ns-pod-uid", "1")
+    assert trim_pod(trimmed_pod) == trimmed_pod
+    assert trim_budget(trimmed_budget) == trimmed_budget
 
 
-def test_what_no_rule_reads_is_left_out() -> None:
+def test_unread_fields_are_dropped() -> None:
     """Drop the largest parts of a typical pod: most of its spec, its managed fields and its container statuses."""
-    usual = pod(managedFields=[{"manager": "kubelet", "fieldsV1": {}}], annotations={"note": "x" * 5000})
-    usual["spec"] = {"containers": [{"name": "main", "env": [{"name": "A", "value": "b" * 5000}]}]}
-    usual["status"]["containerStatuses"] = [{"name": "main", "imageID": "c" * 100}]
+    pod = make_pod(managedFields=[{"manager": "kubelet", "fieldsV1": {}}], annotations={"note": "x" * 5000})
+    pod["spec"] = {"containers": [{"name": "main", "env": [{"name": "A", "value": "b" * 5000}]}]}
+    pod["status"]["containerStatuses"] = [{"name": "main", "imageID": "c" * 100}]
 
-    assert len(json.dumps(trimmed_pod(usual))) < 300
+    assert len(json.dumps(trim_pod(pod))) < 300
 
 
-def test_a_trimmed_pod_tells_its_controller() -> None:
+def test_trimmed_pod_keeps_its_controller() -> None:
     """Rule 9, DRN-3: a trimmed pod keeps its controller's kind, name and uid, which identify orphans."""
-    owned = pod(owner="DaemonSet")
+    pod = make_pod(owner="DaemonSet")
 
-    assert rules.controller(trimmed_pod(owned)) == rules.controller(owned)
-    assert "ownerReferences" not in trimmed_pod(pod())["metadata"]
+    assert pod_rules.get_controller(trim_pod(pod)) == pod_rules.get_controller(pod)
+    assert "ownerReferences" not in trim_pod(make_pod())["metadata"]
 
 
-@given(drawn)
-def test_what_decides_about_a_drain_reads_no_more_of_a_pod(pods: list[Object]) -> None:
+@given(pods_with_volumes)
+def test_pods_trimmed_for_a_drain_are_classified_alike(pods: list[Object]) -> None:
     """NMO-6 to NMO-9: pods trimmed for a drain are classified like complete ones."""
-    assert told(sort([drained_pod(item) for item in pods], STRICT)) == told(sort(pods, STRICT))
+    assert replace_pods_in_classification(
+        classify_pods([trim_pod_for_drain(item) for item in pods], STRICT_OPTIONS)
+    ) == replace_pods_in_classification(classify_pods(pods, STRICT_OPTIONS))
 
 
 @pytest.mark.parametrize(
-    ("tolerations", "created", "rests"),
+    ("tolerations", "created", "is_backing_off"),
     [
         ([{"operator": "Exists"}], "2026-01-01T00:00:20Z", True),
         (DRAIN_TOLERATIONS, "2026-01-01T00:00:20Z", True),
@@ -137,70 +167,80 @@ def test_what_decides_about_a_drain_reads_no_more_of_a_pod(pods: list[Object]) -
         ([], "2026-01-01T00:00:11Z", False),
     ],
 )
-def test_a_drained_pod_returns_as_the_whole_one_does(tolerations: list[Object], created: str, rests: bool) -> None:
+def test_pod_trimmed_for_a_drain_has_the_same_backoff(
+    tolerations: list[Object], created: str, is_backing_off: bool
+) -> None:
     """Rule 9: tolerations and creation time are kept, because they decide whether an eviction would change anything."""
-    now, asked = datetime(2026, 1, 1, 0, 0, 21, tzinfo=timezone.utc), samples.maintenance(CORDONED)
-    whole = {**pod(owner="ReplicaSet", creationTimestamp=created), "spec": {"tolerations": tolerations}}
+    now, maintenance = datetime(2026, 1, 1, 0, 0, 21, tzinfo=timezone.utc), samples.make_maintenance(CORDONED_STATUS)
+    pod = {**make_pod(owner="ReplicaSet", creationTimestamp=created), "spec": {"tolerations": tolerations}}
 
-    due, resting = parted([drained_pod(whole)], asked, now)
+    due, blocked = split_due_pods([trim_pod_for_drain(pod)], maintenance, now)
 
-    assert bool(resting) == rests
-    assert (names(due), resting) == (names(parted([whole], asked, now)[0]), parted([whole], asked, now)[1])
+    assert bool(blocked) == is_backing_off
+    assert (get_uids(due), blocked) == (
+        get_uids(split_due_pods([pod], maintenance, now)[0]),
+        split_due_pods([pod], maintenance, now)[1],
+    )
 
 
-def test_a_drained_pod_is_as_stuck_as_the_whole_one() -> None:
+def test_stuck_pod_trimmed_for_a_drain_is_reported_alike() -> None:
     """NMO-12, OSV-15: finalizers are kept, because the status names those that hold a stuck pod."""
-    whole = pod(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["example.com/hold"])
+    pod = make_pod(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["example.com/hold"])
     now = datetime(2026, 1, 1, 0, 1, tzinfo=timezone.utc)
 
-    [told] = still_blocked([], [], [drained_pod(whole)], now)
+    [blocked_pod] = build_blocked_pods([], [], [trim_pod_for_drain(pod)], now)
 
-    assert "example.com/hold" in told["message"]
-    assert [told] == still_blocked([], [], [whole], now)
+    assert "example.com/hold" in blocked_pod["message"]
+    assert [blocked_pod] == build_blocked_pods([], [], [pod], now)
 
 
-@given(drawn)
-def test_a_decoded_pod_has_all_that_decides_about_a_drain(pods: list[Object]) -> None:
+@given(pods_with_volumes)
+def test_typed_decoder_keeps_all_fields_of_a_drain(pods: list[Object]) -> None:
     """NMO-6 to NMO-9: the typed decoder keeps every field that the drain rules read."""
-    served = [{**item, "metadata": {k: v for k, v in item["metadata"].items() if v is not None}} for item in pods]
-    answer = json.dumps({"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": served})
+    served_pods = [
+        {**item, "metadata": {name: value for name, value in item["metadata"].items() if value is not None}}
+        for item in pods
+    ]
+    response = json.dumps({"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": served_pods})
 
-    assert [drained_pod(item) for item in PODS.decode(answer)["items"]] == [drained_pod(item) for item in served]
+    assert [trim_pod_for_drain(item) for item in POD_LIST_DECODER.decode(response)["items"]] == [
+        trim_pod_for_drain(item) for item in served_pods
+    ]
 
 
-def test_a_pod_of_another_form_is_decoded_as_a_whole() -> None:
+def test_unexpected_pod_list_is_decoded_completely() -> None:
     """X-6: a response that does not match the decoder's types is decoded completely and raises no error."""
-    answer = b'{"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": 1}}]}'
+    response = b'{"metadata": {"resourceVersion": "1"}, "items": [{"metadata": {"name": 1}}]}'
 
-    assert decoded(answer, PODS) == json.loads(answer)
+    assert decode_response(response, POD_LIST_DECODER) == json.loads(response)
 
 
-def test_a_drained_pod_is_where_the_whole_one_is() -> None:
+def test_pod_trimmed_for_a_drain_keeps_its_node() -> None:
     """P7: the node's name is kept, because evictions are sent for the nodes in rotation."""
-    whole = {**pod(), "spec": {"nodeName": "node-1"}}
+    pod = {**make_pod(), "spec": {"nodeName": "node-1"}}
 
-    assert rules.node_of(drained_pod(whole)) == rules.node_of(whole) == "node-1"
+    assert pod_rules.get_node_name(trim_pod_for_drain(pod)) == pod_rules.get_node_name(pod) == "node-1"
 
 
-def test_a_trimmed_node_is_in_maintenance_like_the_whole_one() -> None:
+def test_trimmed_node_has_the_same_maintenance_state() -> None:
     """Keep labels, cordon, taints and uid, but not the images."""
-    whole = {**samples.IN_MAINTENANCE, "status": {"images": [{"names": ["x" * 5000]}]}}
+    full_node = {**samples.NODE_IN_MAINTENANCE, "status": {"images": [{"names": ["x" * 5000]}]}}
 
-    node = trimmed_node(whole)
+    node = trim_node(full_node)
 
-    assert in_maintenance(node, MEDIK8S.drain_taint) == in_maintenance(whole, MEDIK8S.drain_taint)
-    assert is_closed(node, MEDIK8S.drain_taint)
-    assert began_on(samples.maintenance(), node)
+    assert is_in_maintenance(node, MEDIK8S.drain_taint) == is_in_maintenance(full_node, MEDIK8S.drain_taint)
+    assert is_cordoned_and_tainted(node, MEDIK8S.drain_taint)
+    assert has_begun_on(samples.make_maintenance(), node)
     assert "status" not in node
 
 
-def test_a_trimmed_node_keeps_what_names_it() -> None:
+def test_trimmed_node_keeps_only_metadata_and_spec() -> None:
     """Keep name, uid, resourceVersion, labels and spec, and nothing else."""
     metadata = {"name": "n", "uid": "u", "resourceVersion": "7", "labels": {"a": "b"}}
-    whole = {
+    node = {
         "metadata": {**metadata, "annotations": {"x": "y"}},
         "spec": {"unschedulable": True},
         "status": {"images": []},
     }
 
-    assert trimmed_node(whole) == {"metadata": metadata, "spec": {"unschedulable": True}}
+    assert trim_node(node) == {"metadata": metadata, "spec": {"unschedulable": True}}

@@ -11,37 +11,41 @@ from pathlib import Path
 
 from localcluster.programs import build
 from localcluster.up import state_directory
-from localcluster.up.restarter import Record
+from localcluster.up.restarter import ProcessRecord
 
 ROOT = Path(__file__).parents[2]
 
 
-def command(directory: Path, verb: str, *options: str) -> list[str]:
+def build_command(directory: Path, subcommand: str, *options: str) -> list[str]:
     """Return the command line that the Makefile uses, for another state directory."""
-    module = "localcluster" if verb == "up" else "localcluster.up"
-    return [sys.executable, "-m", module, verb, "--directory", str(directory), *options]
+    module = "localcluster" if subcommand == "up" else "localcluster.up"
+    return [sys.executable, "-m", module, subcommand, "--directory", str(directory), *options]
 
 
-def run(directory: Path, verb: str, *options: str) -> subprocess.CompletedProcess[str]:
+def run_command(directory: Path, subcommand: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Run such a command and return its result."""
-    words = command(directory, verb, *options)
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    command = build_command(directory, subcommand, *options)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
 
 
-def kubectl(directory: Path, *words: str) -> str:
+def run_kubectl(directory: Path, *words: str) -> str:
     """Run kubectl on the directory's cluster and return its output."""
-    line = [str(build.servers() / "kubectl"), f"--kubeconfig={directory / state_directory.KUBECONFIG}", *words]
-    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    line = [
+        str(build.ensure_programs() / "kubectl"),
+        f"--kubeconfig={directory / state_directory.KUBECONFIG_FILE}",
+        *words,
+    ]
+    result = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
-def record_of(directory: Path, name: str) -> Record:
+def get_record(directory: Path, name: str) -> ProcessRecord:
     """Return the supervisor's latest record of one of its processes."""
-    return next(record for record in state_directory.records(directory) if record.name == name)
+    return next(record for record in state_directory.read_records(directory) if record.name == name)
 
 
-def living(groups: list[int]) -> list[int]:
+def list_living_groups(groups: list[int]) -> list[int]:
     """Return which of these process groups still have a process."""
     alive = []
     for group in groups:
@@ -53,12 +57,12 @@ def living(groups: list[int]) -> list[int]:
     return alive
 
 
-def soon(holds: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Wait until `holds` returns true, and return its last result.
+def wait_until(predicate: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Wait until `predicate` returns true, and return its last result.
 
     An exited process exists until its parent reaps it, which may take a moment.
     """
     deadline = time.monotonic() + seconds
-    while not holds() and time.monotonic() < deadline:
+    while not predicate() and time.monotonic() < deadline:
         time.sleep(0.02)
-    return holds()
+    return predicate()

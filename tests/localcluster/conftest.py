@@ -8,27 +8,27 @@ from pathlib import Path
 import pytest
 
 from localcluster.programs import build
-from tests.localcluster.commands import kubectl, run
+from tests.localcluster.commands import run_command, run_kubectl
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Path]:
+def state_dir(tmp_path: Path) -> Iterator[Path]:
     """Yield a state directory, and stop a cluster that a failed test left running."""
-    build.servers()
+    build.ensure_programs()
     yield tmp_path / "up"
-    run(tmp_path / "up", "down")
+    run_command(tmp_path / "up", "down")
 
 
 @pytest.fixture(scope="package")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def running_state_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Yield the state directory of a running cluster with two nodes, the product, and a Deployment of eight pods."""
-    build.servers()
+    build.ensure_programs()
     directory = tmp_path_factory.mktemp("made") / "up"
     try:
-        done = run(directory, "up", "--nodes", "2")
-        assert done.returncode == 0, done.stdout + done.stderr
-        kubectl(directory, "create", "deployment", "web", "--image=any", "--replicas=8")
-        kubectl(directory, "rollout", "status", "deployment/web", "--timeout=60s")
+        result = run_command(directory, "up", "--nodes", "2")
+        assert result.returncode == 0, result.stdout + result.stderr
+        run_kubectl(directory, "create", "deployment", "web", "--image=any", "--replicas=8")
+        run_kubectl(directory, "rollout", "status", "deployment/web", "--timeout=60s")
         yield directory
     finally:
-        run(directory, "down")
+        run_command(directory, "down")

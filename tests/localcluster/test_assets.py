@@ -8,28 +8,28 @@ from pathlib import Path
 import pytest
 
 from localcluster.cluster import LocalCluster
-from localcluster.programs import assets, build
 from localcluster.errors import LocalClusterError
+from localcluster.programs import assets, build
 from tests.localcluster.test_build import FakeGo
 
-OURS = {"kube-controller-manager", "kube-scheduler", "kwok"}
-NOTING = """#!/bin/sh
-echo {name} >> {notes}
+BUILT_PROGRAMS = {"kube-controller-manager", "kube-scheduler", "kwok"}
+LOGGING_SCRIPT = """#!/bin/sh
+echo {name} >> {log_file}
 exec {program} "$@"
 """
 
 
-def ready_made(folder: Path, notes: Path, programs: Path) -> Path:
+def create_assets(directory: Path, log_file: Path, programs: Path) -> Path:
     """Create a directory of programs that log their name and execute the program of the same name in `programs`."""
-    folder.mkdir()
+    directory.mkdir()
     for name in assets.PROGRAMS:
-        (folder / name).write_text(NOTING.format(name=name, notes=notes, program=programs / name))
-        (folder / name).chmod(0o755)
-    return folder
+        (directory / name).write_text(LOGGING_SCRIPT.format(name=name, log_file=log_file, program=programs / name))
+        (directory / name).chmod(0o755)
+    return directory
 
 
 @pytest.fixture
-def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
+def fake_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
     """Return a fake go that is first on PATH, with an empty cache."""
     fake = FakeGo(tmp_path)
     monkeypatch.setenv("PATH", f"{fake.program.parent}:/usr/bin:/bin")
@@ -38,55 +38,55 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
 
 
 @pytest.mark.slow
-def test_a_cluster_runs_on_the_named_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_uses_assets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a cluster runs etcd, kube-apiserver and kubectl from the named directory."""
-    monkeypatch.delenv(assets.VARIABLE, raising=False)
-    built, notes = build.servers(), tmp_path / "notes"
-    monkeypatch.setenv(assets.VARIABLE, str(ready_made(tmp_path / "assets", notes, built)))
+    monkeypatch.delenv(assets.ASSETS_VARIABLE, raising=False)
+    built, log_file = build.ensure_programs(), tmp_path / "log"
+    monkeypatch.setenv(assets.ASSETS_VARIABLE, str(create_assets(tmp_path / "assets", log_file, built)))
 
     with LocalCluster(tmp_path / "cluster", nodes=1) as cluster:
         nodes = cluster.kubectl("get", "nodes", "-o", "name").stdout.split()
 
     assert nodes == ["node/node-1"]
-    assert set(notes.read_text().split()) == set(assets.PROGRAMS)
-    shutil.rmtree(build.target())
+    assert set(log_file.read_text().split()) == set(assets.PROGRAMS)
+    shutil.rmtree(build.get_target_dir())
 
 
 def test_only_the_controllers_are_built(
-    go: FakeGo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fake_go: FakeGo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Check that only the controllers are built, only once, and that a different version is reported."""
-    given = ready_made(tmp_path / "assets", tmp_path / "notes", Path("/usr/bin"))
-    (given / "kube-apiserver").write_text("#!/bin/sh\necho Kubernetes v1.30.0\n")
-    monkeypatch.setenv(assets.VARIABLE, str(given))
+    asset_dir = create_assets(tmp_path / "assets", tmp_path / "log", Path("/usr/bin"))
+    (asset_dir / "kube-apiserver").write_text("#!/bin/sh\necho Kubernetes v1.30.0\n")
+    monkeypatch.setenv(assets.ASSETS_VARIABLE, str(asset_dir))
 
-    folder = build.servers()
+    folder = build.ensure_programs()
 
-    assert build.servers() == build.target() == folder
-    assert go.modules() == ["kubernetes"]
-    assert {entry.name for entry in folder.iterdir()} == {*assets.PROGRAMS, *OURS}
-    assert {entry.name for entry in folder.iterdir() if given in entry.resolve().parents} == set(assets.PROGRAMS)
+    assert build.ensure_programs() == build.get_target_dir() == folder
+    assert fake_go.list_modules() == ["kubernetes"]
+    assert {entry.name for entry in folder.iterdir()} == {*assets.PROGRAMS, *BUILT_PROGRAMS}
+    assert {entry.name for entry in folder.iterdir() if asset_dir in entry.resolve().parents} == set(assets.PROGRAMS)
     assert (
-        f"kube-apiserver is v1.30.0, kube-controller-manager, kube-scheduler, kwok fit {build.KUBERNETES_VERSION}"
+        f"kube-apiserver is v1.30.0, but kube-controller-manager, kube-scheduler, kwok are {build.KUBERNETES_VERSION}"
         in (capsys.readouterr().out)
     )
 
 
-def test_a_program_that_is_missing_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_asset_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a missing program is named, and that nothing is built or started."""
-    given = ready_made(tmp_path / "assets", tmp_path / "notes", Path("/usr/bin"))
-    (given / "etcd").unlink()
-    (given / "kubectl").chmod(0o644)
-    monkeypatch.setenv(assets.VARIABLE, str(given))
+    asset_dir = create_assets(tmp_path / "assets", tmp_path / "log", Path("/usr/bin"))
+    (asset_dir / "etcd").unlink()
+    (asset_dir / "kubectl").chmod(0o644)
+    monkeypatch.setenv(assets.ASSETS_VARIABLE, str(asset_dir))
 
-    with pytest.raises(LocalClusterError, match=r"^KUBEBUILDER_ASSETS=\S+ has no program etcd, kubectl: let it name "):
-        build.servers()
+    with pytest.raises(LocalClusterError, match=r"^KUBEBUILDER_ASSETS=\S+: directory lacks etcd, kubectl: set it to "):
+        build.ensure_programs()
 
 
-def test_other_programs_are_built_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_assets_do_not_affect_other_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that the variable affects only the Kubernetes programs."""
-    monkeypatch.delenv(assets.VARIABLE, raising=False)
-    expected = build.target(build.KNATIVE)
-    monkeypatch.setenv(assets.VARIABLE, str(tmp_path / "nowhere"))
+    monkeypatch.delenv(assets.ASSETS_VARIABLE, raising=False)
+    expected = build.get_target_dir(build.KNATIVE)
+    monkeypatch.setenv(assets.ASSETS_VARIABLE, str(tmp_path / "nowhere"))
 
-    assert build.target(build.KNATIVE) == expected
+    assert build.get_target_dir(build.KNATIVE) == expected

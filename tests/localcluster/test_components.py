@@ -1,4 +1,4 @@
-"""`WINGS` and `ACTORS` of `make up`: installed components, simulated projects, and option checks before the start."""
+"""`COMPONENTS` and `SIMULATORS` of `make up`: installed components, simulated projects, and option checks."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any
 import pytest
 
 from kube.maintenance.groups import MEDIK8S
-from kube.mutex.objects import NAMESPACE
-from kube.mutex.versions import VERSION_LABEL, WORKER
-from localcluster.functions import SERVED, served
+from kube.mutex.objects import DEFAULT_NAMESPACE
+from kube.mutex.versions import VERSION_LABEL, WORKER_LABEL
+from localcluster.components import overlay, selection
+from localcluster.components.fakes import FAKE_NAMES
+from localcluster.functions import DEFAULT_FUNCTIONS, list_functions
 from localcluster.programs import build
 from localcluster.up import state_directory
-from localcluster.up.cluster_spec import Wish, read
-from localcluster.components import selection, overlay
-from localcluster.components.fakes import PARTS
-from tests.fakes import next_state
-from tests.localcluster.commands import ROOT, kubectl, living, run, soon
-from tests.manifests.rendering import of_kind, pod_specs, rendered
-from tests.sources import OPT_IN
-from tests.fake_kubevirt_base import BOOTED, phase
+from localcluster.up.cluster_spec import ClusterSpec, parse_spec
+from tests.fake_kubevirt_base import BOOT_ANNOTATION, get_phase
+from tests.fakes import get_next_state
+from tests.localcluster.commands import ROOT, list_living_groups, run_command, run_kubectl, wait_until
+from tests.manifests.rendering import filter_by_kind, get_pod_specs, render
+from tests.sources import OPT_IN_STEPS
 
 pytestmark = pytest.mark.slow
 
-BESIDE_KUBEVIRT = {"virt-controller", "virt-api", "fake-virt-handler"}
-MAINTENANCES = "nodemaintenances.nodemaintenance.medik8s.io"
-SAMPLES = ROOT / "config" / "samples"
-OVERLAYS = ROOT / "manifests" / "overlays"
-NEW = "4.16.4"
-ALL = {
+KUBEVIRT_PROCESSES = {"virt-controller", "virt-api", "fake-virt-handler"}
+MAINTENANCES_RESOURCE = "nodemaintenances.nodemaintenance.medik8s.io"
+SAMPLES_DIR = ROOT / "config" / "samples"
+OVERLAYS_DIR = ROOT / "manifests" / "overlays"
+NEW_VERSION = "4.16.4"
+SHARED_PROCESSES = {
     "compact": ("node-maintenance", "functions"),
     "hyperconverged": ("kubevirt-hyperconverged", "node-maintenance-operator"),
 }
@@ -42,155 +42,169 @@ ALL = {
     ("options", "message"),
     [
         (
-            ("--wings", "maintenance,pigeons,doves"),
-            "WINGS=maintenance,pigeons,doves: doves, pigeons is not known; "
-            "allowed: maintenance, admission, certificates, mutex, virtualization, cpu-labels",
+            ("--components", "maintenance,pigeons,doves"),
+            "COMPONENTS=maintenance,pigeons,doves: unsupported values doves, pigeons: "
+            "use any of maintenance, admission, certificates, mutex, virtualization, cpu-labels",
         ),
-        (("--wings", "mutex"), "WINGS=mutex leaves out maintenance, on which all others stand: add it"),
-        (("--wings", ""), "WINGS= leaves out maintenance, on which all others stand: add it"),
+        (("--components", "mutex"), "COMPONENTS=mutex: component maintenance is required: add it"),
+        (("--components", ""), "COMPONENTS=: component maintenance is required: add it"),
         (
-            ("--wings", "maintenance,admission"),
-            "WINGS=maintenance,admission: admission needs certificates, which issues and renews its certificate: "
-            "add it, or leave out admission",
-        ),
-        (
-            ("--actors", "on"),
-            "ACTORS=on plays OpenShift, for mutex or KubeVirt, for virtualization, which "
-            "WINGS=maintenance,admission,certificates leaves out: add it to WINGS",
+            ("--components", "maintenance,admission"),
+            "COMPONENTS=maintenance,admission: component admission requires certificates, which issues its serving "
+            "certificate: add certificates, or remove admission",
         ),
         (
-            ("--actors", "kubevirt", "--wings", "maintenance,mutex"),
-            "ACTORS=kubevirt runs KubeVirt itself, for virtualization, "
-            "which WINGS=maintenance,mutex leaves out: add it to WINGS",
+            ("--simulators", "on"),
+            "SIMULATORS=on requires the component mutex or virtualization, which "
+            "COMPONENTS=maintenance,admission,certificates lacks: add it to COMPONENTS",
+        ),
+        (
+            ("--simulators", "kubevirt", "--components", "maintenance,mutex"),
+            "SIMULATORS=kubevirt requires the component virtualization, "
+            "which COMPONENTS=maintenance,mutex lacks: add it to COMPONENTS",
         ),
     ],
-    ids=["unknown", "alone", "none", "half", "nobody to play for", "nothing for KubeVirt to do"],
+    ids=["unknown", "alone", "none", "half", "no component to simulate", "no component for KubeVirt"],
 )
-def test_what_does_not_go_together_is_refused(directory: Path, options: tuple[str, ...], message: str) -> None:
+def test_invalid_combination_is_rejected(state_dir: Path, options: tuple[str, ...], message: str) -> None:
     """Check that invalid combinations are rejected with one line that names the remedy, before anything starts."""
-    refused = run(directory, "up", *options)
+    result = run_command(state_dir, "up", *options)
 
-    assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr == f"error: {message}\n"
-    assert not directory.exists()
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == f"error: {message}\n"
+    assert not state_dir.exists()
 
 
-def test_wings_are_named_in_any_order_and_once() -> None:
+def test_components_are_parsed_in_any_order() -> None:
     """Check that components can be given in any order, with spaces and duplicates; the defaults match make's."""
-    assert selection.chosen("mutex, maintenance,mutex") == ("maintenance", "mutex")
-    assert selection.chosen("maintenance,admission,certificates") == selection.DEFAULT
-    assert f"WINGS ?= {','.join(selection.DEFAULT)}\n" in (ROOT / "Makefile").read_text()
+    assert selection.parse_components("mutex, maintenance,mutex") == ("maintenance", "mutex")
+    assert selection.parse_components("maintenance,admission,certificates") == selection.DEFAULT_COMPONENTS
+    assert f"COMPONENTS ?= {','.join(selection.DEFAULT_COMPONENTS)}\n" in (ROOT / "Makefile").read_text()
 
 
-def test_a_wish_reaches_the_supervisor_whole() -> None:
+def test_spec_survives_the_command_line() -> None:
     """Check that a cluster's spec survives the supervisor's command line unchanged."""
-    wish = Wish(5, 1, "knative", ("maintenance", "mutex"), actors="on")
+    spec = ClusterSpec(5, 1, "knative", ("maintenance", "mutex"), fakes="on")
 
     assert (
-        read(wish.text()).title()
-        == wish.title()
-        == "NODES=5 CONTROL_PLANES=1 DELIVERY=knative WINGS=maintenance,mutex ACTORS=on"
+        parse_spec(spec.to_json()).format_title()
+        == spec.format_title()
+        == "NODES=5 CONTROL_PLANES=1 DELIVERY=knative COMPONENTS=maintenance,mutex SIMULATORS=on"
     )
-    assert Wish().title() == "NODES=3 DELIVERY=local"
+    assert ClusterSpec().format_title() == "NODES=3 DELIVERY=local"
 
 
-def test_the_functions_of_a_wing_are_served_with_it_alone() -> None:
+def test_functions_are_served_only_with_their_component() -> None:
     """Check that a component's functions are served only with it, and that `record` is always served."""
-    assert set(served(selection.KNOWN)) - set(SERVED) == OPT_IN
-    assert "renew-certificates" not in served(("maintenance",))
-    assert "record" in served(("maintenance",))
+    assert set(list_functions(selection.ALL_COMPONENTS)) - set(DEFAULT_FUNCTIONS) == OPT_IN_STEPS
+    assert "renew-certificates" not in list_functions(("maintenance",))
+    assert "record" in list_functions(("maintenance",))
 
 
-def test_the_shipped_overlay_is_used_where_it_is_what_is_wanted(tmp_path: Path) -> None:
+def test_shipped_overlay_is_used_for_its_components(tmp_path: Path) -> None:
     """Check that a shipped overlay with the selected components is used unchanged, and that nothing is written."""
-    assert overlay.folder_of(OVERLAYS / "plain", selection.DEFAULT, tmp_path / "made") == OVERLAYS / "plain"
+    assert (
+        overlay.ensure_overlay(OVERLAYS_DIR / "plain", selection.DEFAULT_COMPONENTS, tmp_path / "made")
+        == OVERLAYS_DIR / "plain"
+    )
     assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize("shipped", ["plain", "rabbitmq", "knative", "compact"])
-def test_an_overlay_is_made_with_other_wings(tmp_path: Path, shipped: str) -> None:
+def test_overlay_with_other_components_is_written(tmp_path: Path, shipped: str) -> None:
     """Check that an overlay with other components has the Triggers of the selected components only.
 
     The Triggers refer to existing Services.
     """
-    made = rendered(overlay.folder_of(OVERLAYS / shipped, ("maintenance", "mutex"), tmp_path))
+    objects = render(overlay.ensure_overlay(OVERLAYS_DIR / shipped, ("maintenance", "mutex"), tmp_path))
 
-    triggers = {item["metadata"]["name"]: item["spec"]["subscriber"]["ref"] for item in of_kind(made, "Trigger")}
+    triggers = {
+        item["metadata"]["name"]: item["spec"]["subscriber"]["ref"] for item in filter_by_kind(objects, "Trigger")
+    }
     kind = "v1" if shipped == "plain" else "serving.knative.dev/v1"
     assert {ref["apiVersion"] for ref in triggers.values()} == {kind}
-    services = {item["metadata"]["name"] for item in of_kind(made, "Service") if item["apiVersion"] == kind}
+    services = {item["metadata"]["name"] for item in filter_by_kind(objects, "Service") if item["apiVersion"] == kind}
     assert {ref["name"] for ref in triggers.values()} == services
     assert any(name.startswith("run-job-on-") for name in triggers)
     assert not any(name.startswith("renew-certificates-on-") for name in triggers)
-    assert of_kind(made, "ValidatingWebhookConfiguration") == []
+    assert filter_by_kind(objects, "ValidatingWebhookConfiguration") == []
 
 
 @pytest.mark.parametrize("shipped", ["plain", "rabbitmq", "knative"])
-def test_labels_of_cpus_have_a_process_and_an_account_of_their_own(tmp_path: Path, shipped: str) -> None:
+def test_label_cpu_has_separate_process_and_account(tmp_path: Path, shipped: str) -> None:
     """Check that `label-cpu` gets a separate process and ServiceAccount, as every function does in these overlays."""
-    made = rendered(overlay.folder_of(OVERLAYS / shipped, (*selection.DEFAULT, selection.CPU_LABELS), tmp_path))
+    objects = render(
+        overlay.ensure_overlay(OVERLAYS_DIR / shipped, (*selection.DEFAULT_COMPONENTS, selection.CPU_LABELS), tmp_path)
+    )
 
     calling = [
-        item["spec"] for item in of_kind(made, "Trigger") if item["metadata"]["name"].startswith("label-cpu-on-")
+        item["spec"]
+        for item in filter_by_kind(objects, "Trigger")
+        if item["metadata"]["name"].startswith("label-cpu-on-")
     ]
     assert {(spec["subscriber"]["ref"]["name"], "deadLetterSink" in spec["delivery"]) for spec in calling} == {
         ("label-cpu", False)
     }
-    assert pod_specs(made)["label-cpu"]["spec"]["serviceAccountName"] == "label-cpu"
+    assert get_pod_specs(objects)["label-cpu"]["spec"]["serviceAccountName"] == "label-cpu"
 
 
 @pytest.mark.parametrize("shipped", ["compact", "hyperconverged"])
-def test_one_process_for_all_serves_opt_in_wings_too(tmp_path: Path, shipped: str) -> None:
+def test_shared_process_serves_optional_components(tmp_path: Path, shipped: str) -> None:
     """Check that a process for all functions also serves optional components.
 
     Their Triggers and dead letter sinks refer to existing Services in its namespace.
     """
-    made = rendered(overlay.folder_of(OVERLAYS / shipped, selection.KNOWN, tmp_path))
+    objects = render(overlay.ensure_overlay(OVERLAYS_DIR / shipped, selection.ALL_COMPONENTS, tmp_path))
 
-    triggers = {item["metadata"]["name"]: item["spec"] for item in of_kind(made, "Trigger")}
-    there = {place(item["metadata"]) for item in of_kind(made, "Service")}
+    triggers = {item["metadata"]["name"]: item["spec"] for item in filter_by_kind(objects, "Trigger")}
+    services = {get_identity(item["metadata"]) for item in filter_by_kind(objects, "Service")}
     dead = [spec["delivery"]["deadLetterSink"] for spec in triggers.values() if "deadLetterSink" in spec["delivery"]]
     called = [spec["subscriber"] for spec in triggers.values()]
-    assert {place(sink["ref"]) for sink in (*called, *dead)} <= there
+    assert {get_identity(sink["ref"]) for sink in (*called, *dead)} <= services
     assert {f"{name}-on-tick" for name in ("label-cpu", "migrate", "protect", "resync-runs")} <= triggers.keys()
-    assert {place(triggers[f"{name}-on-tick"]["subscriber"]["ref"]) for name in ("migrate", "label-cpu")} == {
-        ALL[shipped]
+    assert {get_identity(triggers[f"{name}-on-tick"]["subscriber"]["ref"]) for name in ("migrate", "label-cpu")} == {
+        SHARED_PROCESSES[shipped]
     }
 
 
-def test_beside_hyperconverged_machines_migrate_and_cpus_are_labelled() -> None:
+def test_hyperconverged_overlay_has_virtualization_and_cpu_labels() -> None:
     """Check that the overlay `hyperconverged` contains `virtualization` and `cpu-labels` by default.
 
     They use its namespace and the rights of its account.
     """
-    made = rendered(OVERLAYS / "hyperconverged")
-    named = {(item["kind"], item["metadata"]["name"]): item for item in made}
+    objects = render(OVERLAYS_DIR / "hyperconverged")
+    objects_by_name = {(item["kind"], item["metadata"]["name"]): item for item in objects}
     home = "kubevirt-hyperconverged"
 
-    assert {item["metadata"]["namespace"] for item in of_kind(made, "Trigger", "ApiServerSource")} == {home}
-    assert list(pod_specs(made)) == ["node-maintenance-operator", "podsource"]
+    assert {item["metadata"]["namespace"] for item in filter_by_kind(objects, "Trigger", "ApiServerSource")} == {home}
+    assert list(get_pod_specs(objects)) == ["node-maintenance-operator", "podsource"]
     for function in ("label-cpu", "migrate", "protect"):
-        bound = named["ClusterRoleBinding", f"nodemaintenance-{function}:{home}"]["subjects"]
-        assert {(each["name"], each["namespace"]) for each in bound} == {(function, home), ("functions", home)}
+        subjects = objects_by_name["ClusterRoleBinding", f"nodemaintenance-{function}:{home}"]["subjects"]
+        assert {(subject["name"], subject["namespace"]) for subject in subjects} == {
+            (function, home),
+            ("functions", home),
+        }
 
 
-def place(named: Mapping[str, Any]) -> tuple[str, str]:
+def get_identity(reference: Mapping[str, Any]) -> tuple[str, str]:
     """Return namespace and name of an object's metadata or of a reference."""
-    return named["namespace"], named["name"]
+    return reference["namespace"], reference["name"]
 
 
 @pytest.mark.parametrize("shipped", ["plain", "knative"])
-def test_who_emits_several_events_is_bound_to_the_broker(tmp_path: Path, shipped: str) -> None:
+def test_functions_with_several_reply_events_are_bound_to_the_broker(tmp_path: Path, shipped: str) -> None:
     """Check that functions with several response events are bound to the Broker; a reply contains only one event.
 
     `resync-runs` can emit events for many runs, `protect` for many nodes.
     """
-    made = rendered(overlay.folder_of(OVERLAYS / shipped, selection.KNOWN, tmp_path))
+    objects = render(overlay.ensure_overlay(OVERLAYS_DIR / shipped, selection.ALL_COMPONENTS, tmp_path))
 
-    bound = ("nodemaintenance.dev/binds", "broker")
-    workloads = [item for item in of_kind(made, "Deployment", "Service") if "template" in item["spec"]]
-    found = {item["metadata"]["name"] for item in workloads if bound in item["metadata"]["labels"].items()}
-    assert found == {"guard", "resync", "resync-runs", "protect"}
+    binding_label = ("nodemaintenance.dev/binds", "broker")
+    workloads = [item for item in filter_by_kind(objects, "Deployment", "Service") if "template" in item["spec"]]
+    bound_names = {
+        item["metadata"]["name"] for item in workloads if binding_label in item["metadata"]["labels"].items()
+    }
+    assert bound_names == {"guard", "resync", "resync-runs", "protect"}
 
 
 @pytest.mark.parametrize(
@@ -198,124 +212,138 @@ def test_who_emits_several_events_is_bound_to_the_broker(tmp_path: Path, shipped
     [
         ("", None, ("4.15.9", "Completed")),
         ("", [("4.15.9", "Completed")], None),
-        (NEW, [("4.15.9", "Completed")], (NEW, "Partial")),
-        (NEW, [(NEW, "Partial")], (NEW, "Completed")),
-        (NEW, [(NEW, "Completed")], None),
-        ("", [(NEW, "Partial")], (NEW, "Completed")),
+        (NEW_VERSION, [("4.15.9", "Completed")], (NEW_VERSION, "Partial")),
+        (NEW_VERSION, [(NEW_VERSION, "Partial")], (NEW_VERSION, "Completed")),
+        (NEW_VERSION, [(NEW_VERSION, "Completed")], None),
+        ("", [(NEW_VERSION, "Partial")], (NEW_VERSION, "Completed")),
     ],
 )
-def test_the_control_plane_follows_what_is_wanted(
+def test_fake_cvo_follows_the_desired_version(
     wanted: str, history: list[tuple[str, str]] | None, expected: tuple[str, str] | None
 ) -> None:
     """Check that fake-cvo's next state depends only on the ClusterVersion, so that it may be killed at any time."""
     spec = {"desiredUpdate": {"version": wanted}} if wanted else {}
-    told = [{"version": version, "state": state} for version, state in history or []]
+    entries = [{"version": version, "state": state} for version, state in history or []]
 
-    assert next_state({"spec": spec, "status": {"history": told}}) == expected
+    assert get_next_state({"spec": spec, "status": {"history": entries}}) == expected
 
 
-def test_an_upgrade_can_be_tried_with_kubectl(directory: Path) -> None:
+def test_an_upgrade_can_be_tried_with_kubectl(state_dir: Path) -> None:
     """Check that an upgrade with real CRDs, both fakes and the unchanged samples upgrades every worker.
 
     `down` also stops the fakes.
     """
-    wings = ("--wings", "maintenance,mutex", "--actors", "on")
-    up = run(directory, "up", "--nodes", "3", "--control-planes", "1", *wings)
-    assert up.returncode == 0, up.stdout + up.stderr
-    groups, names = state_directory.groups(directory), {record.name for record in state_directory.records(directory)}
-
-    assert {*PARTS[selection.MUTEX], "functions", "delivery"} <= names
-    assert "validate" not in names
-    assert versions(directory) == {"node-2": "4.15.9", "node-3": "4.15.9"}
-    status = run(directory, "status").stdout
-    assert all(name in status for name in PARTS[selection.MUTEX])
-    upgrade(directory)
-    assert versions(directory) == {"node-2": NEW, "node-3": NEW}
-    again = run(directory, "up")
-    assert again.returncode == 1
-    assert (
-        "error: another cluster is up, with NODES=3 CONTROL_PLANES=1 DELIVERY=local WINGS=maintenance,mutex ACTORS=on;"
-        in again.stderr
+    options = ("--components", "maintenance,mutex", "--simulators", "on")
+    up_result = run_command(state_dir, "up", "--nodes", "3", "--control-planes", "1", *options)
+    assert up_result.returncode == 0, up_result.stdout + up_result.stderr
+    groups, names = (
+        state_directory.list_process_groups(state_dir),
+        {record.name for record in state_directory.read_records(state_dir)},
     )
-    assert run(directory, "down").stdout == "down\n"
-    assert soon(lambda: living(groups) == [])
+
+    assert {*FAKE_NAMES[selection.MUTEX], "functions", "delivery"} <= names
+    assert "validate" not in names
+    assert read_worker_versions(state_dir) == {"node-2": "4.15.9", "node-3": "4.15.9"}
+    status = run_command(state_dir, "status").stdout
+    assert all(name in status for name in FAKE_NAMES[selection.MUTEX])
+    run_upgrade(state_dir)
+    assert read_worker_versions(state_dir) == {"node-2": NEW_VERSION, "node-3": NEW_VERSION}
+    second_result = run_command(state_dir, "up")
+    assert second_result.returncode == 1
+    assert (
+        "error: another cluster is running, with NODES=3 CONTROL_PLANES=1 DELIVERY=local "
+        "COMPONENTS=maintenance,mutex SIMULATORS=on:" in second_result.stderr
+    )
+    assert run_command(state_dir, "down").stdout == "down\n"
+    assert wait_until(lambda: list_living_groups(groups) == [])
 
 
-@pytest.mark.parametrize(("actors", "played"), [("on", {"fake-virt"}), ("kubevirt", BESIDE_KUBEVIRT)])
-def test_drains_of_virtual_machines_can_be_tried_with_kubectl(directory: Path, actors: str, played: set[str]) -> None:
+@pytest.mark.parametrize(("fakes", "expected_processes"), [("on", {"fake-virt"}), ("kubevirt", KUBEVIRT_PROCESSES)])
+def test_drains_of_virtual_machines_can_be_tried_with_kubectl(
+    state_dir: Path, fakes: str, expected_processes: set[str]
+) -> None:
     """Check that the sample VMs move without a reboot, or reboot on the other node, in a drain.
 
     `fake-virt` runs them, or KubeVirt's own control plane with `fake-virt-handler`.
     """
-    build.servers(build.KUBEVIRT)
-    up = run(directory, "up", "--nodes", "2", "--wings", "maintenance,virtualization", "--actors", actors)
-    assert up.returncode == 0, up.stdout + up.stderr
-    assert {record.name for record in state_directory.records(directory)} & {"fake-virt", *BESIDE_KUBEVIRT} == played
-    kubectl(directory, "apply", "-f", str(SAMPLES / "virtual_machines.yaml"))
-    assert soon(lambda: machines(directory).keys() == {"live", "plain"}, 60)
-    before = machines(directory)
+    build.ensure_programs(build.KUBEVIRT)
+    up_result = run_command(
+        state_dir, "up", "--nodes", "2", "--components", "maintenance,virtualization", "--simulators", fakes
+    )
+    assert up_result.returncode == 0, up_result.stdout + up_result.stderr
+    assert {record.name for record in state_directory.read_records(state_dir)} & {
+        "fake-virt",
+        *KUBEVIRT_PROCESSES,
+    } == expected_processes
+    run_kubectl(state_dir, "apply", "-f", str(SAMPLES_DIR / "virtual_machines.yaml"))
+    assert wait_until(lambda: list_running_vmis(state_dir).keys() == {"live", "plain"}, 60)
+    before = list_running_vmis(state_dir)
     home = before["live"][0]
 
-    drain(directory, home)
+    drain_node(state_dir, home)
     (other,) = {"node-1", "node-2"} - {home}
-    assert soon(lambda: nodes(directory) == [other, other], 60)
-    kubectl(directory, "delete", f"{MAINTENANCES}/{home}")
-    drain(directory, other)
-    assert soon(lambda: nodes(directory) == [home, home], 60)
+    assert wait_until(lambda: list_vmi_nodes(state_dir) == [other, other], 60)
+    run_kubectl(state_dir, "delete", f"{MAINTENANCES_RESOURCE}/{home}")
+    drain_node(state_dir, other)
+    assert wait_until(lambda: list_vmi_nodes(state_dir) == [home, home], 60)
 
-    assert machines(directory)["live"] == before["live"]
-    assert machines(directory)["plain"][1] != before["plain"][1]
-    assert makers(directory) == {actors == "kubevirt"}
-    groups = state_directory.groups(directory)
-    assert run(directory, "down").stdout == "down\n"
-    assert soon(lambda: living(groups) == [])
+    assert list_running_vmis(state_dir)["live"] == before["live"]
+    assert list_running_vmis(state_dir)["plain"][1] != before["plain"][1]
+    assert list_migration_creators(state_dir) == {fakes == "kubevirt"}
+    groups = state_directory.list_process_groups(state_dir)
+    assert run_command(state_dir, "down").stdout == "down\n"
+    assert wait_until(lambda: list_living_groups(groups) == [])
 
 
-def drain(directory: Path, node: str) -> None:
+def drain_node(directory: Path, node: str) -> None:
     """Create a maintenance of a node and wait until it succeeds."""
     kind = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance"}
     body = {**kind, "metadata": {"name": node}, "spec": {"nodeName": node}}
     (directory / "maintenance.json").write_text(json.dumps(body))
-    kubectl(directory, "create", "-f", str(directory / "maintenance.json"))
-    done = ("--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
-    kubectl(directory, "wait", f"{MAINTENANCES}/{node}", *done)
+    run_kubectl(directory, "create", "-f", str(directory / "maintenance.json"))
+    wait_options = ("--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+    run_kubectl(directory, "wait", f"{MAINTENANCES_RESOURCE}/{node}", *wait_options)
 
 
-def makers(directory: Path) -> set[bool]:
+def list_migration_creators(directory: Path) -> set[bool]:
     """Return whether KubeVirt created the existing migrations and budgets of virt-launcher pods."""
-    words = ("-o", "jsonpath={.items[*].metadata.name}")
+    output_options = ("-o", "jsonpath={.items[*].metadata.name}")
     kinds = ("virtualmachineinstancemigrations", "poddisruptionbudgets")
-    names = [name for kind in kinds for name in kubectl(directory, "get", kind, *words).split()]
+    names = [name for kind in kinds for name in run_kubectl(directory, "get", kind, *output_options).split()]
     return {name.startswith("kubevirt-") for name in names}
 
 
-def machines(directory: Path) -> dict[str, tuple[str, str]]:
+def list_running_vmis(directory: Path) -> dict[str, tuple[str, str]]:
     """Return each running VMI → its node and the time of its guest's boot."""
-    found: list[dict[str, Any]] = json.loads(kubectl(directory, "get", "vmi", "-o", "json"))["items"]
+    vmis: list[dict[str, Any]] = json.loads(run_kubectl(directory, "get", "vmi", "-o", "json"))["items"]
     return {
-        item["metadata"]["name"]: (item["status"]["nodeName"], item["metadata"]["annotations"][BOOTED])
-        for item in found
-        if phase(item) == "Running"
+        item["metadata"]["name"]: (item["status"]["nodeName"], item["metadata"]["annotations"][BOOT_ANNOTATION])
+        for item in vmis
+        if get_phase(item) == "Running"
     }
 
 
-def nodes(directory: Path) -> list[str]:
+def list_vmi_nodes(directory: Path) -> list[str]:
     """Return the nodes of the running VMIs."""
-    return [node for node, _ in machines(directory).values()]
+    return [node for node, _ in list_running_vmis(directory).values()]
 
 
-def upgrade(directory: Path) -> None:
+def run_upgrade(directory: Path) -> None:
     """Apply the samples, set another desired version, and wait until the run is finished."""
     for name in ("rule", "target", "runconfig"):
-        kubectl(directory, "apply", "-n", NAMESPACE, "-f", str(SAMPLES / f"mutex_v1alpha1_mutex{name}.yaml"))
-    kubectl(directory, "apply", "-f", str(SAMPLES / "mutex_canary.yaml"))
-    wanted = json.dumps({"spec": {"desiredUpdate": {"version": NEW}}})
-    kubectl(directory, "patch", "clusterversion", "version", "--type=merge", "-p", wanted)
+        run_kubectl(
+            directory, "apply", "-n", DEFAULT_NAMESPACE, "-f", str(SAMPLES_DIR / f"mutex_v1alpha1_mutex{name}.yaml")
+        )
+    run_kubectl(directory, "apply", "-f", str(SAMPLES_DIR / "mutex_canary.yaml"))
+    patch = json.dumps({"spec": {"desiredUpdate": {"version": NEW_VERSION}}})
+    run_kubectl(directory, "patch", "clusterversion", "version", "--type=merge", "-p", patch)
     finished = ("--for=jsonpath={.status.step}=Finished", "--timeout=90s")
-    kubectl(directory, "wait", "mutexrunconfig/example", "-n", NAMESPACE, *finished)
+    run_kubectl(directory, "wait", "mutexrunconfig/example", "-n", DEFAULT_NAMESPACE, *finished)
 
 
-def versions(directory: Path) -> dict[str, str]:
+def read_worker_versions(directory: Path) -> dict[str, str]:
     """Return each worker → the version in its label."""
-    nodes: list[dict[str, Any]] = json.loads(kubectl(directory, "get", "nodes", "-l", WORKER, "-o", "json"))["items"]
+    nodes: list[dict[str, Any]] = json.loads(run_kubectl(directory, "get", "nodes", "-l", WORKER_LABEL, "-o", "json"))[
+        "items"
+    ]
     return {node["metadata"]["name"]: node["metadata"]["labels"][VERSION_LABEL] for node in nodes}

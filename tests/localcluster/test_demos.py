@@ -13,26 +13,26 @@ from pathlib import Path
 import pytest
 
 from kube.client.api_errors import Denied
-from localcluster.demo.common import DemoError, tell
-from localcluster.demo.upgrade import JOBS, NEW, progress_line
+from localcluster.demo.common import DemoError, run_demo
+from localcluster.demo.upgrade import JOBS_PER_NODE, NEW_VERSION, format_progress
 from tests.localcluster.commands import ROOT
 
 pytestmark = pytest.mark.slow
 
-WORKERS = 4
-SECONDS = 180
-WAITING = """
+WORKER_COUNT = 4
+TIMEOUT_SECONDS = 180
+ENDLESS_DEMO_SCRIPT = """
 import signal, tempfile
-from localcluster.demo.common import tell
+from localcluster.demo.common import run_demo
 
-def story():
-    with tempfile.TemporaryDirectory() as folder:
-        print(folder, flush=True)
+def demo():
+    with tempfile.TemporaryDirectory() as directory:
+        print(directory, flush=True)
         while True:
             signal.pause()
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup may have started these tests
-tell(story)
+run_demo(demo)
 """
 """A demo that runs until it is interrupted."""
 
@@ -55,54 +55,54 @@ tell(story)
 )
 def test_the_status_is_one_line(status: dict[str, object], line: str) -> None:
     """Check that the line has the finished nodes, the run's step, and the node and Job in progress."""
-    assert progress_line(status) == line
+    assert format_progress(status) == line
 
 
 @pytest.mark.parametrize(
-    ("trouble", "line"),
+    ("error", "line"),
     [
-        (DemoError("a node was left behind"), "error: a node was left behind"),
+        (DemoError("a node was not restored"), "error: a node was not restored"),
         (Denied(403, "pods is forbidden"), "error: pods is forbidden"),
         (OSError(errno.ENOSPC, "no space", "/x/etcd"), "error: [Errno 28] no space: '/x/etcd'"),
     ],
 )
-def test_what_is_not_shown_is_the_exit_status(trouble: Exception, line: str) -> None:
+def test_demo_error_is_one_line(error: Exception, line: str) -> None:
     """Check that an error becomes one line and an exit status other than 0."""
 
-    def story() -> int:
-        raise trouble
+    def demo() -> int:
+        raise error
 
     with pytest.raises(SystemExit) as ended:
-        tell(story)
+        run_demo(demo)
     assert ended.value.code == line
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_demo_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+def test_terminated_demo_leaves_no_files(tmp_path: Path, number: signal.Signals) -> None:
     """Check that SIGTERM or SIGHUP stops the demo as Ctrl-C does, without leaving files."""
-    words, where = [sys.executable, "-c", WAITING], {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(words, cwd=ROOT, env=where, stdout=subprocess.PIPE, text=True) as demo:
+    command, variables = [sys.executable, "-c", ENDLESS_DEMO_SCRIPT], {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         assert Path(demo.stdout.readline().strip()).parent == tmp_path
         demo.send_signal(number)
-        last = demo.stdout.read()
+        remaining_output = demo.stdout.read()
 
-    assert last == "• interrupted; everything that was started is stopped\n"
+    assert remaining_output == "• interrupted; everything that was started is stopped\n"
     assert demo.returncode == 128 + number
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_demo_shows_an_upgrade_to_its_end() -> None:
+def test_demo_runs_a_complete_upgrade() -> None:
     """Check that the demo exits with status 0 after releasing each worker once and completing each Job.
 
     The pools are restored, and everything that was started is stopped.
     """
-    words = ["make", "--no-print-directory", "demo-mutex"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=SECONDS)
+    command = ["make", "--no-print-directory", "demo-mutex"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS)
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    released = re.findall(r"(?:UpgradingNode|CleaningUp)\s+\d of 4: (node-\d)", done.stdout)
+    assert result.returncode == 0, result.stdout + result.stderr
+    released = re.findall(r"(?:UpgradingNode|CleaningUp)\s+\d of 4: (node-\d)", result.stdout)
     assert list(dict.fromkeys(released)) == ["node-4", "node-5", "node-2", "node-3"]
-    assert len(re.findall(r"^\S+-1 +Complete +1/1 ", done.stdout, re.MULTILINE)) == JOBS * WORKERS
-    assert len(re.findall(rf"^node-\d .* {re.escape(NEW)} *$", done.stdout, re.MULTILINE)) == WORKERS
-    assert done.stdout.endswith("• everything that was started is stopped\n")
+    assert len(re.findall(r"^\S+-1 +Complete +1/1 ", result.stdout, re.MULTILINE)) == JOBS_PER_NODE * WORKER_COUNT
+    assert len(re.findall(rf"^node-\d .* {re.escape(NEW_VERSION)} *$", result.stdout, re.MULTILINE)) == WORKER_COUNT
+    assert result.stdout.endswith("• everything that was started is stopped\n")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 
-from localcluster.function_server import SERVE, THRIFT
+from localcluster.function_server import GUNICORN_COMMAND, MALLOC_ENV
 from localcluster.servers import ROOT
 
 
-def test_it_runs_the_command_of_the_image() -> None:
+def test_default_command_is_that_of_the_image() -> None:
     """Check that a container without a command runs the Dockerfile's CMD."""
     commands = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("CMD ")]
 
-    assert [json.loads(line.removeprefix("CMD ")) for line in commands] == [list(SERVE)]
+    assert [json.loads(line.removeprefix("CMD ")) for line in commands] == [list(GUNICORN_COMMAND)]
 
 
-def test_it_has_the_environment_of_the_image() -> None:
+def test_environment_is_that_of_the_image() -> None:
     """Check that the functions use the image's memory allocator settings, so that measurements match."""
     environment = next(line for line in (ROOT / "Dockerfile").read_text().splitlines() if line.startswith("ENV PATH"))
 
-    assert {f"{name}={value}" for name, value in THRIFT.items()} <= set(environment.split())
+    assert {f"{name}={value}" for name, value in MALLOC_ENV.items()} <= set(environment.split())

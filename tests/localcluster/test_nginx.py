@@ -8,16 +8,16 @@ from urllib.parse import urlsplit
 import pytest
 
 from localcluster.knative.proxy import Proxy
-from localcluster.processes import await_ready, listens
+from localcluster.processes import await_ready, is_listening
 
 
 @pytest.mark.e2e
-def test_nginx_starts_in_a_folder_with_a_blank(tmp_path: Path) -> None:
+def test_nginx_starts_in_directory_with_space(tmp_path: Path) -> None:
     """Check that nginx starts in a directory whose name contains a space, as a work tree's may."""
     proxy = Proxy(tmp_path / "my clone", {"ingress": 1, "filter": 2, "dispatcher": 3})
     port = urlsplit(proxy.url).port or 0
     proxy.server.start()
     try:
-        await_ready("nginx", lambda: listens(port), [proxy.server])
+        await_ready("nginx", lambda: is_listening(port), [proxy.server])
     finally:
         proxy.server.kill()

@@ -6,16 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from localcluster.nodes.real_nodes import check_place
 from localcluster.errors import LocalClusterError
+from localcluster.nodes.real_nodes import check_directory
 
 
-@pytest.mark.parametrize("folder", ["/run/user/0/nodes", "/var/my/nodes", "/home/me/a,b/nodes", "/home/me/a:b/nodes"])
-def test_a_folder_in_which_no_node_can_be_is_one_line(folder: str) -> None:
+@pytest.mark.parametrize(
+    "directory", ["/run/user/0/nodes", "/var/my/nodes", "/home/me/a,b/nodes", "/home/me/a:b/nodes"]
+)
+def test_unsuitable_directory_is_rejected(directory: str) -> None:
     """Reject a directory that cannot contain nodes with one line, before anything is mounted."""
-    with pytest.raises(LocalClusterError, match=rf"^{folder} .*: give another$"):
-        check_place(Path(folder))
+    with pytest.raises(LocalClusterError, match=rf"^directory {directory} .*: use another directory$"):
+        check_directory(Path(directory))
 
 
-def test_a_blank_in_a_path_is_no_hindrance() -> None:
-    check_place(Path("/home/me/my clone/nodes"))
+def test_path_with_space_is_accepted() -> None:
+    check_directory(Path("/home/me/my clone/nodes"))

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from localcluster.errors import LocalClusterError
-from localcluster.up import state_directory, start
-from localcluster.up.restarter import Record
-from localcluster.up.status import status
-from localcluster.up.cluster_spec import Wish
+from localcluster.up import start, state_directory
+from localcluster.up.cluster_spec import ClusterSpec
+from localcluster.up.restarter import ProcessRecord
+from localcluster.up.status import print_status
 
 
 @pytest.fixture
-def killed() -> Iterator[subprocess.Popen[bytes]]:
+def killed_process() -> Iterator[subprocess.Popen[bytes]]:
     """Yield a killed process that was not reaped."""
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
         process.kill()
@@ -27,53 +27,55 @@ def killed() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def orphan(tmp_path: Path, killed: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+def orphaned_process(tmp_path: Path, killed_process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
     """Yield a process of a cluster without supervisor, which holds the lock of the directory."""
-    with state_directory.locked(tmp_path) as lock:
+    with state_directory.hold_lock(tmp_path) as lock:
         process = subprocess.Popen(["sleep", "60"], pass_fds=[lock], start_new_session=True)
-    another = subprocess.Popen(["sleep", "60"])
-    (tmp_path / state_directory.PID_FILE).write_text(str(killed.pid))
-    records = [("functions", process.pid), ("etcd", killed.pid), ("console", another.pid)]
-    state_directory.write_records(tmp_path, [Record(name, pid, f"{name}.log") for name, pid in records])
-    (tmp_path / state_directory.READY_FILE).write_text(f"{state_directory.title(Wish())}export KUBECONFIG=there\n")
-    with process, another:
+    other_process = subprocess.Popen(["sleep", "60"])
+    (tmp_path / state_directory.PID_FILE).write_text(str(killed_process.pid))
+    records = [("functions", process.pid), ("etcd", killed_process.pid), ("console", other_process.pid)]
+    state_directory.write_records(tmp_path, [ProcessRecord(name, pid, f"{name}.log") for name, pid in records])
+    (tmp_path / state_directory.READY_FILE).write_text(
+        f"{state_directory.format_ready_title(ClusterSpec())}export KUBECONFIG=there\n"
+    )
+    with process, other_process:
         yield process
         process.kill()
-        another.kill()
+        other_process.kill()
 
 
-def test_status_lists_what_is_gone_with_its_supervisor(
-    tmp_path: Path, orphan: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
+def test_status_lists_ended_processes_as_gone(
+    tmp_path: Path, orphaned_process: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Check that `status` lists ended processes as gone, even if not reaped or if their pid was reused."""
-    with pytest.raises(LocalClusterError, match=f"^the supervisor of {tmp_path} is gone and restarts nothing: `make d"):
-        status(tmp_path)
+    with pytest.raises(
+        LocalClusterError, match=f"^the supervisor of {tmp_path} has exited and restarts nothing: run `m"
+    ):
+        print_status(tmp_path)
 
-    said = capsys.readouterr().out
-    assert {tuple(line.split()[:3]) for line in said.splitlines()[1:]} == {
-        ("functions", "running", str(orphan.pid)),
+    output = capsys.readouterr().out
+    assert {tuple(line.split()[:3]) for line in output.splitlines()[1:]} == {
+        ("functions", "running", str(orphaned_process.pid)),
         ("etcd", "gone", "-"),
         ("console", "gone", "-"),
     }
 
 
-@pytest.mark.usefixtures("orphan")
-def test_what_is_left_of_a_cluster_is_neither_up_nor_to_be_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("orphaned_process")
+def test_up_and_env_reject_orphaned_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that `up` and `env` fail and name the remedy."""
-    monkeypatch.setattr(state_directory, "ORPHAN_SECONDS", 0.0)
+    monkeypatch.setattr(state_directory, "ORPHAN_TIMEOUT_SECONDS", 0.0)
 
     with pytest.raises(LocalClusterError, match=r"`make down`, then `make up`$"):
-        start.up(tmp_path, Wish())
+        start.start_cluster(tmp_path, ClusterSpec())
     with pytest.raises(LocalClusterError, match=r"`make down`, then `make up`$"):
-        state_directory.exports(tmp_path)
+        state_directory.read_exports(tmp_path)
 
 
-def test_status_fails_where_a_cluster_ended_by_itself(tmp_path: Path, orphan: subprocess.Popen[bytes]) -> None:
+def test_status_fails_if_cluster_ended(tmp_path: Path, orphaned_process: subprocess.Popen[bytes]) -> None:
     """Check that `status` fails if the whole cluster ended, for example after a reboot."""
-    os.kill(orphan.pid, signal.SIGKILL)
-    orphan.wait()
+    os.kill(orphaned_process.pid, signal.SIGKILL)
+    orphaned_process.wait()
 
-    with pytest.raises(LocalClusterError, match=r"has ended without `make down`: `make up` starts it anew$"):
-        status(tmp_path)
+    with pytest.raises(LocalClusterError, match=r"ended without `make down`: start it again with `make up`$"):
+        print_status(tmp_path)

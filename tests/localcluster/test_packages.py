@@ -16,21 +16,21 @@ from pathlib import Path
 
 import pytest
 
-from localcluster.programs import packages
 from localcluster.errors import LocalClusterError
+from localcluster.programs import packages
 
 ROOT = Path(__file__).parents[2]
-NOBODY = (str(shutil.which("setpriv")), "--reuid=65534", "--regid=65534", "--clear-groups")
-TOOLS = ("sh", "make")
-APT = """#!/bin/sh
+NOBODY_PREFIX = (str(shutil.which("setpriv")), "--reuid=65534", "--regid=65534", "--clear-groups")
+REQUIRED_TOOLS = ("sh", "make")
+APT_SCRIPT = """#!/bin/sh
 echo "$DEBIAN_FRONTEND $*" >> {calls}
 [ "$4 $5" != "DPkg::Lock::Timeout=300 install" ] && exit
-for name in {programs}; do : > {folder}/$name; /bin/chmod +x {folder}/$name; done
+for name in {programs}; do : > {directory}/$name; /bin/chmod +x {directory}/$name; done
 exit {status}
 """
 
 
-class Machine:
+class FakeMachine:
     """A machine whose PATH contains only an apt-get that logs its calls."""
 
     def __init__(self, folder: Path) -> None:
@@ -38,62 +38,62 @@ class Machine:
         self._calls = folder / "calls"
         self.path.mkdir()
 
-    def installs(self, *programs: str, status: int = 0) -> None:
+    def write_apt_get(self, *programs: str, status: int = 0) -> None:
         """Write an apt-get that installs these programs, whatever its arguments are."""
-        words = {"calls": self._calls, "folder": self.path, "programs": " ".join(programs), "status": status}
-        (self.path / "apt-get").write_text(APT.format(**words))
+        fields = {"calls": self._calls, "directory": self.path, "programs": " ".join(programs), "status": status}
+        (self.path / "apt-get").write_text(APT_SCRIPT.format(**fields))
         (self.path / "apt-get").chmod(0o755)
 
-    def calls(self) -> list[str]:
+    def read_calls(self) -> list[str]:
         """Return the logged calls."""
         return self._calls.read_text().splitlines() if self._calls.exists() else []
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def fake_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
     """Return a Debian machine with Python and its module venv, but without the required programs."""
-    machine = Machine(tmp_path)
-    monkeypatch.setenv("PATH", str(machine.path))
+    fake = FakeMachine(tmp_path)
+    monkeypatch.setenv("PATH", str(fake.path))
     monkeypatch.setenv("SSL_CERT_FILE", "given")
-    monkeypatch.setattr(packages, "RELEASE", tmp_path / "os-release")
-    return machine
+    monkeypatch.setattr(packages, "OS_RELEASE_FILE", tmp_path / "os-release")
+    return fake
 
 
-def test_what_a_target_lacks_is_installed(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_packages_are_installed(fake_machine: FakeMachine, capsys: pytest.CaptureFixture[str]) -> None:
     """Check that root on Debian updates the lists, then installs only required packages, without questions."""
-    machine.installs("chromium", "chromedriver")
+    fake_machine.write_apt_get("chromium", "chromedriver")
 
-    packages.provide(["screenshots"], may_install=True)
+    packages.ensure_installed(["screenshots"], may_install=True)
 
-    update, install = machine.calls()
+    update, install = fake_machine.read_calls()
     assert update == "noninteractive -q -y -o DPkg::Lock::Timeout=300 update"
     assert install.endswith(" install --no-install-recommends chromium chromium-driver")
     assert "installing chromium chromium-driver" in capsys.readouterr().out
 
 
-def test_what_is_there_is_not_installed(machine: Machine) -> None:
+def test_existing_programs_are_not_installed(fake_machine: FakeMachine) -> None:
     """Check that existing programs are not installed again."""
-    machine.installs("chromium", "chromedriver")
-    packages.provide(["screenshots"], may_install=True)
-    machine._calls.unlink()
+    fake_machine.write_apt_get("chromium", "chromedriver")
+    packages.ensure_installed(["screenshots"], may_install=True)
+    fake_machine._calls.unlink()
 
-    packages.provide(["screenshots"], may_install=True)
+    packages.ensure_installed(["screenshots"], may_install=True)
 
-    assert machine.calls() == []
+    assert fake_machine.read_calls() == []
 
 
-def test_nothing_is_installed_for_the_demo(machine: Machine) -> None:
+def test_nothing_is_installed_for_the_demo(fake_machine: FakeMachine) -> None:
     """Check that the demo, the linters and the local delivery need no programs."""
-    machine.installs()
+    fake_machine.write_apt_get()
 
-    packages.provide(["demo", "lint", "check", "up", "local"], may_install=True)
+    packages.ensure_installed(["demo", "lint", "check", "up", "local"], may_install=True)
 
-    assert machine.calls() == []
+    assert fake_machine.read_calls() == []
 
 
 @pytest.mark.parametrize("target", ["bench", "chaos"])
-def test_a_target_of_engines_needs_what_they_need(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, target: str
+def test_target_requires_programs_of_selected_engines(
+    fake_machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
     """Check that `bench` and `chaos` need the programs of the selected engines, and that other targets do not."""
     monkeypatch.setattr(packages, "PROGRAMS", (packages.Program("a-broker", "a-broker", frozenset({"rabbitmq"})),))
@@ -105,144 +105,144 @@ def test_a_target_of_engines_needs_what_they_need(
         packages.main()
 
 
-def test_without_the_right_to_install_all_that_is_missing_is_said_at_once(machine: Machine) -> None:
+def test_unprivileged_user_gets_list_of_missing_programs(fake_machine: FakeMachine) -> None:
     """Check that without the right to install, one line names everything that is missing, and the command."""
-    machine.installs()
+    fake_machine.write_apt_get()
 
-    with pytest.raises(LocalClusterError) as raised:
-        packages.provide(["screenshots"], may_install=False)
+    with pytest.raises(LocalClusterError) as error:
+        packages.ensure_installed(["screenshots"], may_install=False)
 
-    assert str(raised.value) == (
-        "missing: chromium, chromedriver; as root: "
+    assert str(error.value) == (
+        "missing: chromium, chromedriver; run as root: "
         "apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver"
     )
-    assert machine.calls() == []
+    assert fake_machine.read_calls() == []
 
 
-def test_another_system_is_told_the_names(machine: Machine) -> None:
+def test_other_system_gets_package_names(fake_machine: FakeMachine) -> None:
     """Check that on a system without apt-get, nothing is installed and the Debian packages are named."""
     with pytest.raises(LocalClusterError, match=r"this system's package manager; Debian's packages are chromium chrom"):
-        packages.provide(["screenshots"], may_install=True)
+        packages.ensure_installed(["screenshots"], may_install=True)
 
 
-def test_ubuntu_names_its_browser_otherwise(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ubuntu_has_other_browser_packages(fake_machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that Ubuntu gets the names of its own packages: `chromium` exists only in Debian."""
-    packages.RELEASE.write_text('NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\n')
+    packages.OS_RELEASE_FILE.write_text('NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\n')
 
-    needed = {need.package for need in packages.missing(["screenshots"])}
+    names = {requirement.package for requirement in packages.list_missing(["screenshots"])}
 
-    assert needed == {"chromium-browser", "chromium-chromedriver"}
+    assert names == {"chromium-browser", "chromium-chromedriver"}
 
 
-def test_a_failed_installation_is_an_error(machine: Machine) -> None:
+def test_a_failed_installation_is_an_error(fake_machine: FakeMachine) -> None:
     """Check that a failed installation is an error that names the packages."""
-    machine.installs(status=100)
+    fake_machine.write_apt_get(status=100)
 
     with pytest.raises(LocalClusterError, match=r"could not install chromium chromium-driver \(exit 100\)"):
-        packages.provide(["screenshots"], may_install=True)
+        packages.ensure_installed(["screenshots"], may_install=True)
 
 
-def test_a_package_without_its_program_is_an_error(machine: Machine) -> None:
+def test_program_missing_after_installation_is_an_error(fake_machine: FakeMachine) -> None:
     """Check that a program that is still missing after the installation is an error."""
-    machine.installs("chromium")
+    fake_machine.write_apt_get("chromium")
 
-    with pytest.raises(LocalClusterError, match=r"^missing: chromedriver; as root: "):
-        packages.provide(["screenshots"], may_install=True)
+    with pytest.raises(LocalClusterError, match=r"^missing: chromedriver; run as root: "):
+        packages.ensure_installed(["screenshots"], may_install=True)
 
 
-def test_a_python_without_virtual_environments_gets_its_package(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_python_without_venv_requires_venv_package(
+    fake_machine: FakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that Debian's package for the module venv is required until the environment exists."""
     monkeypatch.setitem(sys.modules, "ensurepip", None)
     monkeypatch.chdir(tmp_path)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
 
-    assert packages.missing(["demo"]) == [
-        packages.Need(f"the module venv of Python {version}", f"python{version}-venv")
+    assert packages.list_missing(["demo"]) == [
+        packages.MissingPackage(f"the module venv of Python {version}", f"python{version}-venv")
     ]
 
-    packages.ENVIRONMENT.parent.mkdir()
-    packages.ENVIRONMENT.touch()
-    assert packages.missing(["demo"]) == []
+    packages.VENV_STAMP.parent.mkdir()
+    packages.VENV_STAMP.touch()
+    assert packages.list_missing(["demo"]) == []
 
 
-def test_uv_needs_no_module_venv_unless_it_is_turned_off(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_venv_is_not_required_with_uv(fake_machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that the module venv is required only with `make UV=` if uv is on the PATH."""
     monkeypatch.setitem(sys.modules, "ensurepip", None)
-    monkeypatch.chdir(machine.path)
+    monkeypatch.chdir(fake_machine.path)
     monkeypatch.delenv("UV", raising=False)
-    (machine.path / "uv").touch(mode=0o755)
+    (fake_machine.path / "uv").touch(mode=0o755)
 
-    assert packages.missing(["demo"]) == []
+    assert packages.list_missing(["demo"]) == []
 
     monkeypatch.setenv("UV", "")
-    assert [need.package.endswith("-venv") for need in packages.missing(["demo"])] == [True]
+    assert [requirement.package.endswith("-venv") for requirement in packages.list_missing(["demo"])] == [True]
 
 
-def test_go_needs_to_trust_somebody(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_go_requires_ca_certificates(fake_machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a CA list is required: a minimal Debian has none, and Go could download nothing."""
     monkeypatch.delenv("SSL_CERT_FILE")
     monkeypatch.delenv("SSL_CERT_DIR", raising=False)
-    monkeypatch.setattr(packages, "CERTIFICATES", ())
+    monkeypatch.setattr(packages, "CA_BUNDLES", ())
 
-    assert [need.package for need in packages.missing(["demo"])] == ["ca-certificates"]
+    assert [requirement.package for requirement in packages.list_missing(["demo"])] == ["ca-certificates"]
 
 
-def test_a_program_that_is_missing_says_how_to_get_it(machine: Machine) -> None:
+def test_missing_program_error_names_remedy(fake_machine: FakeMachine) -> None:
     """Check that a test that starts a missing program fails with the command that installs it."""
-    with pytest.raises(LocalClusterError, match=r"^promtool is missing; .* prometheus$"):
-        packages.find("promtool")
+    with pytest.raises(LocalClusterError, match=r"^missing: promtool; .* prometheus$"):
+        packages.find_program("promtool")
 
 
-def python_for_all() -> str:
+def find_shared_python() -> str:
     """Return the Python of these tests, or the system's if an unprivileged user cannot read the former."""
-    pythons = (f"{sys.base_prefix}/bin/python3", "/usr/bin/python3")
-    return next(python for python in pythons if runs(*user(), "sh", "-c", f"{python} -c ''"))
+    paths = (f"{sys.base_prefix}/bin/python3", "/usr/bin/python3")
+    return next(python for python in paths if succeeds(*build_unprivileged_prefix(), "sh", "-c", f"{python} -c ''"))
 
 
-def runs(*command: str) -> bool:
+def succeeds(*command: str) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def user() -> tuple[str, ...]:
+def build_unprivileged_prefix() -> tuple[str, ...]:
     """Return a command prefix that runs a command as an unprivileged user."""
-    return NOBODY if os.geteuid() == 0 else ()
+    return NOBODY_PREFIX if os.geteuid() == 0 else ()
 
 
 @pytest.fixture
-def copy() -> Iterator[Path]:
+def source_copy() -> Iterator[Path]:
     """Yield a world-readable copy of the files that make needs, and a PATH without the required programs."""
     folder = Path(tempfile.mkdtemp(prefix="machine-"))
     shutil.copytree(ROOT / "localcluster", folder / "localcluster", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Makefile", "pyproject.toml", "requirements.txt", "requirements-dev.txt", "requirements-dev.lock"):
         shutil.copy(ROOT / name, folder)
     (folder / "path").mkdir()
-    for name in TOOLS:
+    for name in REQUIRED_TOOLS:
         (folder / "path" / name).symlink_to(str(shutil.which(name)))
-    (folder / "path" / "python3").symlink_to(python_for_all())
+    (folder / "path" / "python3").symlink_to(find_shared_python())
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
 
 
-def test_make_test_on_a_machine_without_our_programs_stops_within_seconds(copy: Path) -> None:
+def test_make_test_without_programs_fails_within_seconds(source_copy: Path) -> None:
     """Check that `make test` of an unprivileged user stops within seconds and names everything that is missing."""
     started = time.monotonic()
-    done = subprocess.run(
-        [*user(), "make", "test"],
-        cwd=copy,
-        env={"PATH": str(copy / "path"), "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"},
+    result = subprocess.run(
+        [*build_unprivileged_prefix(), "make", "test"],
+        cwd=source_copy,
+        env={"PATH": str(source_copy / "path"), "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert done.returncode == 2
-    assert done.stdout == ""
-    (line, _) = done.stderr.splitlines()  # the other line is that of make
+    assert result.returncode == 2
+    assert result.stdout == ""
+    (line, _) = result.stderr.splitlines()  # the other line is that of make
     assert line.startswith("error: missing: ")
     assert "chromium, chromedriver, promtool; install it with " in line
     assert line.endswith(" chromium chromium-driver prometheus")
     assert time.monotonic() - started < 5
-    assert not (copy / ".venv").exists()
+    assert not (source_copy / ".venv").exists()

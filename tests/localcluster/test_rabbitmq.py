@@ -6,70 +6,76 @@ import shutil
 
 import pytest
 
-from eventing.local.triggers import Policy, Trigger
-from localcluster.rabbitmq import environment, server, topology
+from eventing.local.triggers import DeliveryPolicy, Trigger
 from localcluster.errors import LocalClusterError
+from localcluster.rabbitmq import environment, server, topology
 
-POLICY = Policy(retry=10, delay=0.2, timeout=10, dead_letters="http://record/")
-TRIGGER = Trigger("evict-on-more", {"type": "pods.gone", "more": "true"}, "http://evict/", POLICY, 20)
-EVERYTHING = Trigger("record-on-everything", {}, "http://record/", Policy(retry=3))
+POLICY = DeliveryPolicy(retry=10, backoff_delay_seconds=0.2, timeout_seconds=10, dead_letter_url="http://record/")
+FILTERED_TRIGGER = Trigger("evict-on-more", {"type": "pods.gone", "more": "true"}, "http://evict/", POLICY, 20)
+UNFILTERED_TRIGGER = Trigger("record-on-everything", {}, "http://record/", DeliveryPolicy(retry=3))
 
 
-def test_an_event_needs_all_attributes_of_a_filter() -> None:
+def test_binding_requires_all_filter_attributes() -> None:
     """Check that each Trigger has a headers binding for all its attributes; without a filter, for its name only."""
-    bindings = topology.definitions("default", [TRIGGER, EVERYTHING])["bindings"]
+    bindings = topology.build_definitions("default", [FILTERED_TRIGGER, UNFILTERED_TRIGGER])["bindings"]
 
     assert [binding["arguments"] for binding in bindings[:2]] == [
         {"type": "pods.gone", "more": "true", "x-knative-trigger": "evict-on-more", "x-match": "all"},
         {"x-knative-trigger": "record-on-everything", "x-match": "all"},
     ]
-    assert {binding["source"] for binding in bindings[:2]} == {topology.exchange("default")}
+    assert {binding["source"] for binding in bindings[:2]} == {topology.get_exchange_name("default")}
 
 
-def test_every_queue_survives_and_dead_letters_have_their_own() -> None:
+def test_queues_are_durable_and_dead_letters_have_own_queue() -> None:
     """Check that there is a durable quorum queue per Trigger, and a second one per dead letter sink.
 
     A dead letter queue has its own exchange and policy.
     """
-    found = topology.definitions("default", [TRIGGER, EVERYTHING])
+    definitions = topology.build_definitions("default", [FILTERED_TRIGGER, UNFILTERED_TRIGGER])
 
-    assert [queue["name"] for queue in found["queues"]] == [
-        topology.queue("evict-on-more", "default"),
-        topology.queue("record-on-everything", "default"),
-        topology.dead_queue("evict-on-more"),
+    assert [queue["name"] for queue in definitions["queues"]] == [
+        topology.get_queue_name("evict-on-more", "default"),
+        topology.get_queue_name("record-on-everything", "default"),
+        topology.get_dead_letter_queue("evict-on-more"),
     ]
-    assert all(queue["durable"] and queue["arguments"] == {"x-queue-type": "quorum"} for queue in found["queues"])
-    assert [policy["definition"] for policy in found["policies"]] == [
-        {"dead-letter-exchange": topology.dead_exchange("evict-on-more")}
+    assert all(queue["durable"] and queue["arguments"] == {"x-queue-type": "quorum"} for queue in definitions["queues"])
+    assert [policy["definition"] for policy in definitions["policies"]] == [
+        {"dead-letter-exchange": topology.get_dead_letter_exchange("evict-on-more")}
     ]
 
 
 def test_names_fit_into_kubernetes() -> None:
     """Check that a name that is too long keeps its beginning and ends with a stable hash."""
-    name = topology.dead_queue("restore-on-maintenance-updated")
+    name = topology.get_dead_letter_queue("restore-on-maintenance-updated")
 
-    assert len(name) <= topology.LONGEST_NAME
+    assert len(name) <= topology.MAX_NAME_LENGTH
     assert name.startswith("t.node-maintenance.restore-on-m")
     assert (
-        name == topology.dead_queue("restore-on-maintenance-updated") != topology.dead_queue("restore-on-maintenance")
+        name
+        == topology.get_dead_letter_queue("restore-on-maintenance-updated")
+        != topology.get_dead_letter_queue("restore-on-maintenance")
     )
 
 
-def test_a_dispatcher_is_told_what_the_trigger_says() -> None:
+def test_dispatcher_environment_matches_trigger() -> None:
     """Check that a dispatcher gets retries, backoff, timeout and parallelism from the Trigger, as Go durations."""
-    found = environment.dispatcher(TRIGGER, "default", "amqp://x", "http://ingress")
+    variables = environment.build_dispatcher_env(FILTERED_TRIGGER, "default", "amqp://x", "http://ingress")
 
-    wanted = {"RETRY": "10", "BACKOFF_POLICY": "exponential", "BACKOFF_DELAY": "0.2s", "TIMEOUT": "10s"}
-    assert wanted.items() <= found.items()
-    assert (found["PARALLELISM"], found["SUBSCRIBER"]) == ("20", "http://evict/")
-    assert found["DLX_NAME"] == topology.dead_exchange("evict-on-more")
-    assert "DLX_NAME" not in environment.dispatcher(EVERYTHING, "default", "amqp://x", "http://ingress")
+    expected = {"RETRY": "10", "BACKOFF_POLICY": "exponential", "BACKOFF_DELAY": "0.2s", "TIMEOUT": "10s"}
+    assert expected.items() <= variables.items()
+    assert (variables["PARALLELISM"], variables["SUBSCRIBER"]) == ("20", "http://evict/")
+    assert variables["DLX_NAME"] == topology.get_dead_letter_exchange("evict-on-more")
+    assert "DLX_NAME" not in environment.build_dispatcher_env(
+        UNFILTERED_TRIGGER, "default", "amqp://x", "http://ingress"
+    )
 
 
-def test_a_machine_without_rabbitmq_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_rabbitmq_error_names_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a missing RabbitMQ is reported in one line with the command, before anything is built."""
-    monkeypatch.setattr(server, "PLACES", ())
+    monkeypatch.setattr(server, "PROGRAM_DIRS", ())
     monkeypatch.setattr(shutil, "which", lambda program: None)
 
-    with pytest.raises(LocalClusterError, match=r"rabbitmq-server is not there: apt-get install -y rabbitmq-server"):
-        server.check()
+    with pytest.raises(
+        LocalClusterError, match=r"rabbitmq-server, which is missing; run as root: apt-get install -y rabbitmq-server"
+    ):
+        server.check_programs()

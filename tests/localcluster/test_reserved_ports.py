@@ -6,36 +6,36 @@ import socket
 
 import pytest
 
-from localcluster.knative import planes
-from localcluster.processes import free_port
 from localcluster.errors import LocalClusterError
+from localcluster.knative import planes
+from localcluster.processes import reserve_port
 
 
-def test_a_port_is_kept_until_the_dispatcher_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_are_reserved_within_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that reserved ports cannot be bound, that the error names the port, and that they are free afterwards."""
-    first, second = free_port(), free_port()
+    first, second = reserve_port(), reserve_port()
     monkeypatch.setattr(planes, "DISPATCHER_PORTS", (first, second))
-    with planes.reserved_ports():
+    with planes.reserve_ports():
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind(("", second))
         with (
-            pytest.raises(LocalClusterError, match=rf"port {first} is taken .* end that program"),
-            planes.reserved_ports(),
+            pytest.raises(LocalClusterError, match=rf"port {first} is in use, .* stop the program"),
+            planes.reserve_ports(),
         ):
             pass
-    with planes.reserved_ports():
+    with planes.reserve_ports():
         pass
 
 
-def test_a_second_port_that_is_taken_frees_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_taken_port_releases_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that no port stays reserved if one of them is taken."""
-    first = free_port()
+    first = reserve_port()
     with socket.socket() as other:
         other.bind(("", 0))
         other.listen()
         monkeypatch.setattr(planes, "DISPATCHER_PORTS", (first, other.getsockname()[1]))
-        with pytest.raises(LocalClusterError, match="is taken"), planes.reserved_ports():
+        with pytest.raises(LocalClusterError, match="is in use"), planes.reserve_ports():
             pass
     monkeypatch.setattr(planes, "DISPATCHER_PORTS", (first,))
-    with planes.reserved_ports():
+    with planes.reserve_ports():
         pass

@@ -15,25 +15,33 @@ from pathlib import Path
 import pytest
 
 from localcluster import delivery_engines
+from localcluster.errors import LocalClusterError
 from localcluster.processes import await_ready
 from localcluster.programs import build
-from localcluster.errors import LocalClusterError
-from localcluster.up import state_directory, start, status
-from localcluster.up.cluster_spec import Wish
-from tests.localcluster.commands import ROOT, command, kubectl, living, record_of, run, soon
+from localcluster.up import start, state_directory, status
+from localcluster.up.cluster_spec import ClusterSpec
+from tests.localcluster.commands import (
+    ROOT,
+    build_command,
+    get_record,
+    list_living_groups,
+    run_command,
+    run_kubectl,
+    wait_until,
+)
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow
 
-AS_NOBODY = """
+UNPRIVILEGED_SCRIPT = """
 import os, sys
 from pathlib import Path
-from localcluster.up import down, folder, supervisor, wish
+from localcluster.up import cluster_spec, down, state_directory, supervisor
 from localcluster.errors import LocalClusterError
 if os.geteuid() == 0:
     os.seteuid(65534)
 try:
-    {deed}(Path(sys.argv[1]))
+    {command}(Path(sys.argv[1]))
 except (LocalClusterError, OSError) as error:
     sys.exit(f"error: {{error}}")
 """
@@ -41,28 +49,28 @@ except (LocalClusterError, OSError) as error:
 
 It switches the user itself, because Python may be readable for root only.
 """
-SUPERVISE = "(lambda directory: supervisor.supervise(directory, wish.Wish()))"
-UP = "NODES=2 CONTROL_PLANES=1 DELIVERY=local"
-SERVERS = 9
+SUPERVISE_EXPRESSION = "(lambda directory: supervisor.supervise(directory, cluster_spec.ClusterSpec()))"
+TITLE = "NODES=2 CONTROL_PLANES=1 DELIVERY=local"
+SERVER_COUNT = 9
 """The processes are etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok and those of the product.
 
 The product's processes are functions, delivery, console and validate.
 """
 
 
-def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
+def test_up_starts_and_down_stops_a_cluster(state_dir: Path) -> None:
     """Check that `up` returns with a working cluster, a second `up` reports it, and `down` stops all processes.
 
     The given number of nodes has the control-plane role. `down` stops everything although some files of the directory
     were deleted.
     """
-    wanted = ("--nodes", "2", "--control-planes", "1")
-    up = run(directory, "up", *wanted)
-    groups = state_directory.groups(directory)
+    options = ("--nodes", "2", "--control-planes", "1")
+    up_result = run_command(state_dir, "up", *options)
+    groups = state_directory.list_process_groups(state_dir)
     kubectl = [
-        str(build.servers() / "kubectl"),
+        str(build.ensure_programs() / "kubectl"),
         "--kubeconfig",
-        str(directory / "kubeconfig"),
+        str(state_dir / "kubeconfig"),
         "get",
         "nodes",
         "-o",
@@ -71,259 +79,280 @@ def test_up_returns_when_all_is_ready_and_down_ends_it(directory: Path) -> None:
     nodes = subprocess.run(kubectl, capture_output=True, text=True, check=True).stdout.split()
     role = ["-l", "node-role.kubernetes.io/control-plane"]
     control_plane = subprocess.run([*kubectl, *role], capture_output=True, text=True, check=True).stdout.split()
-    again = run(directory, "up", *wanted)
-    for name in (state_directory.PID_FILE, state_directory.PROCESSES_FILE, state_directory.KUBECONFIG):
-        (directory / name).unlink()
-    down = run(directory, "down")
+    second_result = run_command(state_dir, "up", *options)
+    for name in (state_directory.PID_FILE, state_directory.PROCESSES_FILE, state_directory.KUBECONFIG_FILE):
+        (state_dir / name).unlink()
+    down_result = run_command(state_dir, "down")
 
-    assert up.returncode == 0, up.stdout + up.stderr
-    assert f"export KUBECONFIG={directory}/kubeconfig\n" in up.stdout
-    assert len(groups) == SERVERS
+    assert up_result.returncode == 0, up_result.stdout + up_result.stderr
+    assert f"export KUBECONFIG={state_dir}/kubeconfig\n" in up_result.stdout
+    assert len(groups) == SERVER_COUNT
     assert nodes == ["node/node-1", "node/node-2"]
     assert control_plane == ["node/node-1"]
-    assert (again.returncode, again.stdout.splitlines()[0]) == (0, f"already up, with {UP}; `make down` ends it")
-    assert (down.returncode, down.stdout) == (0, "down\n")
-    assert not state_directory.running(directory)
-    assert soon(lambda: living(groups) == [])
+    assert (second_result.returncode, second_result.stdout.splitlines()[0]) == (
+        0,
+        f"already running, with {TITLE}; stop it with `make down`",
+    )
+    assert (down_result.returncode, down_result.stdout) == (0, "down\n")
+    assert not state_directory.is_running(state_dir)
+    assert wait_until(lambda: list_living_groups(groups) == [])
 
 
 @proves("NMO-18")
-def test_admission_is_left_out_on_request(directory: Path) -> None:
+def test_admission_can_be_deselected(state_dir: Path) -> None:
     """Check that the API server calls the webhook only if the component `admission` is selected.
 
     Without it there is neither a webhook process nor its configuration.
     """
-    up = run(directory, "up", "--nodes", "1", "--wings", "maintenance,certificates")
-    names = [record.name for record in state_directory.records(directory)]
-    configured = kubectl(directory, "get", "validatingwebhookconfigurations,validatingadmissionpolicies", "-o", "name")
-    down = run(directory, "down")
+    up_result = run_command(state_dir, "up", "--nodes", "1", "--components", "maintenance,certificates")
+    names = [record.name for record in state_directory.read_records(state_dir)]
+    configured = run_kubectl(
+        state_dir, "get", "validatingwebhookconfigurations,validatingadmissionpolicies", "-o", "name"
+    )
+    down_result = run_command(state_dir, "down")
 
-    assert (up.returncode, down.returncode) == (0, 0)
+    assert (up_result.returncode, down_result.returncode) == (0, 0)
     assert "validate" not in names
     assert "nodemaintenance" not in configured
 
 
-def test_a_killed_supervisor_takes_all_with_it(directory: Path) -> None:
+def test_servers_end_with_killed_supervisor(state_dir: Path) -> None:
     """Check that all servers end with a killed supervisor, including restarted ones, and that `up` works again.
 
     `down` also works if the directory of the running cluster was deleted.
     """
-    assert run(directory, "up", "--nodes", "1").returncode == 0
-    killed = record_of(directory, "delivery").pid
+    assert run_command(state_dir, "up", "--nodes", "1").returncode == 0
+    killed = get_record(state_dir, "delivery").pid
     os.kill(killed, signal.SIGKILL)
-    await_ready("the restart", lambda: record_of(directory, "delivery").restarts == 1, [])
+    await_ready("the restart", lambda: get_record(state_dir, "delivery").restarts == 1, [])
 
-    groups = state_directory.groups(directory)
+    groups = state_directory.list_process_groups(state_dir)
     assert killed not in groups
-    assert living(groups) == groups
-    os.kill(state_directory.supervisor_pid(directory), signal.SIGKILL)
+    assert list_living_groups(groups) == groups
+    os.kill(state_directory.read_supervisor_pid(state_dir), signal.SIGKILL)
 
-    down = run(directory, "down")
-    assert down.returncode == 0
-    assert not state_directory.running(directory)
-    assert soon(lambda: living(groups) == [])
-    assert run(directory, "up", "--nodes", "1").returncode == 0
-    ends_without_its_folder(directory)
+    down_result = run_command(state_dir, "down")
+    assert down_result.returncode == 0
+    assert not state_directory.is_running(state_dir)
+    assert wait_until(lambda: list_living_groups(groups) == [])
+    assert run_command(state_dir, "up", "--nodes", "1").returncode == 0
+    check_down_without_directory(state_dir)
 
 
-def ends_without_its_folder(directory: Path) -> None:
+def check_down_without_directory(directory: Path) -> None:
     """Delete the whole directory, and check that `down` still stops everything."""
-    groups, supervisor = state_directory.groups(directory), state_directory.supervisor_pid(directory)
+    groups, supervisor = state_directory.list_process_groups(directory), state_directory.read_supervisor_pid(directory)
     while directory.exists():  # the servers keep writing to it
         shutil.rmtree(directory, ignore_errors=True)
 
-    down = run(directory, "down")
+    down_result = run_command(directory, "down")
 
-    assert (down.returncode, down.stdout) == (0, "down\n")
-    assert soon(lambda: living([*groups, supervisor]) == [])
+    assert (down_result.returncode, down_result.stdout) == (0, "down\n")
+    assert wait_until(lambda: list_living_groups([*groups, supervisor]) == [])
 
 
-def test_ctrl_c_while_starting_ends_what_was_started(directory: Path) -> None:
+def test_ctrl_c_during_start_stops_servers(state_dir: Path) -> None:
     """Check that Ctrl-C during `up` stops the servers that were already started."""
-    with subprocess.Popen(command(directory, "up"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as up:
-        assert up.stdout is not None
-        assert any("starting etcd" in line for line in up.stdout)
-        up.send_signal(signal.SIGINT)
-        up.stdout.read()
+    with subprocess.Popen(build_command(state_dir, "up"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert any("starting etcd" in line for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
 
-    assert up.returncode != 0
-    assert soon(lambda: not state_directory.running(directory))
+    assert process.returncode != 0
+    assert wait_until(lambda: not state_directory.is_running(state_dir))
 
 
-def test_an_unknown_delivery_is_refused(directory: Path) -> None:
+def test_an_unknown_delivery_is_refused(state_dir: Path) -> None:
     """Check that an unknown delivery is rejected with one line that lists the known ones, before anything starts."""
-    refused = run(directory, "up", "--delivery", "pigeon")
+    result = run_command(state_dir, "up", "--delivery", "pigeon")
 
-    assert refused.returncode == 1
-    assert refused.stderr == "error: DELIVERY=pigeon is not known; allowed: local, knative, rabbitmq\n"
-    assert not directory.exists()
+    assert result.returncode == 1
+    assert result.stderr == "error: DELIVERY=pigeon: unsupported value: use one of local, knative, rabbitmq\n"
+    assert not state_dir.exists()
 
 
-def test_down_and_status_without_a_cluster_are_no_errors(directory: Path) -> None:
+def test_down_and_status_succeed_without_cluster(state_dir: Path) -> None:
     """Check that `down` and `status` succeed without a cluster, also with a stale pid file."""
-    directory.mkdir()
-    (directory / state_directory.PID_FILE).write_text("1")
+    state_dir.mkdir()
+    (state_dir / state_directory.PID_FILE).write_text("1")
 
-    assert (run(directory, "down").stdout, run(directory, "down").returncode) == ("not up: nothing to do\n", 0)
-    assert (run(directory, "status").stdout, run(directory, "status").returncode) == (
-        "not up; `make up` starts it\n",
+    assert (run_command(state_dir, "down").stdout, run_command(state_dir, "down").returncode) == (
+        "no cluster is running\n",
+        0,
+    )
+    assert (run_command(state_dir, "status").stdout, run_command(state_dir, "status").returncode) == (
+        "no cluster is running: start one with `make up`\n",
         0,
     )
 
 
-def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path) -> None:
+def test_impossible_directory_is_one_line(tmp_path: Path) -> None:
     """Check that an impossible directory is reported as one line with the system's error and the path."""
     (tmp_path / "file").touch()
 
-    done = run(tmp_path / "file" / "up", "status")
+    result = run_command(tmp_path / "file" / "up", "status")
 
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr == f"error: [Errno 20] Not a directory: '{tmp_path}/file/up/{state_directory.PID_FILE}'\n"
+    assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+    assert result.stderr == f"error: [Errno 20] Not a directory: '{tmp_path}/file/up/{state_directory.PID_FILE}'\n"
 
 
-def test_control_plane_nodes_leave_room_for_pods(directory: Path) -> None:
+def test_at_least_one_node_must_be_a_worker(state_dir: Path) -> None:
     """Check that at least one node must remain a worker; otherwise `up` fails before anything starts."""
-    up = run(directory, "up", "--nodes", "3", "--control-planes", "3")
+    result = run_command(state_dir, "up", "--nodes", "3", "--control-planes", "3")
 
-    assert (up.returncode, up.stdout) == (1, "")
-    assert up.stderr == "error: CONTROL_PLANES=3 leaves none of NODES=3 for pods: raise NODES\n"
-    assert not state_directory.running(directory)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "error: CONTROL_PLANES=3 leaves no worker node of NODES=3: increase NODES\n"
+    assert not state_directory.is_running(state_dir)
 
 
-def test_down_ends_a_start_that_is_under_way(directory: Path) -> None:
+def test_down_stops_a_starting_cluster(state_dir: Path) -> None:
     """Check that `down` stops a cluster that is still starting, so that `up` fails."""
-    with subprocess.Popen(command(directory, "up"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as up:
-        assert up.stdout is not None
-        assert up.stdout.readline() == "starting a cluster: NODES=3 DELIVERY=local\n"
-        await_ready("the supervisor", lambda: bool(state_directory.supervisors(directory)), [])
-        down = run(directory, "down")
-        up.stdout.read()
+    with subprocess.Popen(build_command(state_dir, "up"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "starting a cluster: NODES=3 DELIVERY=local\n"
+        await_ready("the supervisor", lambda: bool(state_directory.find_supervisors(state_dir)), [])
+        down_result = run_command(state_dir, "down")
+        process.stdout.read()
 
-    assert (down.returncode, down.stdout) == (0, "down\n")
-    assert up.returncode != 0
-    assert not state_directory.running(directory)
+    assert (down_result.returncode, down_result.stdout) == (0, "down\n")
+    assert process.returncode != 0
+    assert not state_directory.is_running(state_dir)
 
 
-def as_nobody(deed: str, directory: Path) -> subprocess.CompletedProcess[str]:
+def run_unprivileged(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
     """Run a command with a directory as an unprivileged user."""
-    words = [sys.executable, "-c", AS_NOBODY.format(deed=deed), str(directory)]
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    arguments = [sys.executable, "-c", UNPRIVILEGED_SCRIPT.format(command=command), str(directory)]
+    return subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_down_on_another_users_files_is_one_line(directory: Path) -> None:
+def test_down_on_another_users_files_is_one_line(state_dir: Path) -> None:
     """Check that `down` reports another user's files and removes nothing."""
-    directory.mkdir()
-    (directory / state_directory.READY_FILE).write_text("left")
-    directory.chmod(0o555)
+    state_dir.mkdir()
+    (state_dir / state_directory.READY_FILE).write_text("left")
+    state_dir.chmod(0o555)
 
-    done = as_nobody("down.down", directory)
-    directory.chmod(0o755)
+    result = run_unprivileged("down.stop_cluster", state_dir)
+    state_dir.chmod(0o755)
 
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"error: {directory} is another user's cluster, whose `make down` ends it: ")
-    assert (directory / state_directory.READY_FILE).exists()
+    assert result.returncode == 1
+    assert result.stderr.startswith(
+        f"error: the cluster in {state_dir} belongs to another user, who must run `make down`: "
+    )
+    assert (state_dir / state_directory.READY_FILE).exists()
 
 
-def test_a_supervisor_that_has_no_lock_yet_is_not_gone(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_starting_supervisor_is_found_without_lock(state_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Check that a starting supervisor without the lock is found by its command line.
 
     The directory may contain the pid of a dead one.
     """
-    directory.mkdir()
-    (directory / state_directory.PID_FILE).write_text("0")
-    (directory / "starting.py").write_text("print(flush=True); input()")
-    words = [sys.executable, str(directory / "starting.py"), "localcluster", "supervise", str(directory)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as starting:
+    state_dir.mkdir()
+    (state_dir / state_directory.PID_FILE).write_text("0")
+    (state_dir / "starting.py").write_text("print(flush=True); input()")
+    command = [sys.executable, str(state_dir / "starting.py"), "localcluster", "supervise", str(state_dir)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as starting:
         assert starting.stdout is not None
         starting.stdout.readline()
-        status.status(directory)
+        status.print_status(state_dir)
         starting.communicate("\n")
 
-    assert capsys.readouterr().out == f"starting or ending, supervisor {starting.pid}, logs in {directory}/\n"
+    assert capsys.readouterr().out == f"starting or stopping, supervisor {starting.pid}, logs in {state_dir}/\n"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="nobody else can make what is root's")
-def test_what_root_s_cluster_left_is_named_with_its_remedy() -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can create files that belong to root")
+def test_files_of_roots_cluster_are_named_with_remedy() -> None:
     """Check that files that root's cluster left are named together with the command that removes them.
 
     Otherwise the start would only report that the directory is not empty.
     """
-    with tempfile.TemporaryDirectory(prefix="left-") as shared:  # only their owner can access pytest's directories
-        left = Path(shared) / state_directory.SERVERS
-        (left / "etcd").mkdir(parents=True)
-        left.chmod(0o555)
-        Path(shared).chmod(0o755)
+    with tempfile.TemporaryDirectory(prefix="left-") as shared_dir:  # only their owner can access pytest's directories
+        servers_dir = Path(shared_dir) / state_directory.SERVERS_DIR
+        (servers_dir / "etcd").mkdir(parents=True)
+        servers_dir.chmod(0o555)
+        Path(shared_dir).chmod(0o755)
 
-        done = as_nobody("folder.clear", Path(shared))
-        Path(shared).chmod(0o555)  # everything belongs to root, as after a first cluster
-        all_of_it = as_nobody(SUPERVISE, Path(shared))
-        Path(shared).chmod(0o755)
-        left.chmod(0o755)
+        result = run_unprivileged("state_directory.remove_previous_cluster", Path(shared_dir))
+        Path(shared_dir).chmod(0o555)  # everything belongs to root, as after a first cluster
+        supervised = run_unprivileged(SUPERVISE_EXPRESSION, Path(shared_dir))
+        Path(shared_dir).chmod(0o755)
+        servers_dir.chmod(0o755)
 
-    assert all_of_it.stderr.startswith(f"error: {shared} is another user's: [Errno 13] ")
-    assert all_of_it.stderr.endswith(f"; `sudo rm -rf {shared}` takes it away\n")
-    assert done.stderr == f"error: {left} is left of another user's cluster: `sudo rm -rf {left}` takes it away\n"
+    assert supervised.stderr.startswith(f"error: directory {shared_dir} belongs to another user: [Errno 13] ")
+    assert supervised.stderr.endswith(f"; remove it with `sudo rm -rf {shared_dir}`\n")
+    assert (
+        result.stderr
+        == f"error: {servers_dir} is a leftover of another user's cluster: remove it with `sudo rm -rf {servers_dir}`\n"
+    )
 
 
-@pytest.mark.parametrize("closed", ["", state_directory.SERVERS], ids=["the folder", "what an earlier cluster left"])
-def test_what_is_one_s_own_is_not_another_user_s(closed: str) -> None:
+@pytest.mark.parametrize(
+    "closed", ["", state_directory.SERVERS_DIR], ids=["the directory", "the servers of an earlier cluster"]
+)
+def test_own_unwritable_files_are_not_attributed_to_another_user(closed: str) -> None:
     """Check that a permission error for the user's own files is reported as it is, without a `sudo` command."""
     with tempfile.TemporaryDirectory(prefix="own-") as home:
-        within = Path(home) / state_directory.SERVERS / "etcd"
-        within.mkdir(parents=True)
+        etcd_dir = Path(home) / state_directory.SERVERS_DIR / "etcd"
+        etcd_dir.mkdir(parents=True)
         if os.geteuid() == 0:
-            for place in (Path(home), within.parent, within):
-                os.chown(place, 65534, -1)
+            for path in (Path(home), etcd_dir.parent, etcd_dir):
+                os.chown(path, 65534, -1)
         (Path(home) / closed).chmod(0o555)
 
-        done = as_nobody(SUPERVISE, Path(home))
+        result = run_unprivileged(SUPERVISE_EXPRESSION, Path(home))
         (Path(home) / closed).chmod(0o755)
 
-    assert done.stderr.startswith("error: [Errno 13] Permission denied: ")
-    assert "sudo" not in done.stderr
+    assert result.stderr.startswith("error: [Errno 13] Permission denied: ")
+    assert "sudo" not in result.stderr
 
 
-def test_a_file_elsewhere_is_no_other_user_s_cluster(directory: Path) -> None:
+def test_permission_error_elsewhere_is_unchanged(state_dir: Path) -> None:
     """Check that a permission error outside of the directory is raised unchanged and names its file."""
-    directory.mkdir()
+    state_dir.mkdir()
 
-    with pytest.raises(PermissionError, match="kwok"), state_directory.owned(directory):
+    with pytest.raises(PermissionError, match="kwok"), state_directory.explain_permission_errors(state_dir):
         raise PermissionError(errno.EACCES, "Permission denied", "/bin/kwok")
 
 
 @pytest.mark.parametrize(
-    "other",
-    [Wish(nodes=5), Wish(control_planes=1), Wish(delivery="rabbitmq"), Wish(wings=("maintenance",)), Wish(real=2)],
+    "other_spec",
+    [
+        ClusterSpec(nodes=5),
+        ClusterSpec(control_planes=1),
+        ClusterSpec(engine="rabbitmq"),
+        ClusterSpec(components=("maintenance",)),
+        ClusterSpec(real_nodes=2),
+    ],
 )
-def test_a_cluster_that_is_up_is_not_taken_for_another_one(directory: Path, other: Wish) -> None:
+def test_up_with_other_options_fails_if_cluster_is_running(state_dir: Path, other_spec: ClusterSpec) -> None:
     """Check that `up` with other options fails if a cluster is running, and changes nothing."""
-    directory.mkdir()
-    (directory / state_directory.READY_FILE).write_text(state_directory.title(Wish()))
+    state_dir.mkdir()
+    (state_dir / state_directory.READY_FILE).write_text(state_directory.format_ready_title(ClusterSpec()))
 
-    with state_directory.locked(directory), pytest.raises(LocalClusterError) as refused:
-        start.up(directory, other)
+    with state_directory.hold_lock(state_dir), pytest.raises(LocalClusterError) as error:
+        start.start_cluster(state_dir, other_spec)
 
-    assert str(refused.value) == "another cluster is up, with NODES=3 DELIVERY=local; `make down` ends it"
+    assert str(error.value) == "another cluster is running, with NODES=3 DELIVERY=local: stop it with `make down`"
 
 
-def test_an_up_that_builds_leaves_a_cluster_alone_that_came_up_meanwhile(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_up_uses_cluster_that_was_started_in_the_meantime(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Check that `up` uses a cluster that another `up` started in the meantime, and reports it.
 
     The output of `make env` for that cluster is available.
     """
-    directory.mkdir()
-    wish, other = Wish(), ExitStack()
-    printed = f"{state_directory.title(wish)}export KUBECONFIG=there\n"
+    state_dir.mkdir()
+    spec, other = ClusterSpec(), ExitStack()
+    printed = f"{state_directory.format_ready_title(spec)}export KUBECONFIG=there\n"
 
-    def other_comes_up(*_: object) -> None:
-        other.enter_context(state_directory.locked(directory))
-        (directory / state_directory.READY_FILE).write_text(printed)
+    def start_other_cluster(*_: object) -> None:
+        other.enter_context(state_directory.hold_lock(state_dir))
+        (state_dir / state_directory.READY_FILE).write_text(printed)
 
-    monkeypatch.setattr(type(delivery_engines.named(wish.delivery)), "build", other_comes_up)
+    monkeypatch.setattr(type(delivery_engines.get_engine(spec.engine)), "build", start_other_cluster)
     with other:
-        start.up(directory, wish)
+        start.start_cluster(state_dir, spec)
 
-        assert capsys.readouterr().out.startswith("already up, with NODES=3 DELIVERY=local; ")
-        assert state_directory.exports(directory) == "export KUBECONFIG=there\n"
+        assert capsys.readouterr().out.startswith("already running, with NODES=3 DELIVERY=local; ")
+        assert state_directory.read_exports(state_dir) == "export KUBECONFIG=there\n"

@@ -11,96 +11,103 @@ import pytest
 
 from kube.paths import Object
 from localcluster.demo import vm
-from localcluster.demo.vm import FORETOLD, NODE_COUNT, STUCK
-from localcluster.demo.common import DemoError, drain_line, tell
-from localcluster.demo.uptimes import Uptime, counters, outcomes, told, uptime
+from localcluster.demo.common import DemoError, format_drain_status, run_demo
+from localcluster.demo.uptimes import Uptime, check_outcomes, describe_change, format_uptimes, read_uptime
+from localcluster.demo.vm import BLOCKED_VM, NODE_COUNT, PREVIEW
 from tests.localcluster.commands import ROOT
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 180
-FIRST, SECOND = "2026-01-01T00:00:00Z in a", "2026-01-01T00:00:30Z in b"
+TIMEOUT_SECONDS = 180
+FIRST_BOOT, SECOND_BOOT = "2026-01-01T00:00:00Z in a", "2026-01-01T00:00:30Z in b"
 NOW = datetime(2026, 1, 1, 0, 0, 42, tzinfo=timezone.utc)
-HERE, THERE = Uptime("node-1", FIRST), Uptime("node-2", FIRST)
-ANEW, DOWN = Uptime("node-2", SECOND), Uptime()
+ON_NODE_1, ON_NODE_2 = Uptime("node-1", FIRST_BOOT), Uptime("node-2", FIRST_BOOT)
+REBOOTED_ON_NODE_2, DOWN = Uptime("node-2", SECOND_BOOT), Uptime()
 
 
-def instance(phase: str) -> Object:
-    metadata = {"name": "live", "annotations": {"fake-virt/booted": FIRST}}
+def build_instance(phase: str) -> Object:
+    metadata = {"name": "live", "annotations": {"fake-virt/booted": FIRST_BOOT}}
     return {"metadata": metadata, "status": {"phase": phase, "nodeName": "node-1"}}
 
 
-def test_a_machine_is_up_from_its_boot_until_it_stops() -> None:
+def test_uptime_counts_from_boot_until_stop() -> None:
     """Check that a VM's uptime counts from its boot, on its node, until it stops."""
-    assert [uptime(instance("Running")), uptime(instance("Failed"))] == [HERE, DOWN]
-    assert counters({"b": ANEW, "a": HERE, "c": DOWN}, NOW) == "a up 42 s on node-1   b up 12 s on node-2   c down"
+    assert [read_uptime(build_instance("Running")), read_uptime(build_instance("Failed"))] == [ON_NODE_1, DOWN]
+    assert (
+        format_uptimes({"b": REBOOTED_ON_NODE_2, "a": ON_NODE_1, "c": DOWN}, NOW)
+        == "a up 42 s on node-1   b up 12 s on node-2   c down"
+    )
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "words"),
+    ("before", "after", "expected"),
     [
         (DOWN, DOWN, ""),
-        (HERE, HERE, ""),
-        (DOWN, HERE, "boots on node-1"),
-        (HERE, DOWN, "is shut down"),
-        (HERE, ANEW, "boots anew on node-2"),
-        (HERE, THERE, "moves from node-1 to node-2 without a break"),
+        (ON_NODE_1, ON_NODE_1, ""),
+        (DOWN, ON_NODE_1, "boots on node-1"),
+        (ON_NODE_1, DOWN, "is shut down"),
+        (ON_NODE_1, REBOOTED_ON_NODE_2, "reboots on node-2"),
+        (ON_NODE_1, ON_NODE_2, "moves from node-1 to node-2 without interruption"),
     ],
 )
-def test_what_becomes_of_a_machine_is_said_once(before: Uptime, after: Uptime, words: str) -> None:
-    assert told(before, after) == words
+def test_change_of_a_vm_is_described(before: Uptime, after: Uptime, expected: str) -> None:
+    assert describe_change(before, after) == expected
 
 
 @pytest.mark.parametrize(
-    ("drain", "good"), [("moves", [THERE]), ("blocks", [THERE]), ("restarts", [ANEW]), ("stops", [DOWN])]
+    ("drain", "good"),
+    [("moves", [ON_NODE_2]), ("blocks", [ON_NODE_2]), ("restarts", [REBOOTED_ON_NODE_2]), ("stops", [DOWN])],
 )
-def test_what_was_foretold_and_did_not_come_is_an_error(drain: str, good: list[Uptime]) -> None:
+def test_outcome_that_differs_from_preview_is_an_error(drain: str, good: list[Uptime]) -> None:
     """Check that an outcome that differs from the preview is an error."""
-    for after in (HERE, THERE, ANEW, DOWN, Uptime("node-1", SECOND)):
+    for after in (ON_NODE_1, ON_NODE_2, REBOOTED_ON_NODE_2, DOWN, Uptime("node-1", SECOND_BOOT)):
         if after in good:
-            assert [line.split()[:2] for line in outcomes("node-1", {"vm": drain}, {"vm": HERE}, {"vm": after})] == [
-                ["vm", drain]
-            ]
+            assert [
+                line.split()[:2] for line in check_outcomes("node-1", {"vm": drain}, {"vm": ON_NODE_1}, {"vm": after})
+            ] == [["vm", drain]]
         else:
-            with pytest.raises(DemoError, match=f"of vm the preview said that it {drain}"):
-                list(outcomes("node-1", {"vm": drain}, {"vm": HERE}, {"vm": after}))
+            with pytest.raises(DemoError, match=f'virtual machine "vm": the preview forecast that it {drain}'):
+                list(check_outcomes("node-1", {"vm": drain}, {"vm": ON_NODE_1}, {"vm": after}))
 
 
 def test_the_status_is_one_line() -> None:
     """Check that the line has the progress of the drain and one blocked pod."""
-    assert drain_line({}) == f"new       {'░' * 20}   0 %  ? pods left"
+    assert format_drain_status({}) == f"new       {'░' * 20}   0 %  ? pods left"
     blocked = [{"name": "pinned", "message": "no disk"}]
     status: Object = {"phase": "Running", "drainProgress": 80, "pendingCount": 1, "blockedPods": blocked}
-    assert drain_line(status) == f"Running   {'█' * 16}{'░' * 4}  80 %  1 pod left; 1 blocked, e.g. pinned: no disk"
+    assert (
+        format_drain_status(status)
+        == f"Running   {'█' * 16}{'░' * 4}  80 %  1 pod left; 1 blocked, e.g. pinned: no disk"
+    )
 
 
 @proves("DRN-16", "OSV-2", "OSV-3")
-def test_the_demo_drains_a_node_with_machines_of_each_kind() -> None:
+def test_demo_drains_a_node_with_each_kind_of_vm() -> None:
     """Check that the demo exits with status 0: each VM behaved as previewed, and the blocked one could leave later.
 
     The CPU labels changed, and everything that was started is stopped.
     """
-    words = ["make", "--no-print-directory", "demo-vm"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=SECONDS)
+    command = ["make", "--no-print-directory", "demo-vm"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS)
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    _, _, ending = done.stdout.partition("── What was said before")
-    assert dict(re.findall(r"^  (\w+) +(moves|blocks|restarts|stops) ", ending, re.MULTILINE)) == FORETOLD
-    assert re.search(rf"^demo/virt-launcher-{STUCK}-\S+ +NotMigratable ", done.stdout, re.MULTILINE)
-    assert len(re.findall(r"^node-\d .* true +true *$", ending, re.MULTILINE)) == NODE_COUNT
-    assert len(re.findall(r"^node-\d .* kwok +true *$", ending, re.MULTILINE)) == NODE_COUNT
-    assert done.stdout.endswith("• everything that was started is stopped\n")
+    assert result.returncode == 0, result.stdout + result.stderr
+    _, _, outcome = result.stdout.partition("── The forecast and the outcome")
+    assert dict(re.findall(r"^  (\w+) +(moves|blocks|restarts|stops) ", outcome, re.MULTILINE)) == PREVIEW
+    assert re.search(rf"^demo/virt-launcher-{BLOCKED_VM}-\S+ +NotMigratable ", result.stdout, re.MULTILINE)
+    assert len(re.findall(r"^node-\d .* true +true *$", outcome, re.MULTILINE)) == NODE_COUNT
+    assert len(re.findall(r"^node-\d .* kwok +true *$", outcome, re.MULTILINE)) == NODE_COUNT
+    assert result.stdout.endswith("• everything that was started is stopped\n")
 
 
 @proves("DRN-16")
-def test_a_story_that_goes_otherwise_is_told_as_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_demo_fails_if_vm_does_not_migrate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Check that the demo fails if a VM is shut down although the preview promised a migration."""
     other = tmp_path / "machines.yaml"
-    other.write_text(vm.STORY.read_text().replace("evictionStrategy: LiveMigrate, ", "", 1))
-    monkeypatch.setattr(vm, "STORY", other)
-    monkeypatch.setattr(vm, "_preview", lambda _cluster: None)
+    other.write_text(vm.VMS_MANIFEST.read_text().replace("evictionStrategy: LiveMigrate, ", "", 1))
+    monkeypatch.setattr(vm, "VMS_MANIFEST", other)
+    monkeypatch.setattr(vm, "_check_preview", lambda _cluster: None)
 
     with pytest.raises(SystemExit) as ended:
-        tell(vm.main)
-    assert "of live the preview said that it moves" in str(ended.value.code)
+        run_demo(vm.main)
+    assert 'virtual machine "live": the preview forecast that it moves' in str(ended.value.code)

@@ -7,10 +7,10 @@ from pathlib import Path
 from localcluster.programs import build
 
 MODULE = "github.com/cert-manager/cert-manager"
-KINDS = ("issuers", "certificates")
+CRD_PLURALS = ("issuers", "certificates")
 
 
-def crds() -> list[Path]:
+def fetch_crds() -> list[Path]:
     """Return the files of the CRDs that the component `cert-manager` needs, downloading them if necessary."""
-    folder = build.module_folder("knative", MODULE) / "deploy" / "crds"
-    return [folder / f"crd-{kind}.yaml" for kind in KINDS]
+    folder = build.download_program_module("knative", MODULE) / "deploy" / "crds"
+    return [folder / f"crd-{kind}.yaml" for kind in CRD_PLURALS]

@@ -9,17 +9,19 @@ from typing import NamedTuple
 from functions.app import FUNCTIONS
 from kube.client.api import Api
 from kube.maintenance.groups import GROUPS
-from tests.sources import ROOT, source_of
+from tests.sources import ROOT, get_source_path
 
-OURS = "node-maintenance"
-NAMESPACES = (OURS, "medik8s-leases", "default", "kube-system", "node-upgrade-mutex-operator")
-REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+OWN_NAMESPACE = "node-maintenance"
+NAMESPACES = (OWN_NAMESPACE, "medik8s-leases", "default", "kube-system", "node-upgrade-mutex-operator")
+RULES_REVIEWS_PATH = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
 """Path of the review that `kubectl auth can-i --list` creates and prints."""
-VERBS = "get|list|watch|create|patch|delete"
-CLAUSE = rf"[a-z]+(?:/[a-z]+)? (?:{VERBS})(?:, (?:{VERBS}))*(?: in [a-z0-9-]+)?"
-TOUCHES = re.compile(rf"^Touches: (nothing in the cluster|{CLAUSE}(?:;\s{CLAUSE})*)\.", re.MULTILINE)
+VERB_PATTERN = "get|list|watch|create|patch|delete"
+CLAUSE_PATTERN = rf"[a-z]+(?:/[a-z]+)? (?:{VERB_PATTERN})(?:, (?:{VERB_PATTERN}))*(?: in [a-z0-9-]+)?"
+TOUCHES_PATTERN = re.compile(
+    rf"^Touches: (nothing in the cluster|{CLAUSE_PATTERN}(?:;\s{CLAUSE_PATTERN})*)\.", re.MULTILINE
+)
 MAINTENANCE_GROUPS = tuple(version.partition("/")[0] for version in GROUPS)
-GROUPS_OF = {
+GROUPS_BY_RESOURCE = {
     "nodemaintenances": MAINTENANCE_GROUPS,
     "nodemaintenances/status": MAINTENANCE_GROUPS,
     "poddisruptionbudgets": ("policy",),
@@ -45,8 +47,8 @@ GROUPS_OF = {
     "hyperconvergeds": ("hco.kubevirt.io",),
 }
 """Resource → API groups; resources of the core group are not listed."""
-DOCUMENTED = {
-    **{name: source_of(name) for name in FUNCTIONS},
+SOURCE_BY_ACCOUNT = {
+    **{name: get_source_path(name) for name in FUNCTIONS},
     "podsource": ROOT / "eventing" / "podsource" / "watcher.py",
 }
 
@@ -60,37 +62,37 @@ class Right(NamedTuple):
     namespace: str
 
 
-def touches(documentation: str) -> set[Right]:
+def parse_touches(docstring: str) -> set[Right]:
     """Return the rights in a docstring's line `Touches:`. Raises `ValueError` if it is missing or malformed."""
-    (said,) = TOUCHES.findall(documentation)
-    clauses = [] if said.startswith("nothing") else re.split(r";\s", said)
-    return {right for clause in clauses for right in _rights(clause)}
+    (line,) = TOUCHES_PATTERN.findall(docstring)
+    clauses = [] if line.startswith("nothing") else re.split(r";\s", line)
+    return {right for clause in clauses for right in _parse_clause(clause)}
 
 
-def _rights(clause: str) -> set[Right]:
-    what, _, namespace = clause.partition(" in ")
-    resource, _, verbs = what.partition(" ")
-    groups = GROUPS_OF.get(resource, ("",))
+def _parse_clause(clause: str) -> set[Right]:
+    target, _, namespace = clause.partition(" in ")
+    resource, _, verbs = target.partition(" ")
+    groups = GROUPS_BY_RESOURCE.get(resource, ("",))
     return {Right(group, resource, verb, namespace) for group in groups for verb in verbs.split(", ")}
 
 
-def documented(account: str) -> set[Right]:
-    return touches(ast.get_docstring(ast.parse(DOCUMENTED[account].read_text())) or "")
+def read_documented_rights(account: str) -> set[Right]:
+    return parse_touches(ast.get_docstring(ast.parse(SOURCE_BY_ACCOUNT[account].read_text())) or "")
 
 
-async def allowed(api: Api, namespace: str) -> set[Right]:
+async def list_allowed_rights(api: Api, namespace: str) -> set[Right]:
     """Return the caller's rights in a namespace, as the API server reports them."""
-    said = (await api.create(REVIEWS, {"spec": {"namespace": namespace}}))["status"]
-    assert not said["incomplete"]
+    status = (await api.create(RULES_REVIEWS_PATH, {"spec": {"namespace": namespace}}))["status"]
+    assert not status["incomplete"]
     return {
         Right(group, resource, verb, namespace)
-        for rule in said["resourceRules"]
+        for rule in status["resourceRules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
 
 
-def reaching(rights: set[Right], namespace: str) -> set[Right]:
+def filter_by_namespace(rights: set[Right], namespace: str) -> set[Right]:
     """Return the rights that apply in a namespace."""
     return {right._replace(namespace=namespace) for right in rights if right.namespace in ("", namespace)}

@@ -10,22 +10,22 @@ from pathlib import Path
 import yaml
 
 from localcluster.cluster import LocalCluster
-from localcluster.function_server import Wiring, function_server
-from localcluster.knative.fake_kubelet import kubeconfig
-from localcluster.processes import Server, Startable, await_ready, free_port, kill_all
+from localcluster.function_server import FunctionConfig, build_function_server
+from localcluster.knative.fake_kubelet import write_account_kubeconfig
+from localcluster.processes import Server, Startable, await_ready, kill_all, reserve_port
 from localcluster.readiness import is_ready
-from localcluster.servers import DIRECT, LOOPBACK
-from tests.manifests.rendering import ROOT, Manifest, of_kind
-from tests.workload import pod_on
+from localcluster.servers import LOOPBACK, NO_PROXY_LOCAL_ENV
+from tests.manifests.rendering import ROOT, Manifest, filter_by_kind
+from tests.workload import build_pod
 
-OF_SERVING = ("containerConcurrency", "timeoutSeconds")
+SERVING_FIELDS = ("containerConcurrency", "timeoutSeconds")
 """Fields in the pod template of a Knative Service that are for Serving, not for the pod."""
-MIN_SCALE = "autoscaling.knative.dev/min-scale"
-OF_WINGS = ("certificate-sources", "virtualization-sources", "cpu-label-sources")
+MIN_SCALE_ANNOTATION = "autoscaling.knative.dev/min-scale"
+COMPONENT_SOURCE_ACCOUNTS = ("certificate-sources", "virtualization-sources", "cpu-label-sources")
 """Accounts of the sources that do not run here; one account watches all objects for the local delivery."""
 
 
-class Running(Startable):
+class RunningInstall(Startable):
     """The functions of an install with one Service, and its sources and Triggers on the local delivery.
 
     Args:
@@ -35,30 +35,30 @@ class Running(Startable):
     """
 
     def __init__(self, cluster: LocalCluster, objects: list[Manifest], directory: Path) -> None:
-        functions, delivery = (f"http://{LOOPBACK}:{port}" for port in (free_port(), free_port()))
+        functions, delivery = (f"http://{LOOPBACK}:{port}" for port in (reserve_port(), reserve_port()))
         self.broker_url, self.functions_url = delivery, functions
         self._urls = functions, delivery
-        objects = [item for item in objects if _is_shared(item)]
-        (service,) = of_kind(objects, "Service")
-        wiring = Wiring(delivery, str(directory / "journal.db"), f"{functions}/record")
-        identity, port = _identity(cluster, service), int(functions.rpartition(":")[2])
+        objects = [item for item in objects if _is_in_shared_process(item)]
+        (service,) = filter_by_kind(objects, "Service")
+        config = FunctionConfig(delivery, str(directory / "journal.db"), f"{functions}/record")
+        identity, port = _get_kubeconfig(cluster, service), int(functions.rpartition(":")[2])
         self._servers = [
-            function_server("functions", port, directory / "functions.log", identity, wiring),
-            _delivery(cluster, objects, directory, functions, delivery),
+            build_function_server("functions", port, directory / "functions.log", identity, config),
+            _build_delivery(cluster, objects, directory, functions, delivery),
         ]
 
     def _bring_up(self) -> None:
         """Start the functions and the local delivery; return when both are ready."""
         for server, url in zip(self._servers, self._urls, strict=True):
             server.start()
-            await_ready(server.name, partial(is_ready, url), [server], seconds=30)
+            await_ready(server.name, partial(is_ready, url), [server], timeout=30)
 
     def stop(self) -> None:
         """Kill both processes, the delivery first."""
         kill_all(self._servers)
 
 
-def _is_shared(item: Manifest) -> bool:
+def _is_in_shared_process(item: Manifest) -> bool:
     """Return whether the object belongs to the shared process and its chain.
 
     The webhook, and the function that renews certificates, do not run here.
@@ -68,31 +68,37 @@ def _is_shared(item: Manifest) -> bool:
     return (
         labels.get("app.kubernetes.io/component") != "admission"
         and labels.get("nodemaintenance.dev/function") != "renew-certificates"
-        and account not in OF_WINGS
+        and account not in COMPONENT_SOURCE_ACCOUNTS
     )
 
 
-def _delivery(cluster: LocalCluster, objects: list[Manifest], directory: Path, functions: str, delivery: str) -> Server:
+def _build_delivery(
+    cluster: LocalCluster, objects: list[Manifest], directory: Path, functions: str, delivery: str
+) -> Server:
     """Build the local delivery, which reads the applied manifests."""
     file = directory / "install.yaml"
     file.write_text(yaml.safe_dump_all(objects))
-    accounts = {_identity(cluster, item) for item in of_kind(objects, "ApiServerSource")}
-    (source,), (podsource,) = accounts, of_kind(objects, "ContainerSource")
-    environment = {**DIRECT, "KUBECONFIG": str(source), "PODSOURCE_KUBECONFIG": str(_identity(cluster, podsource))}
-    where = ("--listen", delivery.removeprefix("http://"), "--database", directory / "delivery.db")
-    words = ("--manifests", file, "--functions", functions, *where)
-    command: list[str | Path] = [sys.executable, "-m", "eventing.local.broker", *words]
+    accounts = {_get_kubeconfig(cluster, item) for item in filter_by_kind(objects, "ApiServerSource")}
+    (source,), (podsource,) = accounts, filter_by_kind(objects, "ContainerSource")
+    environment = {
+        **NO_PROXY_LOCAL_ENV,
+        "KUBECONFIG": str(source),
+        "PODSOURCE_KUBECONFIG": str(_get_kubeconfig(cluster, podsource)),
+    }
+    address_options = ("--listen", delivery.removeprefix("http://"), "--database", directory / "delivery.db")
+    arguments = ("--manifests", file, "--functions", functions, *address_options)
+    command: list[str | Path] = [sys.executable, "-m", "eventing.local.broker", *arguments]
     return Server("delivery", command, directory / "delivery.log", environment, ROOT)
 
 
-def _identity(cluster: LocalCluster, item: Manifest) -> Path:
+def _get_kubeconfig(cluster: LocalCluster, item: Manifest) -> Path:
     """Return a kubeconfig of the ServiceAccount that an object uses."""
     spec = item["spec"]
     account = spec.get("serviceAccountName") or spec["template"]["spec"]["serviceAccountName"]
-    return kubeconfig(cluster, item["metadata"]["namespace"], account)
+    return write_account_kubeconfig(cluster, item["metadata"]["namespace"], account)
 
 
-def deployment_of(item: Manifest) -> Manifest:
+def build_deployment(item: Manifest) -> Manifest:
     """Build the Deployment that Serving creates for a Knative Service, or Eventing for a ContainerSource.
 
     It lacks the fields that only their controllers use. Serving names the Deployment of the first revision
@@ -100,9 +106,9 @@ def deployment_of(item: Manifest) -> Manifest:
     """
     template, name = item["spec"]["template"], item["metadata"]["name"]
     labels = {**template["metadata"]["labels"], "app": name}
-    spec = {key: value for key, value in template["spec"].items() if key not in OF_SERVING}
+    spec = {key: value for key, value in template["spec"].items() if key not in SERVING_FIELDS}
     is_service = item["kind"] == "Service"
-    least = int(template["metadata"]["annotations"][MIN_SCALE]) if is_service else 1
+    least = int(template["metadata"]["annotations"][MIN_SCALE_ANNOTATION]) if is_service else 1
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -118,12 +124,12 @@ def deployment_of(item: Manifest) -> Manifest:
     }
 
 
-def drained_and_given_back(cluster: LocalCluster) -> None:
+def check_drain_and_restore(cluster: LocalCluster) -> None:
     """Check that the sample of the oldest API drains its node, and that its deletion uncordons the node."""
     sample = ROOT / "deploy" / "crds" / "nodemaintenance_cr.yaml"
     node = yaml.safe_load(sample.read_text())["spec"]["nodeName"]
-    pod = {"apiVersion": "v1", "kind": "Pod", **pod_on(node, "web")}
-    cluster.add_named(node)
+    pod = {"apiVersion": "v1", "kind": "Pod", **build_pod(node, "web")}
+    cluster.create_nodes(node)
     try:
         cluster.kubectl("create", "-n", "default", "-f", "-", input=json.dumps(pod))
         cluster.kubectl("wait", "-n", "default", "--for=condition=Ready", "pod/web", "--timeout=20s")

@@ -12,102 +12,102 @@ from datetime import datetime, timezone
 import pytest
 import yaml
 
+from functions.certificates.renewal_pass import renew_all
 from functions.certificates.settings import Settings
-from functions.certificates.renewal_pass import renewed
 from kube.certificates import certificate_objects, key_pairs
-from kube.certificates.components import COMPONENTS, LABEL
-from kube.certificates.ca_injection import INJECT
+from kube.certificates.ca_injection import INJECT_ANNOTATION
+from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
 from localcluster.cluster import LocalCluster
 from tests.manifests import cert_manager
-from tests.manifests.rendering import MANIFESTS, of_kind, overlay
+from tests.manifests.rendering import MANIFESTS, filter_by_kind, render_overlay
 from tests.proofs import proves
 
-COMPONENT = MANIFESTS / "components" / "cert-manager"
-OURS = "node-maintenance"
-CONFIGURATION = "nodemaintenance-validate"
-STRICT = ("apply", "--server-side", "--validate=strict", "--force-conflicts", "-f")
+COMPONENT_DIR = MANIFESTS / "components" / "cert-manager"
+OWN_NAMESPACE = "node-maintenance"
+WEBHOOK_CONFIGURATION = "nodemaintenance-validate"
+STRICT_APPLY = ("apply", "--server-side", "--validate=strict", "--force-conflicts", "-f")
 
 
 @pytest.fixture(scope="module")
-def managed(installed: LocalCluster) -> Iterator[LocalCluster]:
+def cert_manager_cluster(installed_cluster: LocalCluster) -> Iterator[LocalCluster]:
     """Yield the installed cluster with the CRDs of cert-manager, but without cert-manager itself."""
-    crds = [yaml.safe_load(file.read_text()) for file in cert_manager.crds()]
+    crds = [yaml.safe_load(file.read_text()) for file in cert_manager.fetch_crds()]
     for crd in crds:
         crd["metadata"] = {"name": crd["metadata"]["name"]}  # cert-manager's chart fills in the other fields
     names = [crd["metadata"]["name"] for crd in crds]
-    installed.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(crds))
-    installed.await_kinds(*names)
-    yield installed
-    installed.kubectl("delete", "crd", *names)
+    installed_cluster.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(crds))
+    installed_cluster.await_crds(*names)
+    yield installed_cluster
+    installed_cluster.kubectl("delete", "crd", *names)
 
 
 @proves("OSV-23")
-def test_cert_managers_kinds_take_the_component_as_it_is(managed: LocalCluster) -> None:
+def test_cert_manager_crds_accept_the_component(cert_manager_cluster: LocalCluster) -> None:
     """Check that cert-manager's schemas accept each field of the component and keep it."""
-    shipped = list(yaml.safe_load_all((COMPONENT / "certificates.yaml").read_text()))
+    objects = list(yaml.safe_load_all((COMPONENT_DIR / "certificates.yaml").read_text()))
 
-    managed.kubectl(*STRICT, COMPONENT / "certificates.yaml")
+    cert_manager_cluster.kubectl(*STRICT_APPLY, COMPONENT_DIR / "certificates.yaml")
 
-    kinds = ("get", "issuers.cert-manager.io,certificates.cert-manager.io", "-n", OURS, "-o", "json")
-    there = json.loads(managed.kubectl(*kinds).stdout)["items"]
-    specs = {(item["kind"], item["metadata"]["name"]): item["spec"] for item in there}
-    assert specs == {(item["kind"], item["metadata"]["name"]): item["spec"] for item in shipped}
+    kinds = ("get", "issuers.cert-manager.io,certificates.cert-manager.io", "-n", OWN_NAMESPACE, "-o", "json")
+    applied = json.loads(cert_manager_cluster.kubectl(*kinds).stdout)["items"]
+    specs = {(item["kind"], item["metadata"]["name"]): item["spec"] for item in applied}
+    assert specs == {(item["kind"], item["metadata"]["name"]): item["spec"] for item in objects}
 
 
-def test_a_field_that_the_kinds_do_not_have_is_refused(managed: LocalCluster) -> None:
+def test_unknown_field_is_rejected(cert_manager_cluster: LocalCluster) -> None:
     """Check that an unknown field is rejected, so that the previous test can fail."""
-    wrong = (COMPONENT / "certificates.yaml").read_text().replace("renewBefore:", "renewAfter:")
+    manifest = (COMPONENT_DIR / "certificates.yaml").read_text().replace("renewBefore:", "renewAfter:")
 
     with pytest.raises(Exception, match="renewAfter"):
-        managed.kubectl(*STRICT, "-", "--dry-run=server", input=wrong)
+        cert_manager_cluster.kubectl(*STRICT_APPLY, "-", "--dry-run=server", input=manifest)
 
 
 @proves("OSV-23")
-def test_the_webhook_asks_for_the_certificate_that_cert_manager_makes() -> None:
+def test_ca_injection_annotation_names_cert_managers_certificate() -> None:
     """Check that Certificate, Secret and the webhook's CA injection annotation have the same name."""
-    (configuration,) = of_kind(overlay("plain"), "ValidatingWebhookConfiguration")
-    shipped = list(yaml.safe_load_all((COMPONENT / "certificates.yaml").read_text()))
-    (server,) = [item for item in of_kind(shipped, "Certificate") if not item["spec"].get("isCA")]
+    (configuration,) = filter_by_kind(render_overlay("plain"), "ValidatingWebhookConfiguration")
+    objects = list(yaml.safe_load_all((COMPONENT_DIR / "certificates.yaml").read_text()))
+    (serving_certificate,) = [item for item in filter_by_kind(objects, "Certificate") if not item["spec"].get("isCA")]
 
-    where = f"{server['metadata']['namespace']}/{server['metadata']['name']}"
-    assert configuration["metadata"]["annotations"][INJECT] == where
-    assert server["spec"]["secretName"] == server["metadata"]["name"]
+    certificate_name = f"{serving_certificate['metadata']['namespace']}/{serving_certificate['metadata']['name']}"
+    assert configuration["metadata"]["annotations"][INJECT_ANNOTATION] == certificate_name
+    assert serving_certificate["spec"]["secretName"] == serving_certificate["metadata"]["name"]
 
 
 @pytest.mark.slow
 @proves("OSV-23")
-def test_beside_cert_manager_we_write_nothing(managed: LocalCluster) -> None:
+def test_renewal_writes_nothing_with_cert_manager(cert_manager_cluster: LocalCluster) -> None:
     """Check that a renewal writes nothing if cert-manager manages the Secret and the webhook configuration.
 
     Neither object has the component label.
     """
-    door = managed.door()
+    client = cert_manager_cluster.get_client()
     now = datetime.now(timezone.utc)
-    signer = key_pairs.new_authority(COMPONENTS["ours"], now)
-    pair = key_pairs.new_serving(signer, ["validate.node-maintenance.svc"], COMPONENTS["ours"], now)
-    entries = {"tls.crt": pair.certificate, "tls.key": pair.key, "ca.crt": signer.certificate}
-    metadata = {"name": "validate", "annotations": {certificate_objects.CERT_MANAGER: "validate"}}
-    secret = {"metadata": metadata, "type": "kubernetes.io/tls", "data": certificate_objects.encoded(entries)}
-    managed.kubectl("delete", "secret", "validate", "-n", OURS, "--ignore-not-found")
-    door.create(certificate_objects.secrets_path(OURS), secret)
-    (configuration,) = of_kind(overlay("plain"), "ValidatingWebhookConfiguration")
-    managed.kubectl(*STRICT, "-", input=yaml.safe_dump(configuration))
+    signer = key_pairs.create_ca(COMPONENTS["ours"], now)
+    key_pair = key_pairs.issue_serving_certificate(signer, ["validate.node-maintenance.svc"], COMPONENTS["ours"], now)
+    entries = {"tls.crt": key_pair.certificate, "tls.key": key_pair.key, "ca.crt": signer.certificate}
+    metadata = {"name": "validate", "annotations": {certificate_objects.CERT_MANAGER_ANNOTATION: "validate"}}
+    secret = {"metadata": metadata, "type": "kubernetes.io/tls", "data": certificate_objects.encode_entries(entries)}
+    cert_manager_cluster.kubectl("delete", "secret", "validate", "-n", OWN_NAMESPACE, "--ignore-not-found")
+    client.create(certificate_objects.build_secrets_path(OWN_NAMESPACE), secret)
+    (configuration,) = filter_by_kind(render_overlay("plain"), "ValidatingWebhookConfiguration")
+    cert_manager_cluster.kubectl(*STRICT_APPLY, "-", input=yaml.safe_dump(configuration))
     try:
-        before = everything(managed)
+        before = list_writable_objects(cert_manager_cluster)
 
-        errors = door.run(renewed(door.api, Settings(), now)).errors
+        errors = client.run(renew_all(client.api, Settings(), now)).errors
 
         assert errors == []
-        assert everything(managed) == before
+        assert list_writable_objects(cert_manager_cluster) == before
     finally:
-        managed.kubectl("delete", "validatingwebhookconfiguration", CONFIGURATION)
-        managed.kubectl("delete", "secret", "validate", "-n", OURS)
+        cert_manager_cluster.kubectl("delete", "validatingwebhookconfiguration", WEBHOOK_CONFIGURATION)
+        cert_manager_cluster.kubectl("delete", "secret", "validate", "-n", OWN_NAMESPACE)
 
 
-def everything(cluster: LocalCluster) -> str:
+def list_writable_objects(cluster: LocalCluster) -> str:
     """Return name and resourceVersion of every object that the renewal may write."""
     kinds = "secret,configmap,event,validatingwebhookconfiguration"
     versions = "-o=jsonpath={range .items[*]}{.kind}/{.metadata.name}={.metadata.resourceVersion} {end}"
-    found = cluster.kubectl("get", kinds, "-n", OURS, versions).stdout
-    assert LABEL not in cluster.kubectl("get", "configmap", "-n", OURS, "-o", "yaml").stdout
-    return found
+    listing = cluster.kubectl("get", kinds, "-n", OWN_NAMESPACE, versions).stdout
+    assert COMPONENT_LABEL not in cluster.kubectl("get", "configmap", "-n", OWN_NAMESPACE, "-o", "yaml").stdout
+    return listing

@@ -16,76 +16,78 @@ from localcluster.cluster import LocalCluster
 from tests.proofs import proves
 
 ROOT = Path(__file__).parents[2]
-SAMPLES = sorted((ROOT / "config/samples").glob("nodemaintenance*.yaml"))
-CRDS = [
+SAMPLE_FILES = sorted((ROOT / "config/samples").glob("nodemaintenance*.yaml"))
+CRD_FILES = [
     ROOT / "manifests/base/crds/nodemaintenance.medik8s.io.yaml",
     ROOT / "manifests/base/crds/nodemaintenance.kubevirt.io.yaml",
     ROOT / "manifests/v1alpha1/crd.yaml",
 ]
-MEDIK8S_NAME = "nodemaintenances.nodemaintenance.medik8s.io"
-KUBEVIRT_NAME = "nodemaintenances.nodemaintenance.kubevirt.io"
+MEDIK8S_CRD_NAME = "nodemaintenances.nodemaintenance.medik8s.io"
+KUBEVIRT_CRD_NAME = "nodemaintenances.nodemaintenance.kubevirt.io"
 
 
-def crd(file: Path) -> dict[str, Any]:
+def read_crd(file: Path) -> dict[str, Any]:
     document: dict[str, Any] = yaml.safe_load(file.read_text())
     return document
 
 
-def maintenance(name: str, spec: Any, api_version: str = MEDIK8S.api_version) -> str:
+def build_manifest(name: str, spec: Any, api_version: str = MEDIK8S.api_version) -> str:
     return json.dumps({"apiVersion": api_version, "kind": "NodeMaintenance", "metadata": {"name": name}, "spec": spec})
 
 
 @pytest.fixture
-def sample(installed: LocalCluster) -> Iterator[str]:
+def sample_name(installed_cluster: LocalCluster) -> Iterator[str]:
     """Yield the name of a NodeMaintenance of the medik8s group for a node that does not exist."""
     name = "crd-sample"
-    installed.kubectl("create", "-f", "-", input=maintenance(name, {"nodeName": "crd-node", "reason": "first"}))
+    installed_cluster.kubectl(
+        "create", "-f", "-", input=build_manifest(name, {"nodeName": "crd-node", "reason": "first"})
+    )
     yield name
-    installed.kubectl("delete", MEDIK8S_NAME, name, "--ignore-not-found")
+    installed_cluster.kubectl("delete", MEDIK8S_CRD_NAME, name, "--ignore-not-found")
 
 
 @pytest.fixture
-def by_bare_name(installed: LocalCluster, tmp_path: Path) -> Any:
+def kubectl_without_cache(installed_cluster: LocalCluster, tmp_path: Path) -> Any:
     """Return a function that runs kubectl with an empty discovery cache."""
-    return lambda *arguments: installed.kubectl(*arguments, "--cache-dir", tmp_path, check=False)
+    return lambda *arguments: installed_cluster.kubectl(*arguments, "--cache-dir", tmp_path, check=False)
 
 
 @proves("C2")
-def test_the_three_groups_have_one_schema_and_one_set_of_columns() -> None:
+def test_three_groups_have_the_same_schema_and_columns() -> None:
     """X-7, C2: the three CRDs have the same schema and columns, although they are separate YAML files."""
-    first, *others = ({**crd(file)["spec"]["versions"][0], "name": ""} for file in CRDS)
+    first, *other_schemas = ({**read_crd(file)["spec"]["versions"][0], "name": ""} for file in CRD_FILES)
 
-    assert all(other == first for other in others)
+    assert all(other == first for other in other_schemas)
 
 
 @proves("C2")
 def test_the_files_serve_the_groups_that_the_code_knows() -> None:
     """C2: the CRD files serve the three groups of the code, each with its version."""
-    specs = [crd(file)["spec"] for file in CRDS]
+    specs = [read_crd(file)["spec"] for file in CRD_FILES]
 
     assert [f"{spec['group']}/{spec['versions'][0]['name']}" for spec in specs] == list(GROUPS)
 
 
 def test_every_field_is_described() -> None:
     """Check that `kubectl explain` has a description of each field."""
-    schema = crd(CRDS[0])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema = read_crd(CRD_FILES[0])["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
-    assert list(undescribed(schema, "")) == [".metadata"]  # the API server adds its description
+    assert list(find_undescribed(schema, "")) == [".metadata"]  # the API server adds its description
 
 
-def undescribed(schema: dict[str, Any], path: str) -> Iterator[str]:
+def find_undescribed(schema: dict[str, Any], path: str) -> Iterator[str]:
     """Yield the paths of the properties without a description."""
     for name, child in schema.get("properties", schema.get("items", {}).get("properties", {})).items():
         if "description" not in child:
             yield f"{path}.{name}"
-        yield from undescribed(child, f"{path}.{name}")
+        yield from find_undescribed(child, f"{path}.{name}")
 
 
 def test_the_installation_document_of_the_oldest_group_finds_its_files() -> None:
     """DRN-12: both paths of the oldest group's document exist, and the CRD's path is a link to the only copy."""
     file = ROOT / "deploy/crds/nodemaintenance_crd.yaml"
 
-    assert file.samefile(CRDS[2])
+    assert file.samefile(CRD_FILES[2])
     assert (
         yaml.safe_load((ROOT / "deploy/crds/nodemaintenance_cr.yaml").read_text())["apiVersion"]
         == "kubevirt.io/v1alpha1"
@@ -93,9 +95,11 @@ def test_the_installation_document_of_the_oldest_group_finds_its_files() -> None
 
 
 @proves("NMO-1")
-def test_api_resources_lists_the_kind_with_its_short_name(installed: LocalCluster, by_bare_name: Any) -> None:
+def test_api_resources_lists_the_kind_with_its_short_name(
+    installed_cluster: LocalCluster, kubectl_without_cache: Any
+) -> None:
     """NMO-1, C7: the short name `nm` belongs to the medik8s group, and the resources are cluster-scoped."""
-    listed = by_bare_name("api-resources", "--no-headers").stdout.splitlines()
+    listed = kubectl_without_cache("api-resources", "--no-headers").stdout.splitlines()
     rows = [line.split() for line in listed if line.startswith("nodemaintenances ")]
 
     assert ["nodemaintenances", "nm", MEDIK8S.api_version, "false", "NodeMaintenance"] in rows
@@ -103,17 +107,17 @@ def test_api_resources_lists_the_kind_with_its_short_name(installed: LocalCluste
 
 
 @proves("NMO-1", "NMO-2")
-@pytest.mark.parametrize("file", SAMPLES, ids=lambda file: file.name)
-def test_a_sample_of_the_documents_is_accepted_unchanged(installed: LocalCluster, file: Path) -> None:
+@pytest.mark.parametrize("file", SAMPLE_FILES, ids=lambda file: file.name)
+def test_sample_is_accepted_unchanged(installed_cluster: LocalCluster, file: Path) -> None:
     """NMO-1, KNM-1, OSV-11: the API server accepts every sample file unchanged, and keeps reason and node (NMO-2)."""
-    done = installed.kubectl("apply", "--dry-run=server", "-o", "json", "-f", file)
+    result = installed_cluster.kubectl("apply", "--dry-run=server", "-o", "json", "-f", file)
 
-    assert json.loads(done.stdout)["spec"] == yaml.safe_load(file.read_text())["spec"]
+    assert json.loads(result.stdout)["spec"] == yaml.safe_load(file.read_text())["spec"]
 
 
 @proves("NMO-2")
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         (None, "spec: Required value"),
         ({}, "spec.nodeName: Required value"),
@@ -129,26 +133,26 @@ def test_a_sample_of_the_documents_is_accepted_unchanged(installed: LocalCluster
         "no nodeName",
         "empty nodeName",
         "integer nodeName",
-        "endless nodeName",
+        "overlong nodeName",
         "integer reason",
     ],
 )
 @pytest.mark.parametrize("api_version", [MEDIK8S.api_version, KUBEVIRT.api_version])
-def test_a_spec_that_names_no_node_is_refused(installed: LocalCluster, api_version: str, spec: Any, said: str) -> None:
+def test_invalid_spec_is_rejected(installed_cluster: LocalCluster, api_version: str, spec: Any, message: str) -> None:
     """NMO-2, KNM-1: the API server rejects the object and names the field, without any webhook (NMO-18)."""
-    body = json.loads(maintenance("crd-refused", spec, api_version))
+    body = json.loads(build_manifest("crd-refused", spec, api_version))
     if spec is None:
         del body["spec"]
 
-    done = installed.kubectl("create", "--validate=false", "-f", "-", input=json.dumps(body), check=False)
+    result = installed_cluster.kubectl("create", "--validate=false", "-f", "-", input=json.dumps(body), check=False)
 
-    assert done.returncode == 1
-    assert said in done.stderr
+    assert result.returncode == 1
+    assert message in result.stderr
 
 
 @proves("DRN-1a")
 @pytest.mark.parametrize(
-    ("drain", "said"),
+    ("drain", "message"),
     [
         ("all", 'spec.drain: Invalid value: "string"'),
         ({"force": "no"}, 'spec.drain.force: Invalid value: "string"'),
@@ -160,21 +164,21 @@ def test_a_spec_that_names_no_node_is_refused(installed: LocalCluster, api_versi
         ),
         ({"podSelector": "a" * 2049}, "spec.drain.podSelector: Too long"),
     ],
-    ids=["no object", "no boolean", "grace period", "timeout", "selector", "endless selector"],
+    ids=["not an object", "not a boolean", "grace period", "timeout", "selector", "overlong selector"],
 )
-def test_a_drain_that_makes_no_sense_is_refused(installed: LocalCluster, drain: Any, said: str) -> None:
+def test_invalid_drain_options_are_rejected(installed_cluster: LocalCluster, drain: Any, message: str) -> None:
     """DRN-1a, NMO-18: the schema rejects an invalid `spec.drain` and names the field."""
-    body = maintenance("crd-refused", {"nodeName": "n", "drain": drain})
+    body = build_manifest("crd-refused", {"nodeName": "n", "drain": drain})
 
-    done = installed.kubectl("create", "--validate=false", "-f", "-", input=body, check=False)
+    result = installed_cluster.kubectl("create", "--validate=false", "-f", "-", input=body, check=False)
 
-    assert done.returncode == 1
-    assert said in done.stderr
+    assert result.returncode == 1
+    assert message in result.stderr
 
 
 @proves("DRN-1a")
 @pytest.mark.parametrize("api_version", [MEDIK8S.api_version, KUBEVIRT.api_version])
-def test_every_flag_of_the_drain_is_kept(installed: LocalCluster, api_version: str) -> None:
+def test_every_drain_option_is_kept(installed_cluster: LocalCluster, api_version: str) -> None:
     """DRN-1a: every group keeps each field of `spec.drain`, and each field is optional."""
     drain = {
         "force": False,
@@ -185,44 +189,55 @@ def test_every_flag_of_the_drain_is_kept(installed: LocalCluster, api_version: s
         "disableEviction": True,
         "skipWaitForDeleteTimeoutSeconds": 0,
     }
-    body = maintenance("crd-kept", {"nodeName": "n", "drain": drain}, api_version)
+    body = build_manifest("crd-kept", {"nodeName": "n", "drain": drain}, api_version)
 
-    done = installed.kubectl("create", "--dry-run=server", "--validate=strict", "-o", "json", "-f", "-", input=body)
+    result = installed_cluster.kubectl(
+        "create", "--dry-run=server", "--validate=strict", "-o", "json", "-f", "-", input=body
+    )
 
-    assert json.loads(done.stdout)["spec"]["drain"] == drain
+    assert json.loads(result.stdout)["spec"]["drain"] == drain
 
 
 @proves("DRN-1a")
-def test_the_drain_may_be_changed_at_any_time(installed: LocalCluster, sample: str) -> None:
+def test_the_drain_may_be_changed_at_any_time(installed_cluster: LocalCluster, sample_name: str) -> None:
     """DRN-1a: `spec.drain` can be changed and removed at any time."""
     for drain in ({"force": False}, {"force": True}, None):
-        installed.kubectl("patch", MEDIK8S_NAME, sample, "--type=merge", "-p", json.dumps({"spec": {"drain": drain}}))
+        installed_cluster.kubectl(
+            "patch", MEDIK8S_CRD_NAME, sample_name, "--type=merge", "-p", json.dumps({"spec": {"drain": drain}})
+        )
 
 
 @proves("NMO-21")
-def test_the_node_of_a_maintenance_cannot_be_changed(installed: LocalCluster, sample: str) -> None:
+def test_the_node_of_a_maintenance_cannot_be_changed(installed_cluster: LocalCluster, sample_name: str) -> None:
     """NMO-21: the API server rejects a changed node and suggests a new NodeMaintenance."""
     patch = '{"spec": {"nodeName": "another"}}'
 
-    done = installed.kubectl("patch", MEDIK8S_NAME, sample, "--type=merge", "-p", patch, check=False)
+    result = installed_cluster.kubectl("patch", MEDIK8S_CRD_NAME, sample_name, "--type=merge", "-p", patch, check=False)
 
-    assert done.returncode == 1
+    assert result.returncode == 1
     assert (
         "updating spec.NodeName isn't allowed: delete this NodeMaintenance and create another for the other node"
-        in done.stderr
+        in result.stderr
     )
 
 
 @proves("NMO-2")
-def test_the_reason_may_be_changed_at_any_time(installed: LocalCluster, sample: str) -> None:
+def test_the_reason_may_be_changed_at_any_time(installed_cluster: LocalCluster, sample_name: str) -> None:
     """NMO-2: `spec.reason` can be changed at any time."""
-    installed.kubectl("patch", MEDIK8S_NAME, sample, "--type=merge", "-p", '{"spec": {"reason": "second"}}')
+    installed_cluster.kubectl(
+        "patch", MEDIK8S_CRD_NAME, sample_name, "--type=merge", "-p", '{"spec": {"reason": "second"}}'
+    )
 
-    assert installed.kubectl("get", MEDIK8S_NAME, sample, "-o", "jsonpath={.spec.reason}").stdout == "second"
+    assert (
+        installed_cluster.kubectl("get", MEDIK8S_CRD_NAME, sample_name, "-o", "jsonpath={.spec.reason}").stdout
+        == "second"
+    )
 
 
 @proves("KNM-2", "C1")
-def test_the_status_keeps_both_spellings_and_every_declared_field(installed: LocalCluster, sample: str) -> None:
+def test_the_status_keeps_both_spellings_and_every_declared_field(
+    installed_cluster: LocalCluster, sample_name: str
+) -> None:
     """KNM-2, C1: the schema declares every status field; the API server would silently drop undeclared ones."""
     ref = {"namespace": "default", "name": "pod-a"}
     since = "2022-06-23T11:43:18Z"
@@ -253,59 +268,74 @@ def test_the_status_keeps_both_spellings_and_every_declared_field(installed: Loc
 
     patch = json.dumps({"status": status})
     options = ("--subresource=status", "--type=merge", "-o", "json", "-p", patch)
-    kept = json.loads(installed.kubectl("patch", MEDIK8S_NAME, sample, *options).stdout)["status"]
+    live_status = json.loads(installed_cluster.kubectl("patch", MEDIK8S_CRD_NAME, sample_name, *options).stdout)[
+        "status"
+    ]
 
-    assert kept == status
+    assert live_status == status
 
 
 @pytest.mark.parametrize("status", [{"phase": "Done"}, {"drainProgress": 101}, {"drainProgress": -1}])
-def test_a_status_outside_its_bounds_is_refused(installed: LocalCluster, sample: str, status: dict[str, Any]) -> None:
+def test_invalid_status_is_rejected(installed_cluster: LocalCluster, sample_name: str, status: dict[str, Any]) -> None:
     """NMO-10, C6: the schema rejects an unknown phase and a progress outside 0 to 100."""
     patch = json.dumps({"status": status})
 
-    done = installed.kubectl(
-        "patch", MEDIK8S_NAME, sample, "--subresource=status", "--type=merge", "-p", patch, check=False
+    result = installed_cluster.kubectl(
+        "patch", MEDIK8S_CRD_NAME, sample_name, "--subresource=status", "--type=merge", "-p", patch, check=False
     )
 
-    assert done.returncode == 1
+    assert result.returncode == 1
 
 
-def test_maintenances_are_selected_by_the_node_they_name(installed: LocalCluster, sample: str) -> None:
+def test_field_selector_selects_by_node_name(installed_cluster: LocalCluster, sample_name: str) -> None:
     """NMO-22: a field selector lists the NodeMaintenances of a node in one request."""
-    found = installed.kubectl("get", MEDIK8S_NAME, "-o", "name", "--field-selector=spec.nodeName=crd-node").stdout
-    other = installed.kubectl("get", MEDIK8S_NAME, "-o", "name", "--field-selector=spec.nodeName=crd-other").stdout
+    output = installed_cluster.kubectl(
+        "get", MEDIK8S_CRD_NAME, "-o", "name", "--field-selector=spec.nodeName=crd-node"
+    ).stdout
+    other = installed_cluster.kubectl(
+        "get", MEDIK8S_CRD_NAME, "-o", "name", "--field-selector=spec.nodeName=crd-other"
+    ).stdout
 
-    assert found.split() == [f"nodemaintenance.nodemaintenance.medik8s.io/{sample}"]
+    assert output.split() == [f"nodemaintenance.nodemaintenance.medik8s.io/{sample_name}"]
     assert other == ""
 
 
-def test_the_table_shows_node_phase_progress_pending_and_age(installed: LocalCluster, sample: str) -> None:
+def test_the_table_shows_node_phase_progress_pending_and_age(installed_cluster: LocalCluster, sample_name: str) -> None:
     """NMO-1: `kubectl get` prints node, phase, progress, pending pods and age; `-o wide` adds the reason."""
-    plain = installed.kubectl("get", MEDIK8S_NAME, sample).stdout.splitlines()[0].split()
-    wide = installed.kubectl("get", MEDIK8S_NAME, sample, "-o", "wide").stdout.splitlines()[0].split()
+    columns = installed_cluster.kubectl("get", MEDIK8S_CRD_NAME, sample_name).stdout.splitlines()[0].split()
+    wide_columns = (
+        installed_cluster.kubectl("get", MEDIK8S_CRD_NAME, sample_name, "-o", "wide").stdout.splitlines()[0].split()
+    )
 
-    assert plain == ["NAME", "NODE", "PHASE", "PROGRESS", "PENDING", "AGE"]
-    assert wide == [*plain, "REASON"]
+    assert columns == ["NAME", "NODE", "PHASE", "PROGRESS", "PENDING", "AGE"]
+    assert wide_columns == [*columns, "REASON"]
 
 
 @proves("C7")
-def test_bare_names_reach_the_group_whose_document_uses_them(
-    installed: LocalCluster, sample: str, by_bare_name: Any
+def test_bare_names_resolve_to_documented_group(
+    installed_cluster: LocalCluster, sample_name: str, kubectl_without_cache: Any
 ) -> None:
     """C7: without the oldest group's CRD, `nodemaintenance` is KubeVirt's resource, and `nm` is that of medik8s."""
-    assert installed.kubectl("get", "crd", "nodemaintenances.kubevirt.io", check=False).returncode != 0
+    assert installed_cluster.kubectl("get", "crd", "nodemaintenances.kubevirt.io", check=False).returncode != 0
 
-    assert f"nodemaintenance.nodemaintenance.medik8s.io/{sample}" in by_bare_name("get", "nm", "-o", "name").stdout
+    assert (
+        f"nodemaintenance.nodemaintenance.medik8s.io/{sample_name}"
+        in kubectl_without_cache("get", "nm", "-o", "name").stdout
+    )
     for name in ("nodemaintenance", "NodeMaintenance", "nodemaintenances"):
-        assert f'{KUBEVIRT_NAME} "{sample}" not found' in by_bare_name("get", name, sample).stderr
+        assert (
+            f'{KUBEVIRT_CRD_NAME} "{sample_name}" not found' in kubectl_without_cache("get", name, sample_name).stderr
+        )
 
 
 @proves("OSV-14")
-def test_an_unprivileged_user_may_not_start_a_maintenance(installed: LocalCluster) -> None:
+def test_an_unprivileged_user_may_not_start_a_maintenance(installed_cluster: LocalCluster) -> None:
     """OSV-14: a user without the right to create NodeMaintenances gets a 403 that names verb and resource."""
-    body = maintenance("crd-forbidden", {"nodeName": "crd-node"})
+    body = build_manifest("crd-forbidden", {"nodeName": "crd-node"})
 
-    done = installed.kubectl("create", "--validate=false", "-f", "-", input=body, check=False, user=UNPRIVILEGED)
+    result = installed_cluster.kubectl(
+        "create", "--validate=false", "-f", "-", input=body, check=False, user=UNPRIVILEGED
+    )
 
-    assert done.returncode == 1
-    assert 'cannot create resource "nodemaintenances" in API group "nodemaintenance.medik8s.io"' in done.stderr
+    assert result.returncode == 1
+    assert 'cannot create resource "nodemaintenances" in API group "nodemaintenance.medik8s.io"' in result.stderr

@@ -14,141 +14,171 @@ import yaml
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from eventing.event_types import REFERENCES
+from eventing.event_types import REFERENCE_TYPES
 from eventing.journal.store import Journal
 from functions.app import FUNCTIONS
 from kube.cpu import capabilities, node_patch
-from kube.mutex.objects import FINALIZER, NAMESPACE, RUN_LABEL
+from kube.mutex.objects import DEFAULT_NAMESPACE, FINALIZER, RUN_LABEL
 from kube.virtualization import virt_launcher_budgets
-from localcluster.deploy.preflight import PLACEHOLDER, nameless
+from localcluster.deploy.preflight import PLACEHOLDER_IMAGE, list_placeholder_users
 from tests.manifests import trigger_checks
-from tests.manifests.rendering import INSTALLS, MANIFESTS, OVERLAYS, ROOT, Manifest, of_kind, overlay, rendered, text
+from tests.manifests.rendering import (
+    INSTALL_OVERLAYS,
+    MANIFESTS,
+    OVERLAYS,
+    ROOT,
+    Manifest,
+    filter_by_kind,
+    render,
+    render_overlay,
+    render_yaml,
+)
 from tests.proofs import proves
-from tests.sources import OPT_IN, steps_of
+from tests.sources import OPT_IN_STEPS, list_steps
 
-INSTALL = (ROOT / "docs/install.md").read_text()
-UNINSTALL = (ROOT / "docs/uninstall.md").read_text()
-CONFIGURATION = (ROOT / "docs/configuration.md").read_text()
-CONSOLE = (ROOT / "docs/console.md").read_text()
-OBSERVABILITY = (ROOT / "docs/observability.md").read_text()
-EVENTS = (ROOT / "docs/events.md").read_text()
-MUTEX = (ROOT / "docs/mutex.md").read_text()
-CPU_LABELS = (ROOT / "docs/cpu-labels.md").read_text()
+INSTALL_PAGE = (ROOT / "docs/install.md").read_text()
+UNINSTALL_PAGE = (ROOT / "docs/uninstall.md").read_text()
+CONFIGURATION_PAGE = (ROOT / "docs/configuration.md").read_text()
+CONSOLE_PAGE = (ROOT / "docs/console.md").read_text()
+OBSERVABILITY_PAGE = (ROOT / "docs/observability.md").read_text()
+EVENTS_PAGE = (ROOT / "docs/events.md").read_text()
+MUTEX_PAGE = (ROOT / "docs/mutex.md").read_text()
+CPU_LABELS_PAGE = (ROOT / "docs/cpu-labels.md").read_text()
 
 
-def rows(page: str, heading: str) -> list[list[str]]:
+def parse_table(page: str, heading: str) -> list[list[str]]:
     """Return the cells of the table below a heading, without its header row."""
     section = page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     lines = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line] for line in lines[2:]]
 
 
-def images(objects: list[Manifest]) -> set[str]:
-    makers = [item for item in objects if "template" in item.get("spec", {})]
-    return {each["image"] for item in makers for each in item["spec"]["template"]["spec"]["containers"]}
+def list_images(objects: list[Manifest]) -> set[str]:
+    workloads = [item for item in objects if "template" in item.get("spec", {})]
+    return {container["image"] for item in workloads for container in item["spec"]["template"]["spec"]["containers"]}
 
 
-def test_the_page_says_how_what_is_outside_an_install_goes_with_it() -> None:
+def test_removal_instructions_are_in_order() -> None:
     """Check that the removal instructions handle objects outside of the install in the right order.
 
     Optional components leave labels on other objects, and finalizers that block the deletion of CRDs. The functions
     that remove them must still run. The CRD of the oldest group, which is in no overlay, is removed after its objects.
     """
-    section = UNINSTALL.partition("## Remove the product\n")[2].partition("\n## ")[0]
+    section = UNINSTALL_PAGE.partition("## Remove the product\n")[2].partition("\n## ")[0]
     lines = section.partition("```console\n")[2].partition("```")[0].splitlines()
-    place = {part: number for number, line in enumerate(lines) for part in line.split()}
+    line_numbers = {command: number for number, line in enumerate(lines) for command in line.split()}
 
-    assert max(place["nodemaintenances.nodemaintenance.medik8s.io"], place["mutexrunconfigs"]) < place["-k"]
-    assert place["nodemaintenances.kubevirt.io"] < place["manifests/v1alpha1"] < place["mine"]
-    assert place[capabilities.LABEL] < place[node_patch.MARK] < place["-k"] < place[virt_launcher_budgets.LABEL]
-    assert place[RUN_LABEL] > place["-k"]
-    assert f"-n {NAMESPACE} -l {RUN_LABEL}" in section
-    assert FINALIZER in UNINSTALL
+    assert (
+        max(line_numbers["nodemaintenances.nodemaintenance.medik8s.io"], line_numbers["mutexrunconfigs"])
+        < line_numbers["-k"]
+    )
+    assert line_numbers["nodemaintenances.kubevirt.io"] < line_numbers["manifests/v1alpha1"] < line_numbers["mine"]
+    assert (
+        line_numbers[capabilities.CAPABILITIES_LABEL]
+        < line_numbers[node_patch.MANAGED_LABEL]
+        < line_numbers["-k"]
+        < line_numbers[virt_launcher_budgets.VMI_UID_LABEL]
+    )
+    assert line_numbers[RUN_LABEL] > line_numbers["-k"]
+    assert f"-n {DEFAULT_NAMESPACE} -l {RUN_LABEL}" in section
+    assert FINALIZER in UNINSTALL_PAGE
 
 
 def test_the_page_lists_every_overlay() -> None:
     """NMO-24: docs/install.md lists exactly the existing overlays."""
-    assert {row[0].strip("`") for row in rows(INSTALL, "Choose an overlay")} == set(INSTALLS)
+    assert {row[0].strip("`") for row in parse_table(INSTALL_PAGE, "Choose an overlay")} == set(INSTALL_OVERLAYS)
 
 
-def shown(folder: Path, number: int, page: str = INSTALL) -> list[Manifest]:
+def render_shown_overlay(directory: Path, number: int, page: str = INSTALL_PAGE) -> list[Manifest]:
     """Render the overlay that the page shows as its n-th one."""
-    written = re.findall(r"<<END\n(.*?)\nEND\n", page, re.DOTALL)[number]
-    relative = f"{'../' * len(folder.parts[1:])}{MANIFESTS.relative_to('/')}"
-    (folder / "kustomization.yaml").write_text(written.replace("../manifests", relative))
-    return rendered(folder)
+    overlays = re.findall(r"<<END\n(.*?)\nEND\n", page, re.DOTALL)[number]
+    relative = f"{'../' * len(directory.parts[1:])}{MANIFESTS.relative_to('/')}"
+    (directory / "kustomization.yaml").write_text(overlays.replace("../manifests", relative))
+    return render(directory)
 
 
 @pytest.mark.parametrize(("number", "name"), [(0, "knative"), (1, "func")])
-def test_an_overlay_of_ones_own_as_shown_names_the_image_everywhere(tmp_path: Path, number: int, name: str) -> None:
+def test_shown_overlay_replaces_every_image(tmp_path: Path, number: int, name: str) -> None:
     """Check that the overlays in the page replace the image of all functions and of PodSource at once."""
-    objects = shown(tmp_path, number)
+    objects = render_shown_overlay(tmp_path, number)
 
-    assert images(overlay(name)) == {PLACEHOLDER}
-    assert images(objects) == {"registry.example/nodemaintenance:v1"}
-    assert len(objects) == len(overlay(name))
+    assert list_images(render_overlay(name)) == {PLACEHOLDER_IMAGE}
+    assert list_images(objects) == {"registry.example/nodemaintenance:v1"}
+    assert len(objects) == len(render_overlay(name))
 
 
-def test_every_overlay_that_a_page_shows_names_the_image() -> None:
+def test_every_shown_overlay_sets_the_image() -> None:
     """Check that every overlay in the docs sets an image; otherwise no pod starts, and `make deploy` refuses it."""
     pages = [page.read_text() for page in sorted((ROOT / "docs").glob("*.md"))]
     files = re.findall(r"^kind: Kustomization\n(.*?)\n(?:END|```)$", "\n".join(pages), re.DOTALL | re.MULTILINE)
 
     assert len(files) >= 5
-    assert [file for file in files if f"images: [{{name: {PLACEHOLDER}, newName:" not in file] == []
+    assert [file for file in files if f"images: [{{name: {PLACEHOLDER_IMAGE}, newName:" not in file] == []
 
 
-READ = (*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "config/samples").iterdir()), ROOT / "README.md")
+CHECKED_PAGES = (
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "config/samples").iterdir()),
+    ROOT / "README.md",
+)
 
 
-@pytest.mark.parametrize("page", [page for page in READ if page.name != "requirements.md"], ids=lambda page: page.name)
-def test_no_page_leans_on_a_document_that_its_reader_lacks(page: Path) -> None:
+@pytest.mark.parametrize(
+    "page", [page for page in CHECKED_PAGES if page.name != "requirements.md"], ids=lambda page: page.name
+)
+def test_pages_refer_to_no_requirement_document(page: Path) -> None:
     """Check that no page refers to a requirement document that the reader does not have; docs/requirements.md may."""
     assert not re.findall(r"\b(?:document 00\d|(?:the|its) document\b)", page.read_text(), re.IGNORECASE)
 
 
-SERVED = {"knative": ("Service", "record"), "plain": ("Deployment", "record"), "compact": ("Service", "functions")}
+JOURNAL_WORKLOADS = {
+    "knative": ("Service", "record"),
+    "plain": ("Deployment", "record"),
+    "compact": ("Service", "functions"),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "kind", "served"), [(name, *found) for name, found in SERVED.items()], ids=SERVED)
-def test_the_journal_is_read_in_its_pod_as_shown(name: str, kind: str, served: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind", "served"), [(name, *found) for name, found in JOURNAL_WORKLOADS.items()], ids=JOURNAL_WORKLOADS
+)
+def test_shown_command_reads_the_journal(name: str, kind: str, served: str, tmp_path: Path) -> None:
     """Check that the command of docs/observability.md reads the journal with its pod's program and variables."""
-    (program,) = re.findall(r"kubectl exec -n node-maintenance \$pod -- python (.*) > ", OBSERVABILITY)
+    (program,) = re.findall(r"kubectl exec -n node-maintenance \$pod -- python (.*) > ", OBSERVABILITY_PAGE)
     (pod,) = [
         item["spec"]["template"]["spec"]["containers"][0]
-        for item in of_kind(overlay(name), kind)
+        for item in filter_by_kind(render_overlay(name), kind)
         if item["metadata"]["name"] == served and "template" in item["spec"]
     ]
     (journal,) = [item["value"] for item in pod["env"] if item["name"] == "JOURNAL"]
-    with closing(Journal(tmp_path / Path(journal).name)) as book:
-        book.write(CloudEvent({"id": "tick", "source": "/ping", "type": events.TICK}, {}))
+    with closing(Journal(tmp_path / Path(journal).name)) as store:
+        store.write_event(CloudEvent({"id": "tick", "source": "/ping", "type": events.TICK}, {}))
 
-    words = [sys.executable, *program.split()]
+    command = [sys.executable, *program.split()]
     variables = {"JOURNAL": str(tmp_path / Path(journal).name)}
-    done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=60, check=True)
 
-    assert json.loads(done.stdout)["id"] == "tick"
+    assert json.loads(result.stdout)["id"] == "tick"
 
 
-def test_the_first_install_shown_looks_before_it_applies() -> None:
+def test_first_shown_install_uses_make_deploy() -> None:
     """NMO-26a: docs/install.md starts with `make deploy`: `kubectl apply` could take over another install's rights."""
-    section = INSTALL.partition("## Install the product\n")[2].partition("\n## ")[0]
-    shown_first = section.partition("```console\n")[2].partition("```")[0]
+    section = INSTALL_PAGE.partition("## Install the product\n")[2].partition("\n## ")[0]
+    first_command = section.partition("```console\n")[2].partition("```")[0]
 
-    assert "$ make deploy OVERLAY=mine" in shown_first
-    assert "$ kubectl apply" not in shown_first
+    assert "$ make deploy OVERLAY=mine" in first_command
+    assert "$ kubectl apply" not in first_command
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_no_overlay_of_ours_has_an_image_that_a_registry_has(name: str) -> None:
+def test_no_overlay_has_a_usable_image(name: str) -> None:
     """Check that no overlay has a usable image name, so that `make deploy` refuses each one unchanged."""
-    assert nameless(overlay(name))
+    assert list_placeholder_users(render_overlay(name))
 
 
-def test_a_console_behind_a_proxy_as_shown_knows_its_proxy(tmp_path: Path) -> None:
+def test_shown_console_overlay_configures_the_proxy(tmp_path: Path) -> None:
     """Check that the console overlay in the page sets the proxy's secret, its addresses and the public host name."""
-    deployments = of_kind(shown(tmp_path, 1, CONSOLE), "Deployment")
+    deployments = filter_by_kind(render_shown_overlay(tmp_path, 1, CONSOLE_PAGE), "Deployment")
     (console,) = [item for item in deployments if item["metadata"]["name"] == "console"]
 
     (container,) = console["spec"]["template"]["spec"]["containers"]
@@ -186,78 +216,99 @@ def test_a_console_behind_a_proxy_as_shown_knows_its_proxy(tmp_path: Path) -> No
 )
 def test_components_combine(tmp_path: Path, components: tuple[str, ...]) -> None:
     """Check that each way to serve the functions can be combined with each way to deliver events."""
-    up = "../" * len(tmp_path.parts[1:])
-    there = f"{up}{MANIFESTS.relative_to('/')}"
-    file = {"resources": [f"{there}/base"], "components": [f"{there}/components/{name}" for name in components]}
+    path_to_root = "../" * len(tmp_path.parts[1:])
+    manifests_path = f"{path_to_root}{MANIFESTS.relative_to('/')}"
+    file = {
+        "resources": [f"{manifests_path}/base"],
+        "components": [f"{manifests_path}/components/{name}" for name in components],
+    }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(file))
 
-    objects = rendered(tmp_path)
+    objects = render(tmp_path)
 
-    (broker,) = of_kind(objects, "Broker")
+    (broker,) = filter_by_kind(objects, "Broker")
     assert broker["metadata"]["annotations"]
-    served = [item for item in of_kind(objects, "Service", "Deployment") if "template" in item["spec"]]
-    alone = "certificates" in components  # its function has a separate process in any case
+    served = [item for item in filter_by_kind(objects, "Service", "Deployment") if "template" in item["spec"]]
+    has_own_process = "certificates" in components  # its function has a separate process in any case
     opted = ("mutex", "virtualization", "cpu-labels")
-    more = sum(len(steps_of(wing.replace("-", "_"))) for wing in opted if wing in components)
-    assert ("serving.knative.dev" in text(tmp_path)) is ("plain" not in components)
-    assert len(served) == (1 if "compact" in components else len(FUNCTIONS) - len(OPT_IN) - 1) + alone + more
-    assert ("PersistentVolumeClaim" in text(tmp_path)) is ("journal" in components)
-    assert text(tmp_path).count("name: DATABASE_URL") == ("postgresql" in components)
+    optional_step_count = sum(
+        len(list_steps(component.replace("-", "_"))) for component in opted if component in components
+    )
+    assert ("serving.knative.dev" in render_yaml(tmp_path)) is ("plain" not in components)
+    assert (
+        len(served)
+        == (1 if "compact" in components else len(FUNCTIONS) - len(OPT_IN_STEPS) - 1)
+        + has_own_process
+        + optional_step_count
+    )
+    assert ("PersistentVolumeClaim" in render_yaml(tmp_path)) is ("journal" in components)
+    assert render_yaml(tmp_path).count("name: DATABASE_URL") == ("postgresql" in components)
 
 
-def test_the_page_says_for_how_long_a_delivery_is_tried() -> None:
+def test_page_states_retry_durations() -> None:
     """Check the retry durations: ten retries that double from 0.2 s, as in every Trigger."""
     seconds = sum(0.2 * 2**attempt for attempt in range(10))
 
-    assert f"11 in {int(seconds)} s" in CONFIGURATION
-    assert f"up to {int(seconds)} s" in CONFIGURATION
-    assert f"41 in {sum(range(40))} s" in CONFIGURATION  # Knative's first linear delay is zero
+    assert f"11 in {int(seconds)} s" in CONFIGURATION_PAGE
+    assert f"up to {int(seconds)} s" in CONFIGURATION_PAGE
+    assert f"41 in {sum(range(40))} s" in CONFIGURATION_PAGE  # Knative's first linear delay is zero
 
 
 @proves("X-4")
-def test_the_table_of_events_is_the_triggers() -> None:
+def test_event_table_matches_triggers() -> None:
     """Check that the page's table of events and functions agrees with the Triggers; `record` receives every event."""
-    told = {
+    documented = {
         (row[0].partition("`, of a ")[0].strip("`"), step)
-        for row in rows(EVENTS, "Events of a NodeMaintenance")
+        for row in parse_table(EVENTS_PAGE, "Events of a NodeMaintenance")
         for step in re.findall(r"`(\w+)`", row[3])
     }
-    heard = {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TICK, *events.MEANINGS}
-    shipped = {
-        (short(kind), item["spec"]["subscriber"]["ref"]["name"])
-        for item in of_kind(rendered(MANIFESTS / "base"), "Trigger")
+    event_types = {
+        events.RESOURCE_ADDED,
+        events.RESOURCE_UPDATED,
+        events.RESOURCE_DELETED,
+        events.TICK,
+        *events.TYPE_DESCRIPTIONS,
+    }
+    triggers_by_type = {
+        (strip_vendor_prefix(kind), item["spec"]["subscriber"]["ref"]["name"])
+        for item in filter_by_kind(render(MANIFESTS / "base"), "Trigger")
         if "filter" in item["spec"]
-        for kind in trigger_checks.brings(item["spec"]["filter"]["attributes"], heard)
+        for kind in trigger_checks.match_types(item["spec"]["filter"]["attributes"], event_types)
     }
 
-    assert told == shipped
+    assert documented == triggers_by_type
 
 
-def test_the_table_of_events_names_the_whole_vocabulary() -> None:
+def test_event_tables_are_complete() -> None:
     """X-4: the tables of events name every event type of `eventing/events.py`."""
-    listed = rows(EVENTS, "Events of a NodeMaintenance")
-    listed += [row for page in (MUTEX, CPU_LABELS) for row in rows(page, "What each event is")]
-    told = {row[0].partition("`, of a ")[0].strip("`") for row in listed}
-    heard = {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TICK}
+    listed = parse_table(EVENTS_PAGE, "Events of a NodeMaintenance")
+    listed += [row for page in (MUTEX_PAGE, CPU_LABELS_PAGE) for row in parse_table(page, "What each event is")]
+    documented = {row[0].partition("`, of a ")[0].strip("`") for row in listed}
+    source_event_types = {events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED, events.TICK}
 
-    assert told - {short(kind) for kind in REFERENCES} == {short(kind) for kind in (*events.MEANINGS, *heard)}
+    assert documented - {strip_vendor_prefix(kind) for kind in REFERENCE_TYPES} == {
+        strip_vendor_prefix(kind) for kind in (*events.TYPE_DESCRIPTIONS, *source_event_types)
+    }
 
 
 @proves("X-4")
-def test_the_table_of_the_labels_of_cpus_is_the_triggers_of_their_component() -> None:
+def test_cpu_labels_event_table_matches_triggers() -> None:
     """Check that the CPU labels page lists each event, its kind and `label-cpu` as the only function."""
-    told = {(row[0], row[3]) for row in rows(CPU_LABELS, "What each event is")}
-    triggers = of_kind(
+    documented = {(row[0], row[3]) for row in parse_table(CPU_LABELS_PAGE, "What each event is")}
+    triggers = filter_by_kind(
         list(yaml.safe_load_all((MANIFESTS / "components/cpu-labels/eventing.yaml").read_text())), "Trigger"
     )
-    wanted = [trigger["spec"]["filter"]["attributes"] for trigger in triggers]
+    filters = [trigger["spec"]["filter"]["attributes"] for trigger in triggers]
 
-    assert told == {
-        (f"`{short(each['type'])}`" + (f", of a {each['kind']}" if "kind" in each else ""), "`label-cpu`")
-        for each in wanted
+    assert documented == {
+        (
+            f"`{strip_vendor_prefix(filter_['type'])}`" + (f", of a {filter_['kind']}" if "kind" in filter_ else ""),
+            "`label-cpu`",
+        )
+        for filter_ in filters
     }
 
 
-def short(kind: str) -> str:
+def strip_vendor_prefix(event_type: str) -> str:
     """Return the event type without its vendor prefix."""
-    return kind.removeprefix("dev.nodemaintenance.").removeprefix("dev.knative.")
+    return event_type.removeprefix("dev.nodemaintenance.").removeprefix("dev.knative.")

@@ -8,15 +8,15 @@ import pytest
 
 from functions.app import FUNCTIONS
 from localcluster.cluster import LocalCluster
-from tests.manifests.rendering import ROOT, WITH_MUTEX, of_kind, overlay, pod_specs
-from tests.manifests.test_rights import own
-from tests.manifests.documented_rights import OURS, Right
+from tests.manifests.documented_rights import OWN_NAMESPACE, Right
+from tests.manifests.rendering import MUTEX_OVERLAY, ROOT, filter_by_kind, get_pod_specs, render_overlay
+from tests.manifests.test_rights import list_own_rights
 from tests.proofs import proves
-from tests.sources import OPT_IN, steps_of
+from tests.sources import OPT_IN_STEPS, list_steps
 
-JOBS = "node-upgrade-mutex-operator"
-OWN = ("mutexrules", "mutextargets", "mutexrunconfigs")
-MAY = {
+JOBS_NAMESPACE = "node-upgrade-mutex-operator"
+MUTEX_RESOURCES = ("mutexrules", "mutextargets", "mutexrunconfigs")
+EXPECTED_VERBS = {
     "jobs": {"create", "get", "list"},
     "nodes": {"get", "list", "patch"},
     "clusterversions": {"get"},
@@ -26,66 +26,67 @@ MAY = {
 }
 
 
-def together(cluster: LocalCluster, namespace: str) -> set[Right]:
-    return set[Right]().union(*(own(cluster, account, namespace) for account in steps_of("mutex")))
+def list_combined_rights(cluster: LocalCluster, namespace: str) -> set[Right]:
+    return set[Right]().union(*(list_own_rights(cluster, account, namespace) for account in list_steps("mutex")))
 
 
 @proves("MUT-1", "MUT-1a")
-def test_together_they_may_do_what_the_document_lists(installed: LocalCluster) -> None:
+def test_accounts_together_have_documented_rights(installed_cluster: LocalCluster) -> None:
     """Check that the accounts together have exactly the document's rights, without those of every account.
 
     They may not delete anything, update no Job, and only read the ClusterVersion.
     """
-    rights = together(installed, JOBS)
-    found = {
+    rights = list_combined_rights(installed_cluster, JOBS_NAMESPACE)
+    granted = {
         resource: {right.verb for right in rights if right.resource == resource}
         for resource in {right.resource for right in rights}
-        if not resource.startswith(OWN)
+        if not resource.startswith(MUTEX_RESOURCES)
     }
-    assert found == MAY
-    ours = {(right.resource, right.verb) for right in rights if right.resource.startswith(OWN)}
-    assert {verb for _, verb in ours} == {"get", "list", "patch"}
-    assert {resource for resource, verb in ours if verb == "patch"} == {
+    assert granted == EXPECTED_VERBS
+    documented = {(right.resource, right.verb) for right in rights if right.resource.startswith(MUTEX_RESOURCES)}
+    assert {verb for _, verb in documented} == {"get", "list", "patch"}
+    assert {resource for resource, verb in documented if verb == "patch"} == {
         "mutexrunconfigs",
-        *(f"{kind}/status" for kind in OWN),
+        *(f"{kind}/status" for kind in MUTEX_RESOURCES),
     }
 
 
 @proves("MUT-1", "MUT-1a")
-@pytest.mark.parametrize("namespace", [OURS, "kube-system", "default"])
-def test_jobs_are_created_where_an_administrator_lists_it_and_nowhere_else(
-    installed: LocalCluster, namespace: str
-) -> None:
+@pytest.mark.parametrize("namespace", [OWN_NAMESPACE, "kube-system", "default"])
+def test_jobs_can_be_created_in_jobs_namespace_only(installed_cluster: LocalCluster, namespace: str) -> None:
     """Check that Jobs can only be created in one namespace, so that a MutexRule cannot run pods with any account."""
-    assert Right("batch", "jobs", "create", JOBS) in together(installed, JOBS)
-    assert Right("batch", "jobs", "create", namespace) not in together(installed, namespace)
+    assert Right("batch", "jobs", "create", JOBS_NAMESPACE) in list_combined_rights(installed_cluster, JOBS_NAMESPACE)
+    assert Right("batch", "jobs", "create", namespace) not in list_combined_rights(installed_cluster, namespace)
 
 
 @proves("MUT-1")
-def test_a_step_may_do_its_own_and_no_other(installed: LocalCluster) -> None:
+def test_each_step_has_its_own_rights_only(installed_cluster: LocalCluster) -> None:
     """Check that each step has only its own rights to create Jobs, patch nodes and patch pools."""
-    verbs = {name: {(each.resource, each.verb) for each in own(installed, name, JOBS)} for name in steps_of("mutex")}
-    assert {name for name, may in verbs.items() if ("jobs", "create") in may} == {"run-job", "check-rule"}
-    assert {name for name, may in verbs.items() if ("nodes", "patch") in may} == {
+    verbs = {
+        name: {(right.resource, right.verb) for right in list_own_rights(installed_cluster, name, JOBS_NAMESPACE)}
+        for name in list_steps("mutex")
+    }
+    assert {name for name, granted in verbs.items() if ("jobs", "create") in granted} == {"run-job", "check-rule"}
+    assert {name for name, granted in verbs.items() if ("nodes", "patch") in granted} == {
         *("label-nodes", "run-job", "release-node", "restore-pools")
     }
-    assert {name for name, may in verbs.items() if ("machineconfigpools", "patch") in may} == {
+    assert {name for name, granted in verbs.items() if ("machineconfigpools", "patch") in granted} == {
         *("claim-pools", "pause-pools", "edit-pools", "restore-pools")
     }
 
 
 @proves("MUT-4")
-def test_one_overlay_has_all_that_a_run_needs_and_says_nothing_else() -> None:
+def test_mutex_overlay_is_complete() -> None:
     """Check that the overlay contains the product, as in `knative`, and the mutex with CRDs, functions and accounts."""
-    made, plain = overlay(WITH_MUTEX), overlay("knative")
-    kinds = {item["spec"]["names"]["kind"] for item in of_kind(made, "CustomResourceDefinition")}
+    with_mutex, without_mutex = render_overlay(MUTEX_OVERLAY), render_overlay("knative")
+    kinds = {item["spec"]["names"]["kind"] for item in filter_by_kind(with_mutex, "CustomResourceDefinition")}
     assert {"MutexRule", "MutexTarget", "MutexRunConfig", "NodeMaintenance"} <= kinds
-    assert pod_specs(made).keys() - pod_specs(plain).keys() == steps_of("mutex")
-    assert pod_specs(made).keys() >= FUNCTIONS.keys() - (OPT_IN - steps_of("mutex"))
+    assert get_pod_specs(with_mutex).keys() - get_pod_specs(without_mutex).keys() == list_steps("mutex")
+    assert get_pod_specs(with_mutex).keys() >= FUNCTIONS.keys() - (OPT_IN_STEPS - list_steps("mutex"))
 
 
 @proves("MUT-4a")
-def test_the_release_steps_of_the_document_have_a_counterpart() -> None:
+def test_release_steps_name_existing_make_targets() -> None:
     """Check that docs/contributing.md describes the document's release steps with existing make targets."""
     text = (ROOT / "docs" / "contributing.md").read_text()
     (release,) = re.findall(r"\n## Release\n(.*?)(?:\n## |\Z)", text, re.DOTALL)

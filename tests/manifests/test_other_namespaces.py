@@ -8,78 +8,86 @@ from datetime import datetime, timezone
 import pytest
 import yaml
 
+from functions.certificates.renewal_pass import renew_all
 from functions.certificates.settings import Settings
-from functions.certificates.renewal_pass import renewed
 from kube.certificates import certificate_objects
-from kube.certificates.components import COMPONENTS, LABEL
-from kube.client.sync_client import Cluster
+from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
+from kube.client.sync_client import SyncClient
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from tests.manifests.rendering import MANIFESTS, of_kind
-from tests.manifests.test_rights import own
-from tests.manifests.documented_rights import Right, documented
+from tests.manifests.documented_rights import Right, read_documented_rights
+from tests.manifests.rendering import MANIFESTS, filter_by_kind
+from tests.manifests.test_rights import list_own_rights
 from tests.proofs import proves
 
-SPACES = {"kubevirt": "kubevirt", "cdi": "cdi", "macpool": "kubemacpool-system"}
+NAMESPACES = {"kubevirt": "kubevirt", "cdi": "cdi", "macpool": "kubemacpool-system"}
 ACCOUNT = "renew-certificates"
 
 
-def role_file(component: str) -> str:
+def read_role_file(component: str) -> str:
     return (MANIFESTS / "components" / "certificates" / component / "role.yaml").read_text()
 
 
-def writable(component: str) -> list[str]:
+def list_writable_secrets(component: str) -> list[str]:
     """Return the names of the Secrets that the Role permits to patch."""
-    (role,) = of_kind(yaml.safe_load_all(role_file(component)), "Role")
+    (role,) = filter_by_kind(yaml.safe_load_all(read_role_file(component)), "Role")
     rules = [rule for rule in role["rules"] if "secrets" in rule["resources"] and "patch" in rule["verbs"]]
     return [name for rule in rules for name in rule["resourceNames"]]
 
 
-@pytest.fixture(params=SPACES, scope="module")
-def component(request: pytest.FixtureRequest, installed: LocalCluster) -> Iterator[str]:
+@pytest.fixture(params=NAMESPACES, scope="module")
+def component(request: pytest.FixtureRequest, installed_cluster: LocalCluster) -> Iterator[str]:
     """Yield the name of a certificate component whose namespace exists with the Role."""
     name: str = request.param
-    installed.kubectl("create", "namespace", SPACES[name])
-    installed.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", input=role_file(name))
+    installed_cluster.kubectl("create", "namespace", NAMESPACES[name])
+    installed_cluster.kubectl("apply", "--server-side", "--validate=strict", "-f", "-", input=read_role_file(name))
     yield name
-    installed.kubectl("delete", "namespace", SPACES[name], "--wait=false")
+    installed_cluster.kubectl("delete", "namespace", NAMESPACES[name], "--wait=false")
 
 
 @proves("OSV-23")
-def test_what_is_shipped_for_a_namespace_is_a_role_there_and_nothing_else(component: str) -> None:
-    objects = list(yaml.safe_load_all(role_file(component)))
+def test_only_a_role_and_its_binding_are_shipped_per_namespace(component: str) -> None:
+    objects = list(yaml.safe_load_all(read_role_file(component)))
 
     assert [item["kind"] for item in objects] == ["Role", "RoleBinding"]
-    assert {item["metadata"]["namespace"] for item in objects} == {SPACES[component]}
+    assert {item["metadata"]["namespace"] for item in objects} == {NAMESPACES[component]}
     (subject,) = objects[1]["subjects"]
     assert subject == {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": access.NAMESPACE}
-    assert COMPONENTS[component].authority in writable(component)
+    assert COMPONENTS[component].ca_secret_name in list_writable_secrets(component)
 
 
 @proves("OSV-20", "OSV-23")
-def test_the_role_is_enough_and_names_what_may_be_written(installed: LocalCluster, component: str) -> None:
+def test_role_permits_writing_named_secrets_only(installed_cluster: LocalCluster, component: str) -> None:
     """Check that `renew-certificates` writes only Secrets that the Role names.
 
     Of two labelled Secrets the Role names one; the other one stays unchanged.
     """
-    admin, space = installed.door(), SPACES[component]
-    door = Cluster(str(installed.kubeconfig_for(access.service_account(ACCOUNT))))
-    for name in ("other", writable(component)[1]):
-        metadata = {"name": name, "labels": {LABEL: component}, "annotations": {certificate_objects.NAMES: f"{name}.{space}.svc"}}
-        admin.create(certificate_objects.secrets_path(space), {"metadata": metadata})
+    admin, space = installed_cluster.get_client(), NAMESPACES[component]
+    client = SyncClient(str(installed_cluster.ensure_kubeconfig(access.make_username(ACCOUNT))))
+    for name in ("other", list_writable_secrets(component)[1]):
+        metadata = {
+            "name": name,
+            "labels": {COMPONENT_LABEL: component},
+            "annotations": {certificate_objects.DNS_NAMES_ANNOTATION: f"{name}.{space}.svc"},
+        }
+        admin.create(certificate_objects.build_secrets_path(space), {"metadata": metadata})
 
-    looks = [door.run(renewed(door.api, Settings((space,)), datetime.now(timezone.utc))).errors for _ in range(2)]
+    errors_by_pass = [
+        client.run(renew_all(client.api, Settings((space,)), datetime.now(timezone.utc))).errors for _ in range(2)
+    ]
 
-    door.close()
-    assert [[error.status for error in errors] for errors in looks] == [[403], [403]]
-    assert certificate_objects.current(admin.get(certificate_objects.secrets_path(space, writable(component)[1])))
-    assert "data" not in admin.get(certificate_objects.secrets_path(space, "other"))
-    wanted = {right._replace(namespace=space) for right in documented(ACCOUNT) if right.namespace}
-    assert own(installed, ACCOUNT, space) >= wanted
+    client.close()
+    assert [[error.status for error in errors] for errors in errors_by_pass] == [[403], [403]]
+    assert certificate_objects.get_current_pair(
+        admin.get(certificate_objects.build_secrets_path(space, list_writable_secrets(component)[1]))
+    )
+    assert "data" not in admin.get(certificate_objects.build_secrets_path(space, "other"))
+    expected = {right._replace(namespace=space) for right in read_documented_rights(ACCOUNT) if right.namespace}
+    assert list_own_rights(installed_cluster, ACCOUNT, space) >= expected
     readers = {
         account
         for account in access.SERVICE_ACCOUNTS
-        if any(right.resource == "secrets" for right in own(installed, account, space))
+        if any(right.resource == "secrets" for right in list_own_rights(installed_cluster, account, space))
     }
     assert readers == {ACCOUNT}
-    assert Right("", "secrets", "delete", space) not in own(installed, ACCOUNT, space)
+    assert Right("", "secrets", "delete", space) not in list_own_rights(installed_cluster, ACCOUNT, space)

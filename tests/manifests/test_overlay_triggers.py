@@ -12,78 +12,101 @@ from eventing.podsource import watcher
 from eventing.subscriptions import SUBSCRIPTIONS
 from functions.app import FUNCTIONS
 from tests.manifests import trigger_checks
-from tests.manifests.rendering import MANIFESTS, OVERLAYS, WITH_CERTIFICATES, opted_steps, text
-from tests.sources import OPT_IN
+from tests.manifests.rendering import CERTIFICATES_OVERLAYS, MANIFESTS, OVERLAYS, list_optional_steps, render_yaml
+from tests.sources import OPT_IN_STEPS
 
-CONSUMES = {name: function.consumes for name, function in FUNCTIONS.items()}
-ALWAYS = {name: kinds for name, kinds in CONSUMES.items() if name not in {"renew-certificates", *OPT_IN}}
-SAID = {events.MAINTENANCE_FAILED, *watcher.EMITS}.union(*(function.emits for function in FUNCTIONS.values()))
+CONSUMED_TYPES = {name: function.consumes for name, function in FUNCTIONS.items()}
+DEFAULT_CONSUMED_TYPES = {
+    name: kinds for name, kinds in CONSUMED_TYPES.items() if name not in {"renew-certificates", *OPT_IN_STEPS}
+}
+EMITTED_TYPES = {events.MAINTENANCE_STEP_FAILED, *watcher.EMITTED_TYPES}.union(
+    *(function.emits for function in FUNCTIONS.values())
+)
 
 
-def read(folder: Path, to: Path) -> list[manifests.Document]:
+def load_rendered(directory: Path, output_dir: Path) -> list[manifests.Document]:
     """Render a directory with kustomize and load it as the local delivery loads manifests."""
-    file = to / f"{folder.name}.yaml"
-    file.write_text(text(folder))
-    return manifests.read([file])
+    file = output_dir / f"{directory.name}.yaml"
+    file.write_text(render_yaml(directory))
+    return manifests.read_documents([file])
 
 
-def test_what_is_emitted_is_the_vocabulary() -> None:
+def test_emitted_types_are_the_vocabulary() -> None:
     """X-4: the emitted event types are exactly those of the vocabulary."""
-    assert set(events.MEANINGS) == SAID
+    assert set(events.TYPE_DESCRIPTIONS) == EMITTED_TYPES
 
 
 @pytest.mark.parametrize("folder", [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in OVERLAYS)], ids=str)
-def test_every_trigger_brings_a_function_what_something_emits(folder: Path, tmp_path: Path) -> None:
+def test_every_trigger_matches_an_emitted_and_consumed_type(folder: Path, tmp_path: Path) -> None:
     """Check that no Trigger names an unknown function, an event without a sender, or an event the function ignores."""
-    assert trigger_checks.problems(read(folder, tmp_path), CONSUMES, SAID) == []
+    assert trigger_checks.find_problems(load_rendered(folder, tmp_path), CONSUMED_TYPES, EMITTED_TYPES) == []
 
 
 @pytest.mark.parametrize("folder", [MANIFESTS / "base", *(MANIFESTS / "overlays" / name for name in OVERLAYS)], ids=str)
-def test_every_function_is_brought_every_type_it_takes(folder: Path, tmp_path: Path) -> None:
+def test_every_consumed_type_has_a_trigger(folder: Path, tmp_path: Path) -> None:
     """Check that some Trigger delivers each event type that a function consumes."""
-    found = triggers.read(read(folder, tmp_path), "http://functions")
-    certificates = {"renew-certificates": CONSUMES["renew-certificates"]} if folder.name in WITH_CERTIFICATES else {}
-    consumes = ALWAYS | certificates | {name: CONSUMES[name] for name in opted_steps(folder.name)}
-    known = {*SAID, *(kind for kinds in trigger_checks.EMITTED_BY_SOURCES.values() for kind in kinds)}
-    brought = {
-        (each.url.rpartition("/")[2], kind) for each in found.values() for kind in trigger_checks.brings(each.attributes, known)
+    parsed = triggers.parse_triggers(load_rendered(folder, tmp_path), "http://functions")
+    certificates = (
+        {"renew-certificates": CONSUMED_TYPES["renew-certificates"]} if folder.name in CERTIFICATES_OVERLAYS else {}
+    )
+    consumes = (
+        DEFAULT_CONSUMED_TYPES
+        | certificates
+        | {name: CONSUMED_TYPES[name] for name in list_optional_steps(folder.name)}
+    )
+    known = {*EMITTED_TYPES, *(kind for kinds in trigger_checks.EMITTED_BY_SOURCES.values() for kind in kinds)}
+    delivered = {
+        (trigger.subscriber_url.rpartition("/")[2], kind)
+        for trigger in parsed.values()
+        for kind in trigger_checks.match_types(trigger.attributes, known)
     }
 
-    assert brought == {(name, kind) for name, takes in consumes.items() for kind in takes or known}
+    assert delivered == {(name, kind) for name, types in consumes.items() for kind in types or known}
 
 
-def test_who_listens_is_known_without_manifests(tmp_path: Path) -> None:
+def test_subscriptions_match_triggers(tmp_path: Path) -> None:
     """Check that `SUBSCRIPTIONS`, which finds the missing attempts of a recording, agrees with the Triggers.
 
     `record` consumes everything. The optional functions' Triggers for ticks and tainted nodes are excluded, because
     installs without these functions have such events, too.
     """
     opted = ("mutex", "virtualization", "cpu-labels")
-    wings = manifests.read([MANIFESTS / "components" / wing / "eventing.yaml" for wing in opted])
-    found = triggers.read([*read(MANIFESTS / "base", tmp_path), *wings], "http://functions").values()
-    told = {(each.url.rpartition("/")[2], frozenset(each.attributes.items())) for each in found}
-    looking = ("resync-runs", "migrate", "protect", "label-cpu")
-    ticking = {(name, frozenset({("type", events.TICK)})) for name in looking}
+    component_documents = manifests.read_documents(
+        [MANIFESTS / "components" / component / "eventing.yaml" for component in opted]
+    )
+    parsed = triggers.parse_triggers(
+        [*load_rendered(MANIFESTS / "base", tmp_path), *component_documents], "http://functions"
+    ).values()
+    filters = {(trigger.subscriber_url.rpartition("/")[2], frozenset(trigger.attributes.items())) for trigger in parsed}
+    tick_functions = ("resync-runs", "migrate", "protect", "label-cpu")
+    tick_subscriptions = {(name, frozenset({("type", events.TICK)})) for name in tick_functions}
     tainted = {(name, frozenset({("type", events.NODE_TAINTED)})) for name in ("migrate", "protect")}
-    elsewhere = {("record", frozenset()), *ticking, *tainted}
+    excluded = {("record", frozenset()), *tick_subscriptions, *tainted}
 
-    assert {(name, frozenset(wanted.items())) for name, wanted in SUBSCRIPTIONS} == told - elsewhere
-    assert elsewhere < told
+    assert {(name, frozenset(attributes.items())) for name, attributes in SUBSCRIPTIONS} == filters - excluded
+    assert excluded < filters
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_the_local_delivery_reads_every_overlay_as_the_same_chain(name: str, tmp_path: Path) -> None:
+def test_local_delivery_reads_same_chain_from_every_overlay(name: str, tmp_path: Path) -> None:
     """Check that the local delivery reads the same chain from every overlay, whichever Service serves a function."""
-    read_as = [
+    triggers_by_directory = [
         {
-            name: (each.attributes, each.url, each.policy)
-            for name, each in triggers.read(found, "http://functions").items()
+            name: (trigger.attributes, trigger.subscriber_url, trigger.policy)
+            for name, trigger in triggers.parse_triggers(documents, "http://functions").items()
         }
-        for found in (read(MANIFESTS / "base", tmp_path), read(MANIFESTS / "overlays" / name, tmp_path))
+        for documents in (
+            load_rendered(MANIFESTS / "base", tmp_path),
+            load_rendered(MANIFESTS / "overlays" / name, tmp_path),
+        )
     ]
-    more = read_as[1].keys() - read_as[0].keys()
+    added_triggers = triggers_by_directory[1].keys() - triggers_by_directory[0].keys()
 
-    assert {key: value for key, value in read_as[1].items() if key not in more} == read_as[0]
-    beside = {key for key in more if key.startswith("renew-certificates-on-")}
-    assert bool(beside) == (name in WITH_CERTIFICATES)
-    assert {read_as[1][key][1].rpartition("/")[2] for key in more - beside} == opted_steps(name)
+    assert {
+        key: value for key, value in triggers_by_directory[1].items() if key not in added_triggers
+    } == triggers_by_directory[0]
+    certificate_triggers = {key for key in added_triggers if key.startswith("renew-certificates-on-")}
+    assert bool(certificate_triggers) == (name in CERTIFICATES_OVERLAYS)
+    assert {
+        triggers_by_directory[1][key][1].rpartition("/")[2] for key in added_triggers - certificate_triggers
+    } == list_optional_steps(name)

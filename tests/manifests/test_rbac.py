@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from localcluster.cluster import LocalCluster
-from tests.sources import OPT_IN, rights_of
+from tests.sources import OPT_IN_STEPS, get_rbac_path
 
 ROOT = Path(__file__).parents[2]
-RIGHTS = sorted([*ROOT.glob("manifests/base/rbac/*.yaml"), *ROOT.glob("manifests/components/*/rights/*.yaml")])
+RBAC_FILES = sorted([*ROOT.glob("manifests/base/rbac/*.yaml"), *ROOT.glob("manifests/components/*/rights/*.yaml")])
 FUNCTIONS = (
     "begin",
     "cordon",
@@ -23,26 +23,26 @@ FUNCTIONS = (
     "resync",
     "renew-certificates",
     "record",
-    *sorted(OPT_IN),
+    *sorted(OPT_IN_STEPS),
 )
 
 
-def allowed(installed: LocalCluster, account: str, verb: str, resource: str, *options: str) -> bool:
+def is_allowed(installed: LocalCluster, account: str, verb: str, resource: str, *options: str) -> bool:
     kind, _, subresource = resource.partition("/")
     user = f"--as=system:serviceaccount:node-maintenance:{account}"
-    asked = ("auth", "can-i", verb, kind, f"--subresource={subresource}", user, *options)
-    return installed.kubectl(*asked, check=False).stdout.strip() == "yes"
+    arguments = ("auth", "can-i", verb, kind, f"--subresource={subresource}", user, *options)
+    return installed.kubectl(*arguments, check=False).stdout.strip() == "yes"
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_function_finds_its_account_and_rights_in_the_file_of_its_name(function: str) -> None:
-    documents = list(yaml.safe_load_all(rights_of(function).read_text()))
+def test_rbac_file_has_the_account_of_its_function(function: str) -> None:
+    documents = list(yaml.safe_load_all(get_rbac_path(function).read_text()))
 
     assert [item["metadata"]["name"] for item in documents if item["kind"] == "ServiceAccount"] == [function]
     assert all(item["metadata"]["labels"] == {"nodemaintenance.dev/function": function} for item in documents)
 
 
-@pytest.mark.parametrize("file", RIGHTS, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", RBAC_FILES, ids=lambda file: file.stem)
 def test_no_account_may_use_wildcards_or_delete_pods(file: Path) -> None:
     """NMO-6: no account may delete pods, so pods leave only through the eviction subresource."""
     rules = [rule for item in yaml.safe_load_all(file.read_text()) for rule in item.get("rules", [])]
@@ -53,7 +53,7 @@ def test_no_account_may_use_wildcards_or_delete_pods(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("account", "verb", "resource", "may"),
+    ("account", "verb", "resource", "is_expected"),
     [
         ("evict", "create", "pods/eviction", True),
         ("evict", "delete", "pods", False),
@@ -69,23 +69,23 @@ def test_no_account_may_use_wildcards_or_delete_pods(file: Path) -> None:
         ("functions", "get", "secrets", False),
     ],
 )
-def test_an_account_may_do_its_step_and_nothing_else(
-    installed: LocalCluster, account: str, verb: str, resource: str, may: bool
+def test_account_has_rights_of_its_step_only(
+    installed_cluster: LocalCluster, account: str, verb: str, resource: str, is_expected: bool
 ) -> None:
-    assert allowed(installed, account, verb, resource) is may
+    assert is_allowed(installed_cluster, account, verb, resource) is is_expected
 
 
-def test_leases_and_events_are_granted_in_their_one_namespace_only(installed: LocalCluster) -> None:
-    assert allowed(installed, "begin", "create", "leases", "-n", "medik8s-leases")
-    assert not allowed(installed, "begin", "create", "leases", "-n", "node-maintenance")
-    assert allowed(installed, "status", "create", "events", "-n", "default")
-    assert not allowed(installed, "status", "create", "events", "-n", "kube-system")
+def test_leases_and_events_are_granted_in_one_namespace(installed_cluster: LocalCluster) -> None:
+    assert is_allowed(installed_cluster, "begin", "create", "leases", "-n", "medik8s-leases")
+    assert not is_allowed(installed_cluster, "begin", "create", "leases", "-n", "node-maintenance")
+    assert is_allowed(installed_cluster, "status", "create", "events", "-n", "default")
+    assert not is_allowed(installed_cluster, "status", "create", "events", "-n", "kube-system")
 
 
-def test_the_local_account_joins_every_binding_of_the_functions(installed: LocalCluster) -> None:
+def test_local_account_is_in_every_function_binding(installed_cluster: LocalCluster) -> None:
     kinds = "clusterrolebindings,rolebindings"
     selector = "nodemaintenance.dev/function"
-    listed = installed.kubectl("get", kinds, "-A", "-l", selector, "-o", "yaml").stdout
+    listed = installed_cluster.kubectl("get", kinds, "-A", "-l", selector, "-o", "yaml").stdout
 
     bindings = yaml.safe_load(listed)["items"]
 

@@ -8,25 +8,25 @@ import yaml
 from functions.app import FUNCTIONS
 from localcluster.access import SERVICE_ACCOUNTS
 from localcluster.cluster import LocalCluster
-from tests.manifests.rendering import MANIFESTS, OVERLAYS, WITH_CERTIFICATES, of_kind, pod_specs, rendered
 from tests.manifests.documented_rights import (
-    DOCUMENTED,
     MAINTENANCE_GROUPS,
     NAMESPACES,
-    OURS,
+    OWN_NAMESPACE,
+    SOURCE_BY_ACCOUNT,
     Right,
-    allowed,
-    documented,
-    reaching,
-    touches,
+    filter_by_namespace,
+    list_allowed_rights,
+    parse_touches,
+    read_documented_rights,
 )
+from tests.manifests.rendering import CERTIFICATES_OVERLAYS, MANIFESTS, OVERLAYS, filter_by_kind, get_pod_specs, render
 from tests.proofs import proves
-from tests.sources import rights_of
+from tests.sources import get_rbac_path
 
 
-def granted(account: str) -> set[Right]:
+def list_granted_rights(account: str) -> set[Right]:
     """Return the rights in the account's manifest."""
-    documents = yaml.safe_load_all(rights_of(account).read_text())
+    documents = yaml.safe_load_all(get_rbac_path(account).read_text())
     return {
         Right(group, resource, verb, item["metadata"].get("namespace", ""))
         for item in documents
@@ -37,51 +37,55 @@ def granted(account: str) -> set[Right]:
     }
 
 
-def allowed_to(cluster: LocalCluster, account: str, namespace: str) -> set[Right]:
+def request_allowed_rights(cluster: LocalCluster, account: str, namespace: str) -> set[Right]:
     """Return the rights that the API server reports for the account in a namespace."""
-    door = cluster.door()
-    return door.run(allowed(door.api.impersonating(f"system:serviceaccount:{OURS}:{account}"), namespace))
+    client = cluster.get_client()
+    return client.run(
+        list_allowed_rights(
+            client.api.with_impersonation(f"system:serviceaccount:{OWN_NAMESPACE}:{account}"), namespace
+        )
+    )
 
 
-def own(cluster: LocalCluster, account: str, namespace: str) -> set[Right]:
+def list_own_rights(cluster: LocalCluster, account: str, namespace: str) -> set[Right]:
     """Return the account's rights in a namespace, without those that every account has."""
-    return allowed_to(cluster, account, namespace) - allowed_to(cluster, "nobody", namespace)
+    return request_allowed_rights(cluster, account, namespace) - request_allowed_rights(cluster, "nobody", namespace)
 
 
-@pytest.mark.parametrize("account", DOCUMENTED)
-def test_an_account_is_granted_exactly_what_its_code_says_it_touches(account: str) -> None:
+@pytest.mark.parametrize("account", SOURCE_BY_ACCOUNT)
+def test_manifest_grants_documented_rights(account: str) -> None:
     """Design rule 7: the account's manifest grants exactly the documented verbs and namespaces."""
-    assert granted(account) == documented(account)
+    assert list_granted_rights(account) == read_documented_rights(account)
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
-@pytest.mark.parametrize("account", DOCUMENTED)
-def test_the_server_allows_exactly_what_the_code_says_it_touches(
-    installed: LocalCluster, account: str, namespace: str
-) -> None:
+@pytest.mark.parametrize("account", SOURCE_BY_ACCOUNT)
+def test_api_server_allows_documented_rights(installed_cluster: LocalCluster, account: str, namespace: str) -> None:
     """Check that the rights from all bindings together are exactly the documented ones."""
-    assert own(installed, account, namespace) == reaching(documented(account), namespace)
+    assert list_own_rights(installed_cluster, account, namespace) == filter_by_namespace(
+        read_documented_rights(account), namespace
+    )
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
-def test_the_sources_may_only_look_at_maintenances_and_nodes(installed: LocalCluster, namespace: str) -> None:
+def test_sources_may_only_read_maintenances_and_nodes(installed_cluster: LocalCluster, namespace: str) -> None:
     """Check that the sources' account may get, list and watch NodeMaintenances and nodes, and nothing else.
 
     An ApiServerSource becomes ready only with all three verbs.
     """
     kinds = [*((group, "nodemaintenances") for group in MAINTENANCE_GROUPS), ("", "nodes")]
-    wanted = {Right(*kind, verb, namespace) for kind in kinds for verb in ("get", "list", "watch")}
+    expected = {Right(*kind, verb, namespace) for kind in kinds for verb in ("get", "list", "watch")}
 
-    assert own(installed, "sources", namespace) == wanted
+    assert list_own_rights(installed_cluster, "sources", namespace) == expected
 
 
 @proves("OSV-23")
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_secrets_are_for_the_function_that_renews_them_and_its_source(overlay: str) -> None:
+def test_only_renew_certificates_and_its_source_read_secrets(overlay: str) -> None:
     """Check that in every overlay only `renew-certificates` and its source may read Secrets, in single namespaces."""
-    objects = rendered(MANIFESTS / "overlays" / overlay)
-    roles = {(item["kind"], item["metadata"]["name"]): item for item in of_kind(objects, "Role", "ClusterRole")}
-    bindings = of_kind(objects, "RoleBinding", "ClusterRoleBinding")
+    objects = render(MANIFESTS / "overlays" / overlay)
+    roles = {(item["kind"], item["metadata"]["name"]): item for item in filter_by_kind(objects, "Role", "ClusterRole")}
+    bindings = filter_by_kind(objects, "RoleBinding", "ClusterRoleBinding")
     readers = [
         (item["kind"], subject["name"])
         for item in bindings
@@ -90,17 +94,17 @@ def test_secrets_are_for_the_function_that_renews_them_and_its_source(overlay: s
             "secrets" in rule["resources"] for rule in roles[item["roleRef"]["kind"], item["roleRef"]["name"]]["rules"]
         )
     ]
-    wanted = [("RoleBinding", name) for name in ("certificate-sources", "renew-certificates")]
+    expected = [("RoleBinding", name) for name in ("certificate-sources", "renew-certificates")]
 
-    assert sorted(readers) == (wanted if overlay in WITH_CERTIFICATES else [])
+    assert sorted(readers) == (expected if overlay in CERTIFICATES_OVERLAYS else [])
     serving = [
-        name for name, pod in pod_specs(objects).items() if pod["spec"].get("serviceAccountName") == wanted[1][1]
+        name for name, pod in get_pod_specs(objects).items() if pod["spec"].get("serviceAccountName") == expected[1][1]
     ]
-    assert serving == (["renew-certificates"] if overlay in WITH_CERTIFICATES else [])
+    assert serving == (["renew-certificates"] if overlay in CERTIFICATES_OVERLAYS else [])
 
 
 @proves("OSV-23")
-def test_the_server_lets_nobody_else_read_a_secret(installed: LocalCluster) -> None:
+def test_api_server_denies_secrets_to_other_accounts(installed_cluster: LocalCluster) -> None:
     """Check on a real API server that no other account may read Secrets.
 
     The account `functions`, whose one process serves all functions on this machine, is the exception.
@@ -109,27 +113,30 @@ def test_the_server_lets_nobody_else_read_a_secret(installed: LocalCluster) -> N
     readers = {
         account
         for account in SERVICE_ACCOUNTS
-        if any(Right("", "secrets", verb, OURS) in allowed_to(installed, account, OURS) for verb in verbs)
+        if any(
+            Right("", "secrets", verb, OWN_NAMESPACE)
+            in request_allowed_rights(installed_cluster, account, OWN_NAMESPACE)
+            for verb in verbs
+        )
     }
-    elsewhere = {
+    other_accounts = {
         (account, namespace)
         for account in readers
         for namespace in NAMESPACES
-        if namespace != OURS and any(right.resource == "secrets" for right in allowed_to(installed, account, namespace))
+        if namespace != OWN_NAMESPACE
+        and any(right.resource == "secrets" for right in request_allowed_rights(installed_cluster, account, namespace))
     }
 
     assert readers == {"renew-certificates", "certificate-sources", "functions"}
-    assert elsewhere == set()
+    assert other_accounts == set()
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES)
-def test_the_one_account_for_all_functions_may_do_what_they_may_and_no_more(
-    installed: LocalCluster, namespace: str
-) -> None:
+def test_shared_account_has_rights_of_all_functions(installed_cluster: LocalCluster, namespace: str) -> None:
     """Check that the shared account of installs with a single process has the combined rights of all functions."""
-    together = set[Right]().union(*(documented(name) for name in FUNCTIONS))
+    union = set[Right]().union(*(read_documented_rights(name) for name in FUNCTIONS))
 
-    assert own(installed, "functions", namespace) == reaching(together, namespace)
+    assert list_own_rights(installed_cluster, "functions", namespace) == filter_by_namespace(union, namespace)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +151,7 @@ def test_the_one_account_for_all_functions_may_do_what_they_may_and_no_more(
         "",
     ],
 )
-def test_a_line_that_cannot_be_read_exactly_is_an_error(line: str) -> None:
+def test_invalid_touches_line_is_rejected(line: str) -> None:
     """Reject a `Touches:` line that cannot be parsed completely, because a right could be missed."""
     with pytest.raises(ValueError, match="not enough values"):
-        touches(line)
+        parse_touches(line)

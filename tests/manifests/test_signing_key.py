@@ -11,37 +11,41 @@ import pytest
 from localcluster.cluster import LocalCluster
 from localcluster.deploy import apply, preflight
 from localcluster.errors import LocalClusterError
-from tests.manifests.rendering import OVERLAYS, ROOT, Manifest, of_kind, overlay, pod_specs
+from tests.manifests.rendering import OVERLAYS, ROOT, Manifest, filter_by_kind, get_pod_specs, render_overlay
 
-SPACE = "signed"
-CREATES = re.escape(
-    f'kubectl create secret generic {preflight.KEY} -n {SPACE} --from-literal=key="$(openssl rand -hex 32)"'
+NAMESPACE = "signed"
+CREATE_COMMAND_PATTERN = re.escape(
+    f"kubectl create secret generic {preflight.SIGNING_SECRET} -n {NAMESPACE} "
+    '--from-literal=key="$(openssl rand -hex 32)"'
 )
-ENDS = re.escape(f"kubectl delete pods -n {SPACE} -l {apply.OURS}")
-OURS = dict([apply.OURS.split("=")])
-READS = {"name": "SIGNING_KEY", "valueFrom": {"secretKeyRef": {"name": preflight.KEY, "key": "key", "optional": True}}}
-PLAIN = {"name": "HOME", "value": "/"}
+DELETE_COMMAND_PATTERN = re.escape(f"kubectl delete pods -n {NAMESPACE} -l {apply.POD_SELECTOR}")
+PRODUCT_LABELS = dict([apply.POD_SELECTOR.split("=")])
+KEY_VARIABLE = {
+    "name": "SIGNING_KEY",
+    "valueFrom": {"secretKeyRef": {"name": preflight.SIGNING_SECRET, "key": "key", "optional": True}},
+}
+OTHER_VARIABLE = {"name": "HOME", "value": "/"}
 
 
-def pod(name: str, labels: dict[str, str], *variables: Manifest) -> Manifest:
+def build_pod(name: str, labels: dict[str, str], *variables: Manifest) -> Manifest:
     """Build a pod that is never scheduled, so that it is deleted without a kubelet."""
-    metadata = {"name": name, "namespace": SPACE, "labels": labels}
+    metadata = {"name": name, "namespace": NAMESPACE, "labels": labels}
     spec = {"schedulerName": "nobody", "containers": [{"name": "main", "image": "fake", "env": [*variables]}]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def create(cluster: LocalCluster, *items: Manifest) -> None:
+def create_objects(cluster: LocalCluster, *items: Manifest) -> None:
     cluster.kubectl("create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
 
 
-def there(cluster: LocalCluster) -> list[str]:
+def list_names(cluster: LocalCluster) -> list[str]:
     kinds = "pods,secrets,containersources.sources.knative.dev"
-    return [name.split("/")[1] for name in cluster.kubectl("get", kinds, "-n", SPACE, "-o", "name").stdout.split()]
+    return [name.split("/")[1] for name in cluster.kubectl("get", kinds, "-n", NAMESPACE, "-o", "name").stdout.split()]
 
 
 @pytest.mark.slow
-def test_a_first_key_does_not_come_beside_pods_that_run_without_it(
-    knative: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_key_is_not_created_while_pods_run_without_it(
+    knative_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that `make deploy` creates no key while pods of the product run without it.
 
@@ -49,45 +53,64 @@ def test_a_first_key_does_not_come_beside_pods_that_run_without_it(
     deletes them; `make deploy` deletes nothing itself. Pods that do not read the key, and pods of others, do not
     matter. If the key exists, `make deploy` does not check the pods.
     """
-    monkeypatch.setenv("KUBECONFIG", str(knative.kubeconfig))
-    [source] = of_kind(overlay("plain"), "ContainerSource")
-    source["metadata"]["namespace"] = SPACE
+    monkeypatch.setenv("KUBECONFIG", str(knative_cluster.kubeconfig))
+    [source] = filter_by_kind(render_overlay("plain"), "ContainerSource")
+    source["metadata"]["namespace"] = NAMESPACE
     (tmp_path / "all.json").write_text(json.dumps(source).replace('"nodemaintenance"', '"example/nodemaintenance"'))
     (tmp_path / "kustomization.yaml").write_text("resources: [all.json]\n")
-    create(knative, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
-    knative.kubectl("wait", "--for=create", "serviceaccount/default", "-n", SPACE, "--timeout=30s")
-    signs, others = pod("signs", OURS, READS), [pod("webhook", OURS, PLAIN), pod("another", {}, READS)]
-    create(knative, signs, *others)
+    create_objects(knative_cluster, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    knative_cluster.kubectl("wait", "--for=create", "serviceaccount/default", "-n", NAMESPACE, "--timeout=30s")
+    signing, other_objects = (
+        build_pod("signs", PRODUCT_LABELS, KEY_VARIABLE),
+        [build_pod("webhook", PRODUCT_LABELS, OTHER_VARIABLE), build_pod("another", {}, KEY_VARIABLE)],
+    )
+    create_objects(knative_cluster, signing, *other_objects)
 
-    with pytest.raises(LocalClusterError, match=f"pods run without it, as signs; .*: {CREATES}; {ENDS}$"):
+    with pytest.raises(
+        LocalClusterError,
+        match=f"pods run without it, such as signs: .*: {CREATE_COMMAND_PATTERN}; {DELETE_COMMAND_PATTERN}$",
+    ):
         apply.deploy(str(tmp_path))
-    assert there(knative) == ["another", "signs", "webhook"]
+    assert list_names(knative_cluster) == ["another", "signs", "webhook"]
 
-    knative.kubectl("delete", "pod", "signs", "-n", SPACE)
+    knative_cluster.kubectl("delete", "pod", "signs", "-n", NAMESPACE)
     apply.deploy(str(tmp_path))
-    create(knative, signs)
+    create_objects(knative_cluster, signing)
     apply.deploy(str(tmp_path))
-    assert there(knative) == ["another", "signs", "webhook", preflight.KEY, source["metadata"]["name"]]
+    assert list_names(knative_cluster) == [
+        "another",
+        "signs",
+        "webhook",
+        preflight.SIGNING_SECRET,
+        source["metadata"]["name"],
+    ]
 
 
-def test_a_pod_that_has_ended_is_in_no_key_s_way() -> None:
+def test_finished_pod_does_not_prevent_key() -> None:
     """Check that a finished pod does not count, such as one that was evicted because of node pressure."""
     phases = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
-    pods = [{**pod(phase, OURS, PLAIN, READS), "status": {"phase": phase}} for phase in phases]
+    pods = [
+        {**build_pod(phase, PRODUCT_LABELS, OTHER_VARIABLE, KEY_VARIABLE), "status": {"phase": phase}}
+        for phase in phases
+    ]
 
-    assert preflight.unkeyed(pods) == ["Pending", "Running", "Unknown"]
+    assert preflight.list_pods_with_key_variable(pods) == ["Pending", "Running", "Unknown"]
 
 
-def test_the_page_says_the_lines_that_the_refusal_says() -> None:
-    page = (ROOT / "docs/security.md").read_text().replace("-n node-maintenance", f"-n {SPACE}")
+def test_page_has_the_commands_of_the_error() -> None:
+    page = (ROOT / "docs/security.md").read_text().replace("-n node-maintenance", f"-n {NAMESPACE}")
 
-    assert re.search(f"{CREATES}\n.*{ENDS}", page)
+    assert re.search(f"{CREATE_COMMAND_PATTERN}\n.*{DELETE_COMMAND_PATTERN}", page)
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_pods_with_the_key_are_found_by_one_label(name: str) -> None:
-    label, value = apply.OURS.split("=")
-    signing = [spec for spec in pod_specs(overlay(name)).values() if f'"name": "{preflight.KEY}"' in json.dumps(spec)]
+def test_pods_with_key_have_product_label(name: str) -> None:
+    label, value = apply.POD_SELECTOR.split("=")
+    signing_workloads = [
+        spec
+        for spec in get_pod_specs(render_overlay(name)).values()
+        if f'"name": "{preflight.SIGNING_SECRET}"' in json.dumps(spec)
+    ]
 
-    assert signing
-    assert {spec["metadata"]["labels"].get(label) for spec in signing} == {value}
+    assert signing_workloads
+    assert {spec["metadata"]["labels"].get(label) for spec in signing_workloads} == {value}

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from eventing.local.manifests import LOADER
+from eventing.local.manifests import YAML_LOADER
 from kube.maintenance.groups import GROUPS
 from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
-from localcluster.product import MUTEX_KINDS
-from tests.manifests.rendering import MANIFESTS, ROOT, Manifest, identity, overlay, rendered
-from tests.manifests.running_install import Running, deployment_of, drained_and_given_back
+from localcluster.product import MUTEX_RESOURCES
+from tests.manifests.rendering import MANIFESTS, ROOT, Manifest, get_identity, render, render_overlay
+from tests.manifests.running_install import RunningInstall, build_deployment, check_drain_and_restore
 from tests.proofs import proves
 
-NAME = "node-maintenance-operator"
-STEPS = (
+OPERATOR_NAME = "node-maintenance-operator"
+STEP_FILES = (
     "crds/nodemaintenance_crd.yaml",
     "namespace.yaml",
     "service_account.yaml",
@@ -29,11 +29,11 @@ STEPS = (
 )
 
 
-def step(name: str) -> list[Manifest]:
-    return list(yaml.load_all((ROOT / "deploy" / name).read_text(), Loader=LOADER))
+def load_step_file(name: str) -> list[Manifest]:
+    return list(yaml.load_all((ROOT / "deploy" / name).read_text(), Loader=YAML_LOADER))
 
 
-def rights(objects: list[Manifest]) -> set[tuple[str, str, str, str]]:
+def list_rights(objects: list[Manifest]) -> set[tuple[str, str, str, str]]:
     """Return (namespace, group, resource, verb) of all roles."""
     return {
         (item["metadata"].get("namespace", ""), group, resource, verb)
@@ -46,73 +46,79 @@ def rights(objects: list[Manifest]) -> set[tuple[str, str, str, str]]:
 
 
 @pytest.fixture(scope="module")
-def cleared(knative: LocalCluster) -> LocalCluster:
+def uninstalled_cluster(knative_cluster: LocalCluster) -> LocalCluster:
     """Return the cluster with Knative's CRDs and without an install."""
-    knative.kubectl("delete", "crd", "nodemaintenances.kubevirt.io", "--ignore-not-found")
+    knative_cluster.kubectl("delete", "crd", "nodemaintenances.kubevirt.io", "--ignore-not-found")
     for name in ("role_binding.yaml", "role.yaml", "namespace.yaml", "crds/nodemaintenance_crd.yaml"):
-        knative.kubectl("delete", "-f", ROOT / "deploy" / name, "--ignore-not-found")
-    return knative
+        knative_cluster.kubectl("delete", "-f", ROOT / "deploy" / name, "--ignore-not-found")
+    return knative_cluster
 
 
 @pytest.fixture(scope="module")
-def too_early(cleared: LocalCluster) -> subprocess.CompletedProcess[str]:
+def premature_result(uninstalled_cluster: LocalCluster) -> subprocess.CompletedProcess[str]:
     """Return the result of creating a file whose namespace does not exist yet."""
-    return cleared.kubectl("create", "-f", ROOT / "deploy" / "service_account.yaml", check=False)
+    return uninstalled_cluster.kubectl("create", "-f", ROOT / "deploy" / "service_account.yaml", check=False)
 
 
 @pytest.fixture(scope="module")
-def created(cleared: LocalCluster, too_early: subprocess.CompletedProcess[str]) -> LocalCluster:
+def installed_stepwise(
+    uninstalled_cluster: LocalCluster, premature_result: subprocess.CompletedProcess[str]
+) -> LocalCluster:
     """Return that cluster with the stepwise install; each file was created without an error."""
-    assert too_early.returncode
-    for name in STEPS:
-        cleared.kubectl("create", "-f", ROOT / "deploy" / name)
-    return cleared
+    assert premature_result.returncode
+    for name in STEP_FILES:
+        uninstalled_cluster.kubectl("create", "-f", ROOT / "deploy" / name)
+    return uninstalled_cluster
 
 
 @proves("DRN-14")
-def test_the_files_create_an_install_in_their_order(
-    too_early: subprocess.CompletedProcess[str], created: LocalCluster
+def test_files_create_an_install_in_documented_order(
+    premature_result: subprocess.CompletedProcess[str], installed_stepwise: LocalCluster
 ) -> None:
     """DRN-14: each `create -f` succeeds in the documented order; in another order it fails and can be repeated."""
-    assert too_early.returncode == 1
-    assert f'namespaces "{NAME}" not found' in too_early.stderr
+    assert premature_result.returncode == 1
+    assert f'namespaces "{OPERATOR_NAME}" not found' in premature_result.stderr
 
-    service = created.kubectl("get", "services.serving.knative.dev", "-n", NAME, "-o", "name").stdout
-    assert service.split() == [f"service.serving.knative.dev/{NAME}"]
+    service = installed_stepwise.kubectl(
+        "get", "services.serving.knative.dev", "-n", OPERATOR_NAME, "-o", "name"
+    ).stdout
+    assert service.split() == [f"service.serving.knative.dev/{OPERATOR_NAME}"]
 
 
 @pytest.mark.slow
 @proves("DRN-14")
-def test_the_workloads_become_ready_in_the_operators_namespace(created: LocalCluster) -> None:
+def test_the_workloads_become_ready_in_the_operators_namespace(installed_stepwise: LocalCluster) -> None:
     """Check that the pods of the last file's Serving and Eventing objects are admitted, scheduled and run.
 
     The document's `kubectl get deployment` prints the operator's Deployment with its one ready pod.
     """
-    workloads = [item for item in step("operator.yaml") if item["kind"] in ("Service", "ContainerSource")]
-    deployments = [deployment_of(item) for item in workloads]
+    workloads = [item for item in load_step_file("operator.yaml") if item["kind"] in ("Service", "ContainerSource")]
+    deployments = [build_deployment(item) for item in workloads]
 
     for item in deployments:
-        created.kubectl("create", "-f", "-", input=json.dumps(item))
+        installed_stepwise.kubectl("create", "-f", "-", input=json.dumps(item))
     for item in deployments:
         name = f"deployment/{item['metadata']['name']}"
-        created.kubectl("rollout", "status", name, "-n", NAME, "--timeout=30s")
+        installed_stepwise.kubectl("rollout", "status", name, "-n", OPERATOR_NAME, "--timeout=30s")
 
-    head, *rows = (row.split() for row in created.kubectl("get", "deployment", "-n", NAME).stdout.splitlines())
+    head, *rows = (
+        row.split() for row in installed_stepwise.kubectl("get", "deployment", "-n", OPERATOR_NAME).stdout.splitlines()
+    )
     assert head == ["NAME", "READY", "UP-TO-DATE", "AVAILABLE", "AGE"]
-    (shown,) = (row for row in rows if row[0].startswith(NAME))
-    assert shown[:4] == [f"{NAME}-00001-deployment", "1/1", "1", "1"]
+    (operator_row,) = (row for row in rows if row[0].startswith(OPERATOR_NAME))
+    assert operator_row[:4] == [f"{OPERATOR_NAME}-00001-deployment", "1/1", "1", "1"]
 
-    pods = json.loads(created.kubectl("get", "pods", "-n", NAME, "-o", "json").stdout)["items"]
-    assert sorted(pod["metadata"]["labels"]["app"] for pod in pods) == [NAME, "podsource"]
-    assert {pod["spec"]["serviceAccountName"] for pod in pods} == {NAME}
+    pods = json.loads(installed_stepwise.kubectl("get", "pods", "-n", OPERATOR_NAME, "-o", "json").stdout)["items"]
+    assert sorted(pod["metadata"]["labels"]["app"] for pod in pods) == [OPERATOR_NAME, "podsource"]
+    assert {pod["spec"]["serviceAccountName"] for pod in pods} == {OPERATOR_NAME}
     assert all(is_ready(pod) for pod in pods)
 
 
 @proves("DRN-12", "DRN-14")
-def test_the_install_drains_by_an_object_of_the_oldest_api(created: LocalCluster, tmp_path: Path) -> None:
+def test_the_install_drains_by_an_object_of_the_oldest_api(installed_stepwise: LocalCluster, tmp_path: Path) -> None:
     """Check that the files' single account has all rights for a complete maintenance."""
-    with Running(created, step("operator.yaml"), tmp_path):
-        drained_and_given_back(created)
+    with RunningInstall(installed_stepwise, load_step_file("operator.yaml"), tmp_path):
+        check_drain_and_restore(installed_stepwise)
 
 
 @proves("DRN-14")
@@ -128,39 +134,39 @@ def test_the_install_drains_by_an_object_of_the_oldest_api(created: LocalCluster
 )
 def test_the_objects_have_the_names_of_the_document(file: str, kind: str) -> None:
     """DRN-14: the objects have the document's names."""
-    assert [item["metadata"]["name"] for item in step(file) if item["kind"] == kind][:1] == [NAME]
+    assert [item["metadata"]["name"] for item in load_step_file(file) if item["kind"] == kind][:1] == [OPERATOR_NAME]
 
 
-def test_the_last_file_is_what_the_overlay_makes() -> None:
+def test_last_file_is_the_rendered_overlay() -> None:
     """Check that the overlay `operator` generates the last file; the file's comment has the command."""
-    assert step("operator.yaml") == overlay("operator")
+    assert load_step_file("operator.yaml") == render_overlay("operator")
 
 
-def test_the_one_account_may_do_what_all_accounts_together_may() -> None:
+def test_single_account_has_rights_of_all_accounts() -> None:
     """Check that the single account has the same rights as all accounts in manifests/base/rbac together."""
-    assert rights(step("role.yaml")) == rights(rendered(MANIFESTS / "base" / "rbac"))
+    assert list_rights(load_step_file("role.yaml")) == list_rights(render(MANIFESTS / "base" / "rbac"))
 
 
 @proves("DRN-14")
-def test_every_object_of_the_last_file_is_where_the_earlier_files_made_room() -> None:
+def test_last_file_uses_earlier_namespace_and_account() -> None:
     """DRN-14: all objects of the last file use the namespace and the account of the earlier files."""
-    objects = step("operator.yaml")
+    objects = load_step_file("operator.yaml")
     accounts = {
         item["spec"].get("serviceAccountName") or item["spec"]["template"]["spec"]["serviceAccountName"]
         for item in objects
         if item["kind"] in ("ApiServerSource", "ContainerSource", "Service")
     }
 
-    assert {identity(item)[2] for item in objects} == {NAME}
-    assert accounts == {NAME}
+    assert {get_identity(item)[2] for item in objects} == {OPERATOR_NAME}
+    assert accounts == {OPERATOR_NAME}
 
 
 @proves("DRN-15")
-def test_beside_hyperconverged_the_pods_have_the_operators_name() -> None:
+def test_hyperconverged_service_has_operator_name() -> None:
     """DRN-15: pods are named `node-maintenance-operator-*` in `kubevirt-hyperconverged`, after the Knative Service."""
-    services = [identity(item) for item in overlay("hyperconverged") if item["kind"] == "Service"]
+    services = [get_identity(item) for item in render_overlay("hyperconverged") if item["kind"] == "Service"]
 
-    assert services == [("serving.knative.dev/v1", "Service", "kubevirt-hyperconverged", NAME)]
+    assert services == [("serving.knative.dev/v1", "Service", "kubevirt-hyperconverged", OPERATOR_NAME)]
 
 
 def test_there_is_one_copy_of_each_crd() -> None:
@@ -171,5 +177,5 @@ def test_there_is_one_copy_of_each_crd() -> None:
     names = [yaml.safe_load(file.read_text())["metadata"]["name"] for file in documents]
     copies = [file for file in Path(ROOT / "deploy").rglob("*.yaml") if "CustomResourceDefinition" in file.read_text()]
 
-    assert len(names) == len(set(names)) == len(GROUPS) + len(MUTEX_KINDS)
+    assert len(names) == len(set(names)) == len(GROUPS) + len(MUTEX_RESOURCES)
     assert [file.is_symlink() and file.resolve() in documents for file in copies] == [True]

@@ -9,105 +9,131 @@ from pathlib import Path
 import pytest
 import requests
 
-from eventing.replay.function_client import post
+from eventing.replay.function_client import post_event
 from kube import install_lease
 from kube.maintenance.groups import MEDIK8S
-from kube.paths import LEASE_NAMESPACE, LEASES, events_path
+from kube.paths import LEASE_NAMESPACE, LEASES_PATH, build_events_path
 from localcluster.cluster import LocalCluster
 from localcluster.processes import await_ready
-from tests.functions.event_builders import tick
-from tests.manifests.rendering import MANIFESTS, SPARING, knative_crds, overlay
-from tests.manifests.running_install import Running
+from tests.functions.event_builders import build_tick
+from tests.manifests.rendering import MANIFESTS, SKIP_SCHEMA_OPTION, fetch_knative_crds, render_overlay
+from tests.manifests.running_install import RunningInstall
 from tests.proofs import proves
-from tests.workload import Audit, audit, pod_on
+from tests.workload import AuditLog, build_pod, start_audit
 
 pytestmark = pytest.mark.slow
 
-FIRST, SECOND = "node-maintenance", "kubevirt-hyperconverged"
-OVERLAYS = {FIRST: "compact", SECOND: "hyperconverged"}
-SECONDS = 30
+FIRST_NAMESPACE, SECOND_NAMESPACE = "node-maintenance", "kubevirt-hyperconverged"
+OVERLAY_BY_NAMESPACE = {FIRST_NAMESPACE: "compact", SECOND_NAMESPACE: "hyperconverged"}
+TIMEOUT_SECONDS = 30
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Iterator[LocalCluster]:
+def two_install_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     """Yield a cluster to which both installs were applied."""
     with LocalCluster(tmp_path / "servers", nodes=1) as cluster:
-        files = [word for file in knative_crds() for word in ("-f", str(file))]
+        files = [argument for file in fetch_knative_crds() for argument in ("-f", str(file))]
         cluster.kubectl("apply", "--server-side", *files)
-        cluster.await_kinds()
-        for name in OVERLAYS.values():
-            cluster.kubectl("apply", SPARING, "-k", MANIFESTS / "overlays" / name)
+        cluster.await_crds()
+        for name in OVERLAY_BY_NAMESPACE.values():
+            cluster.kubectl("apply", SKIP_SCHEMA_OPTION, "-k", MANIFESTS / "overlays" / name)
         yield cluster
 
 
-def running(cluster: LocalCluster, namespace: str, folder: Path) -> Running:
+def build_install(cluster: LocalCluster, namespace: str, folder: Path) -> RunningInstall:
     """Build the processes of an install."""
     (folder / namespace).mkdir()
-    return Running(cluster, overlay(OVERLAYS[namespace]), folder / namespace)
+    return RunningInstall(cluster, render_overlay(OVERLAY_BY_NAMESPACE[namespace]), folder / namespace)
 
 
-def asked(install: Running) -> None:
+def send_tick(install: RunningInstall) -> None:
     """Send a tick to an install."""
-    assert post(tick(), install.broker_url).status_code == 202
+    assert post_event(build_tick(), install.broker_url).status_code == 202
 
 
-def holder(cluster: LocalCluster) -> str:
+def get_holder_namespace(cluster: LocalCluster) -> str:
     """Return the namespace of the install Lease's holder, "" if there is none."""
-    claims = cluster.door().list(LEASES, fields=f"metadata.name={install_lease.CLAIM}")["items"]
-    return next((account.namespace for item in claims if (account := install_lease.holder(item))), "")
+    claims = cluster.get_client().list(LEASES_PATH, field_selector=f"metadata.name={install_lease.LEASE_NAME}")["items"]
+    return next((account.namespace for lease in claims if (account := install_lease.parse_holder(lease))), "")
 
 
-def wrote(seen: Audit, namespace: str) -> set[str]:
+def list_written_resources(audit_log: AuditLog, namespace: str) -> set[str]:
     """Return the resources that an install's accounts wrote."""
-    by = seen.writes_by(f"system:serviceaccount:{namespace}:")
-    return {entry["objectRef"]["resource"] for entry in by}
+    writes = audit_log.list_writes_by(f"system:serviceaccount:{namespace}:")
+    return {entry["objectRef"]["resource"] for entry in writes}
 
 
-def maintain(cluster: LocalCluster, node: str) -> None:
+def drain_new_node(cluster: LocalCluster, node: str) -> None:
     """Create a node with a pod and a NodeMaintenance of the same name; return when the node is drained."""
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": node}}
-    pod = {"apiVersion": "v1", "kind": "Pod", **pod_on(node, f"web-{node}")}
-    cluster.add_named(node)
+    pod = {"apiVersion": "v1", "kind": "Pod", **build_pod(node, f"web-{node}")}
+    cluster.create_nodes(node)
     cluster.kubectl("create", "-n", "default", "-f", "-", input=json.dumps(pod))
-    cluster.door().create(MEDIK8S.path, {**body, "spec": {"nodeName": node}})
-    cluster.kubectl("wait", "--for=condition=Drained", f"nm/{node}", f"--timeout={SECONDS}s")
+    cluster.get_client().create(MEDIK8S.path, {**body, "spec": {"nodeName": node}})
+    cluster.kubectl("wait", "--for=condition=Drained", f"nm/{node}", f"--timeout={TIMEOUT_SECONDS}s")
 
 
 @proves("DRN-15")
-def test_of_two_installs_one_acts_until_it_is_gone(shared: LocalCluster, tmp_path: Path) -> None:
+def test_passive_install_takes_over_when_active_one_is_gone(two_install_cluster: LocalCluster, tmp_path: Path) -> None:
     """Check that one install is active until its accounts are gone, and that the other one then takes over.
 
     The passive install only logs, sets a metric and records an Event. It later finishes the maintenance that the first
     install began.
     """
-    with running(shared, FIRST, tmp_path) as first, running(shared, SECOND, tmp_path) as second:
-        asked(first)
-        await_ready("the first install's claim", lambda: holder(shared) == FIRST, [], SECONDS)
-        seen = audit(shared)
-        asked(second)
-        maintain(shared, "drained-by-first")
-        where, about = events_path(LEASE_NAMESPACE), f"involvedObject.name={install_lease.CLAIM}"
-        await_ready("the Event", lambda: shared.door().list(where, fields=about)["items"], [], SECONDS)
-        (said,) = shared.door().list(where, fields=about)["items"]
-        metrics = {run: requests.get(f"{run.functions_url}/metrics", timeout=SECONDS).text for run in (first, second)}
-        log = (tmp_path / SECOND / "functions.log").read_text()
+    with (
+        build_install(two_install_cluster, FIRST_NAMESPACE, tmp_path) as first,
+        build_install(two_install_cluster, SECOND_NAMESPACE, tmp_path) as second,
+    ):
+        send_tick(first)
+        await_ready(
+            "the first install's Lease",
+            lambda: get_holder_namespace(two_install_cluster) == FIRST_NAMESPACE,
+            [],
+            TIMEOUT_SECONDS,
+        )
+        audit = start_audit(two_install_cluster)
+        send_tick(second)
+        drain_new_node(two_install_cluster, "drained-by-first")
+        events_path, field_selector = (
+            build_events_path(LEASE_NAMESPACE),
+            f"involvedObject.name={install_lease.LEASE_NAME}",
+        )
+        await_ready(
+            "the Event",
+            lambda: two_install_cluster.get_client().list(events_path, field_selector=field_selector)["items"],
+            [],
+            TIMEOUT_SECONDS,
+        )
+        (event,) = two_install_cluster.get_client().list(events_path, field_selector=field_selector)["items"]
+        metrics = {
+            run: requests.get(f"{run.functions_url}/metrics", timeout=TIMEOUT_SECONDS).text for run in (first, second)
+        }
+        log = (tmp_path / SECOND_NAMESPACE / "functions.log").read_text()
 
-        assert wrote(seen, SECOND) == {"events"}
-        assert {"nodes", "pods", "nodemaintenances"} <= wrote(seen, FIRST)
+        assert list_written_resources(audit, SECOND_NAMESPACE) == {"events"}
+        assert {"nodes", "pods", "nodemaintenances"} <= list_written_resources(audit, FIRST_NAMESPACE)
         assert "nodemaintenance_install_passive 0.0" in metrics[first]
         assert "nodemaintenance_install_passive 1.0" in metrics[second]
-        assert said["message"] in log
-        assert (said["reason"], f"one in namespace {FIRST} does" in said["message"]) == (install_lease.PASSIVE, True)
+        assert event["message"] in log
+        assert (event["reason"], f"the install in namespace {FIRST_NAMESPACE} is active" in event["message"]) == (
+            install_lease.PASSIVE_REASON,
+            True,
+        )
 
         first.stop()
-        shared.kubectl("delete", "serviceaccount", "--all", "-n", FIRST)
-        seen = audit(shared)
-        asked(second)
-        await_ready("the second install's claim", lambda: holder(shared) == SECOND, [], SECONDS)
-        shared.kubectl("delete", "nm/drained-by-first", f"--timeout={SECONDS}s")
-        maintain(shared, "drained-by-second")
+        two_install_cluster.kubectl("delete", "serviceaccount", "--all", "-n", FIRST_NAMESPACE)
+        audit = start_audit(two_install_cluster)
+        send_tick(second)
+        await_ready(
+            "the second install's Lease",
+            lambda: get_holder_namespace(two_install_cluster) == SECOND_NAMESPACE,
+            [],
+            TIMEOUT_SECONDS,
+        )
+        two_install_cluster.kubectl("delete", "nm/drained-by-first", f"--timeout={TIMEOUT_SECONDS}s")
+        drain_new_node(two_install_cluster, "drained-by-second")
 
-        restored = shared.door().get("/api/v1/nodes/drained-by-first")
+        restored = two_install_cluster.get_client().get("/api/v1/nodes/drained-by-first")
         assert not restored["spec"].get("unschedulable")
-        assert {"nodes", "pods", "nodemaintenances", "leases"} <= wrote(seen, SECOND)
+        assert {"nodes", "pods", "nodemaintenances", "leases"} <= list_written_resources(audit, SECOND_NAMESPACE)
         assert "nodemaintenance_install_passive 0.0" in requests.get(f"{second.functions_url}/metrics", timeout=5).text

@@ -15,7 +15,7 @@ EMITTED_BY_SOURCES = {
 """Kind of a source, with its mode if it has one → emitted event types."""
 
 
-def problems(
+def find_problems(
     documents: Iterable[Document], functions: Mapping[str, Collection[str]], emitted: Collection[str]
 ) -> list[str]:
     """Return why Triggers can never deliver an event, one sentence for each problem.
@@ -26,56 +26,66 @@ def problems(
         emitted: Types that functions and ContainerSources emit. The types of other sources are read from the manifests.
     """
     documents = list(documents)
-    known = {*emitted, *_from_sources(documents)}
-    kinds = set(_watched(documents))
+    known = {*emitted, *_list_source_types(documents)}
+    kinds = set(_list_watched_kinds(documents))
     triggers = [document for document in documents if document.kind == "Trigger"]
-    return [str(each.wrong(*wrong)) for each in triggers for wrong in _wrong(each, functions, known, kinds)]
+    return [
+        str(trigger.build_error(*problem))
+        for trigger in triggers
+        for problem in _check_trigger(trigger, functions, known, kinds)
+    ]
 
 
-def _wrong(
-    trigger: Document, functions: Mapping[str, Collection[str]], known: Collection[str], kinds: Collection[str]
+def _check_trigger(
+    trigger: Document, functions: Mapping[str, Collection[str]], known_types: Collection[str], kinds: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield (field, problem) for one Trigger."""
     attributes = trigger.get("spec.filter.attributes", dict) or {}
-    watched, brought = attributes.get("kind"), brings(attributes, known)
-    function = _called(trigger, "spec.subscriber") or ""
+    watched, matched = attributes.get("kind"), match_types(attributes, known_types)
+    function = _get_function(trigger, "spec.subscriber") or ""
     if function not in functions:
-        yield "spec.subscriber", f"names {function!r}, which is no function: {', '.join(functions)}"
-    elif functions[function] and not brought & set(functions[function]):
-        yield "spec.filter.attributes", f"are {_text(attributes)}, which brings nothing that {function} consumes"
-    if not brought:
-        yield "spec.filter.attributes", f"are {_text(attributes)}, which nothing emits"
+        yield "spec.subscriber", f"names {function!r}, which is not a function: choose from {', '.join(functions)}"
+    elif functions[function] and not matched & set(functions[function]):
+        yield (
+            "spec.filter.attributes",
+            f"are {_format_attributes(attributes)}, which match no event that {function} consumes",
+        )
+    if not matched:
+        yield "spec.filter.attributes", f"are {_format_attributes(attributes)}, which match no emitted event"
     if watched is not None and watched not in kinds:
         yield "spec.filter.attributes.kind", f"is {watched!r}, which no ApiServerSource watches"
-    last = _called(trigger, "spec.delivery.deadLetterSink")
-    if last is not None and last not in functions:
-        yield "spec.delivery.deadLetterSink", f"names {last!r}, which is no function: {', '.join(functions)}"
+    dead_letter_function = _get_function(trigger, "spec.delivery.deadLetterSink")
+    if dead_letter_function is not None and dead_letter_function not in functions:
+        yield (
+            "spec.delivery.deadLetterSink",
+            f"names {dead_letter_function!r}, which is not a function: choose from {', '.join(functions)}",
+        )
 
 
-def brings(attributes: Mapping[str, str], known: Collection[str]) -> set[str]:
-    """Return which of the `known` types a Trigger with these filter attributes matches; a flag stands for several."""
-    flags = [set(events.FLAGS[name]) for name in attributes if name in events.FLAGS]
+def match_types(attributes: Mapping[str, str], known_types: Collection[str]) -> set[str]:
+    """Return the known types that a Trigger with these filter attributes matches; a flag stands for several."""
+    flags = [set(events.TYPES_BY_FLAG[name]) for name in attributes if name in events.TYPES_BY_FLAG]
     types = [{attributes["type"]}] if "type" in attributes else []
-    return set(known).intersection(*flags, *types)
+    return set(known_types).intersection(*flags, *types)
 
 
-def _text(attributes: Mapping[str, str]) -> str:
+def _format_attributes(attributes: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in attributes.items()) or "none"
 
 
-def _called(trigger: Document, field: str) -> str | None:
+def _get_function(trigger: Document, field: str) -> str | None:
     """Return the function of a destination: the last segment of its path, or else its Service."""
     uri = trigger.get(f"{field}.uri", str)
     return uri.rstrip("/").rpartition("/")[2] if uri else trigger.get(f"{field}.ref.name", str)
 
 
-def _from_sources(documents: Iterable[Document]) -> Iterator[str]:
+def _list_source_types(documents: Iterable[Document]) -> Iterator[str]:
     for document in documents:
         mode = document.get("spec.mode", str) if document.kind == "ApiServerSource" else None
         yield from EMITTED_BY_SOURCES.get(f"{document.kind} {mode}" if mode else document.kind, ())
 
 
-def _watched(documents: Iterable[Document]) -> Iterator[str]:
+def _list_watched_kinds(documents: Iterable[Document]) -> Iterator[str]:
     for document in documents:
         if document.kind == "ApiServerSource":
             yield from (str(item.get("kind")) for item in document.get("spec.resources", list) or [])

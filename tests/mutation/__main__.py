@@ -22,24 +22,24 @@ from pathlib import Path
 from typing import Any
 
 from tests.mutation import mutant_list, type_checks
-from tests.mutation.mutant_list import FOLDER, ROOT, Change
-from tests.mutation.results import Outcomes
-from tests.mutation.session import Work
+from tests.mutation.mutant_list import MUTANTS_DIR, ROOT, Mutant
+from tests.mutation.results import ResultsFile
+from tests.mutation.session import SessionInput
 
-SESSIONS = 2
-TYPED = FOLDER / "types.json"
-STILL_SECONDS = 120.0
+SESSION_COUNT = 2
+TYPE_DETECTED_FILE = MUTANTS_DIR / "types.json"
+HANG_SECONDS = 120.0
 """Seconds without a new line after which a session counts as hanging, if no test's timeout stopped it."""
-HUNDREDS = ("test_what_a_tick_costs_does_not_grow_with_what_rests", "test_everybodys_turn_comes")
-LEFT_OUT = [
+SLOW_TESTS = ("test_request_count_is_independent_of_succeeded", "test_late_pod_is_found_by_rotation")
+EXCLUSION_OPTIONS = [
     "--ignore=tests/functions/maintenance/test_faults.py",
-    *(f"--deselect=tests/functions/maintenance/test_resync_limits.py::{name}" for name in HUNDREDS),
+    *(f"--deselect=tests/functions/maintenance/test_resync_limits.py::{name}" for name in SLOW_TESTS),
 ]
-HANGS = "it hangs"
+HANG_RESULT = "hangs"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-STEPS = (
+STEP_TESTS = (
     "tests/functions/maintenance",
     "tests/functions/serving/test_pass_queue.py",
     "tests/functions/admission/test_quorum.py",
@@ -48,7 +48,7 @@ STEPS = (
 
 
 @dataclass(frozen=True)
-class Part:
+class MutationPart:
     """Modules that are tested by the same tests; with `pure`, only by tests that need no cluster."""
 
     name: str
@@ -58,164 +58,186 @@ class Part:
 
 
 PARTS = (
-    Part("rules", mutant_list.rules(), ("tests/kube", "tests/functions/maintenance"), pure=True),
-    Part("steps", mutant_list.steps(), STEPS, pure=False),
+    MutationPart("rules", mutant_list.list_rule_modules(), ("tests/kube", "tests/functions/maintenance"), pure=True),
+    MutationPart("steps", mutant_list.list_step_modules(), STEP_TESTS, pure=False),
 )
 
 
-def _shares(changed: Sequence[Change]) -> list[list[Change]]:
+def _divide_among_sessions(mutants: Sequence[Mutant]) -> list[list[Mutant]]:
     """Divide the mutants among the sessions; those of the same function stay together."""
-    shares: list[list[Change]] = [[] for _ in range(SESSIONS)]
-    for _, group in groupby(changed, lambda change: change.function):
+    shares: list[list[Mutant]] = [[] for _ in range(SESSION_COUNT)]
+    for _, group in groupby(mutants, lambda mutant: mutant.function):
         min(shares, key=len).extend(group)
     return shares
 
 
-class Run:
+class PartRun:
     """The pytest sessions of one part."""
 
-    def __init__(self, part: Part, changed: Sequence[Change]) -> None:
-        self._part, self._changed = part, changed
-        self._tests = [Outcomes(FOLDER / f"{part.name}-tests-{number}.jsonl") for number in range(SESSIONS)]
-        self.outcomes = [Outcomes(FOLDER / f"{part.name}-{number}.jsonl") for number in range(SESSIONS)]
+    def __init__(self, part: MutationPart, mutants: Sequence[Mutant]) -> None:
+        self._part, self._changed = part, mutants
+        self._reached_lines = [
+            ResultsFile(MUTANTS_DIR / f"{part.name}-tests-{number}.jsonl") for number in range(SESSION_COUNT)
+        ]
+        self.outcomes = [ResultsFile(MUTANTS_DIR / f"{part.name}-{number}.jsonl") for number in range(SESSION_COUNT)]
 
-    def run(self) -> None:
+    def test_mutants(self) -> None:
         """Find out which lines each test reaches, then test each mutant."""
         if not self._changed:
             return
-        print(f"{self._part.name}: {len(self._changed)} changes for tests; looking what these reach", flush=True)
-        with ThreadPoolExecutor(SESSIONS) as threads:
+        print(
+            f"{self._part.name}: {len(self._changed)} mutants to test; listing the lines that each test reaches",
+            flush=True,
+        )
+        with ThreadPoolExecutor(SESSION_COUNT) as threads:
             if self._is_stale():
-                list(threads.map(self._list, range(SESSIONS)))
-            failed = [line["failed"] for line in self._listed() if line["failed"]]
+                list(threads.map(self._list_reached_lines, range(SESSION_COUNT)))
+            failed = [line["failed"] for line in self._read_reached_lines() if line["failed"]]
             if failed or self._is_stale():
-                raise SystemExit("\n".join(["error: tests fail without any change; see the folder mutants", *failed]))
-            list(threads.map(self._judge, range(SESSIONS), _shares(self._changed)))
+                raise SystemExit(
+                    "\n".join(["error: tests fail without a mutant: see the logs in the directory mutants", *failed])
+                )
+            list(threads.map(self._test_mutants, range(SESSION_COUNT), _divide_among_sessions(self._changed)))
 
-    def reopen(self) -> None:
+    def forget_survivors(self) -> None:
         """Forget the mutants that survived, and all suspects."""
         for outcomes in self.outcomes:
-            kept = [line for line in outcomes.lines("judged") if line["by"]]
-            outcomes.file.write_text("".join(json.dumps(line) + "\n" for line in kept))
+            killed = [line for line in outcomes.read_lines("tested") if line["by"]]
+            outcomes.file.write_text("".join(json.dumps(line) + "\n" for line in killed))
 
-    def judged(self) -> dict[str, str]:
+    def read_results(self) -> dict[str, str]:
         """Return mutant → the test that killed it, "" for none."""
-        return {name: by for outcomes in self.outcomes for name, by in outcomes.judged().items()}
+        return {name: test for outcomes in self.outcomes for name, test in outcomes.read_results().items()}
 
     def _is_stale(self) -> bool:
         """Return whether the list of reached lines is missing or older than the tests."""
         files = [file for name in self._part.tests for file in (ROOT / name, *(ROOT / name).rglob("*.py"))]
         newest = max(file.stat().st_mtime for file in files)
-        return any(not tests.file.exists() or tests.file.stat().st_mtime < newest for tests in self._tests)
+        return any(not tests.file.exists() or tests.file.stat().st_mtime < newest for tests in self._reached_lines)
 
-    def _listed(self) -> list[dict[str, Any]]:
-        return [line for tests in self._tests for line in tests.lines("listed")]
+    def _read_reached_lines(self) -> list[dict[str, Any]]:
+        return [line for tests in self._reached_lines for line in tests.read_lines("listed")]
 
-    def _list(self, number: int) -> None:
+    def _list_reached_lines(self, number: int) -> None:
         """List the lines reached by one session's share of the tests."""
-        self._tests[number].file.unlink(missing_ok=True)
-        work = Work(str(self._tests[number].file), [], {}, {}, self._part.pure, number, SESSIONS)
-        if not self._session(number, work):
-            raise SystemExit(f"error: it is not known what all tests reach; see mutants/{self._part.name}-{number}.log")
+        self._reached_lines[number].file.unlink(missing_ok=True)
+        session_input = SessionInput(
+            str(self._reached_lines[number].file), [], {}, {}, self._part.pure, number, SESSION_COUNT
+        )
+        if not self._run_session(number, session_input):
+            raise SystemExit(
+                f"error: listing the lines that the tests reach failed: see mutants/{self._part.name}-{number}.log"
+            )
 
-    def _judge(self, number: int, changed: Sequence[Change]) -> None:
+    def _test_mutants(self, number: int, mutants: Sequence[Mutant]) -> None:
         """Run sessions one after another until all these mutants are tested."""
-        outcomes, listed = self.outcomes[number], self._listed()
+        outcomes, listed = self.outcomes[number], self._read_reached_lines()
         seconds = {line["listed"]: line["seconds"] for line in listed}
-        reached = {change.name: _reaching(change, listed) for change in changed}
-        while left := [change.name for change in changed if change.name not in outcomes.judged()]:
-            print(f"{self._part.name} {number}: {len(left)} left, {time.strftime('%H:%M:%S')}", flush=True)
-            if self._session(number, Work(str(outcomes.file), left, reached, seconds, self._part.pure, 0, 1)):
+        reached = {mutant.name: _find_tests(mutant, listed) for mutant in mutants}
+        while remaining := [mutant.name for mutant in mutants if mutant.name not in outcomes.read_results()]:
+            print(f"{self._part.name} {number}: {len(remaining)} left, {time.strftime('%H:%M:%S')}", flush=True)
+            if self._run_session(
+                number, SessionInput(str(outcomes.file), remaining, reached, seconds, self._part.pure, 0, 1)
+            ):
                 continue
-            name = outcomes.under_way()
-            outcomes.add(stalled=name)
-            if not name or outcomes.stalled()[name] > 2:
-                raise SystemExit(f"error: no session gets on; see mutants/{self._part.name}-{number}.log")
-            if outcomes.stalled()[name] == 2:
-                outcomes.add(judged=name, by=HANGS)
+            name = outcomes.find_unfinished()
+            outcomes.append(stalled=name)
+            if not name or outcomes.count_hangs()[name] > 2:
+                raise SystemExit(f"error: sessions make no progress: see mutants/{self._part.name}-{number}.log")
+            if outcomes.count_hangs()[name] == 2:
+                outcomes.append(tested=name, by=HANG_RESULT)
 
-    def _session(self, number: int, work: Work) -> bool:
+    def _run_session(self, number: int, session_input: SessionInput) -> bool:
         """Run one pytest process; return whether it ended normally."""
-        file = FOLDER / f"{self._part.name}-{number}-work.json"
-        work.write(file)
-        options = ["-q", "-p", "tests.mutation.session", f"--work={file}", f"--basetemp={FOLDER / f'tmp-{number}'}"]
-        command = [sys.executable, "-m", "pytest", *options, *LEFT_OUT, *self._part.tests]
-        with (FOLDER / f"{self._part.name}-{number}.log").open("w") as log:
+        file = MUTANTS_DIR / f"{self._part.name}-{number}-work.json"
+        session_input.write(file)
+        options = [
+            "-q",
+            "-p",
+            "tests.mutation.session",
+            f"--work={file}",
+            f"--basetemp={MUTANTS_DIR / f'tmp-{number}'}",
+        ]
+        command = [sys.executable, "-m", "pytest", *options, *EXCLUSION_OPTIONS, *self._part.tests]
+        with (MUTANTS_DIR / f"{self._part.name}-{number}.log").open("w") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=ENVIRONMENT)
-            return _ended(process, Path(work.outcomes)) in (0, 5)
+            return _await_exit(process, Path(session_input.results_file)) in (0, 5)
 
 
-def _reaching(change: Change, listed: Sequence[Mapping[str, Any]]) -> list[str]:
+def _find_tests(mutant: Mutant, listed: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the tests that reach the mutated line or, if no test does, the function that contains it."""
-    lines = {line["listed"]: set(line["reached"].get(change.module, ())) for line in listed}
-    whole = set(range(change.first, change.last + 1))
-    there = [test for test, reached in lines.items() if change.line in reached]
-    return there or [test for test, reached in lines.items() if whole & reached]
+    lines = {line["listed"]: set(line["reached"].get(mutant.module, ())) for line in listed}
+    function_lines = set(range(mutant.first, mutant.last + 1))
+    tests_of_line = [test for test, reached in lines.items() if mutant.line in reached]
+    return tests_of_line or [test for test, reached in lines.items() if function_lines & reached]
 
 
-def _ended(process: subprocess.Popen[bytes], file: Path) -> int:
+def _await_exit(process: subprocess.Popen[bytes], file: Path) -> int:
     """Wait for the process and return its exit status; kill it if it hangs."""
     size, since = -1, time.monotonic()
     while True:
         try:
             return process.wait(5)
         except subprocess.TimeoutExpired:
-            now = file.stat().st_size if file.exists() else 0
-            if now != size:
-                size, since = now, time.monotonic()
-            elif time.monotonic() - since > STILL_SECONDS:
+            new_size = file.stat().st_size if file.exists() else 0
+            if new_size != size:
+                size, since = new_size, time.monotonic()
+            elif time.monotonic() - since > HANG_SECONDS:
                 process.kill()
                 return process.wait()
 
 
-def show(found: Sequence[Change], typed: Set[str], judged: Mapping[str, str]) -> None:
+def print_report(mutants: Sequence[Mutant], type_detected: Set[str], results: Mapping[str, str]) -> None:
     """Print the surviving mutants, and the number of killed and surviving mutants of each module."""
-    alive = [change for change in found if change.name not in typed and not judged[change.name]]
-    for change in alive:
-        print(f"{change.name}\n{change.said}\n")
-    total, survived = (Counter(change.module for change in some) for some in (found, alive))
-    type_checks = Counter(change.module for change in found if change.name in typed)
-    print(f"{'module':36} changes   types   tests  nobody  noticed")
+    survivors = [mutant for mutant in mutants if mutant.name not in type_detected and not results[mutant.name]]
+    for mutant in survivors:
+        print(f"{mutant.name}\n{mutant.diff}\n")
+    total, surviving = (Counter(mutant.module for mutant in group) for group in (mutants, survivors))
+    type_checks = Counter(mutant.module for mutant in mutants if mutant.name in type_detected)
+    print(f"{'module':36} mutants   types   tests    none detected")
     for module in [*total, "all"]:
-        many, by_types, left = (
-            count[module] if module != "all" else count.total() for count in (total, type_checks, survived)
+        count_all, type_count, survivor_count = (
+            count[module] if module != "all" else count.total() for count in (total, type_checks, surviving)
         )
-        print(f"{module:36} {many:7} {by_types:7} {many - by_types - left:7} {left:7} {1 - left / many:8.1%}")
+        test_count, detected = count_all - type_count - survivor_count, 1 - survivor_count / count_all
+        print(f"{module:36} {count_all:7} {type_count:7} {test_count:7} {survivor_count:7} {detected:8.1%}")
 
 
 def main() -> None:
     """Run the mutation tests that the command line selects."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
-    parser.add_argument("modules", nargs="*", help="the beginnings of dotted names; default: all")
-    parser.add_argument("--again", action="store_true", help="judge those anew that no test noticed last time")
+    parser.add_argument("modules", nargs="*", help="prefixes of dotted module names; default: all")
+    parser.add_argument("--again", action="store_true", help="test only the mutants that survived the last run")
     arguments = parser.parse_args()
-    found, typed = _known() if arguments.again else _made()
-    found = [change for change in found if change.module.startswith(tuple(arguments.modules) or ("",))]
-    judged: dict[str, str] = {}
+    mutants, type_detected = _load_mutants() if arguments.again else _generate_mutants()
+    mutants = [mutant for mutant in mutants if mutant.module.startswith(tuple(arguments.modules) or ("",))]
+    results: dict[str, str] = {}
     for part in PARTS:
         modules = {".".join(path.with_suffix("").parts) for path in part.paths}
-        run = Run(part, [change for change in found if change.module in modules and change.name not in typed])
+        run = PartRun(
+            part, [mutant for mutant in mutants if mutant.module in modules and mutant.name not in type_detected]
+        )
         if arguments.again:
-            run.reopen()
-        run.run()
-        judged |= run.judged()
-    show(found, typed, judged)
+            run.forget_survivors()
+        run.test_mutants()
+        results |= run.read_results()
+    print_report(mutants, type_detected, results)
 
 
-def _made() -> tuple[list[Change], set[str]]:
+def _generate_mutants() -> tuple[list[Mutant], set[str]]:
     """Generate all mutants; return them, and the names of those that mypy detects."""
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir()
-    found = mutant_list.write([path for part in PARTS for path in part.paths])
-    print(f"{len(found)} changes; asking mypy", flush=True)
-    typed = type_checks.noticed(found)
-    TYPED.write_text(json.dumps(sorted(typed)))
-    return found, typed
+    shutil.rmtree(MUTANTS_DIR, ignore_errors=True)
+    MUTANTS_DIR.mkdir()
+    mutants = mutant_list.write_mutants([path for part in PARTS for path in part.paths])
+    print(f"{len(mutants)} mutants; checking them with mypy", flush=True)
+    type_detected = type_checks.find_detected_mutants(mutants)
+    TYPE_DETECTED_FILE.write_text(json.dumps(sorted(type_detected)))
+    return mutants, type_detected
 
 
-def _known() -> tuple[list[Change], set[str]]:
+def _load_mutants() -> tuple[list[Mutant], set[str]]:
     """Return the mutants of the last run, and the names of those that mypy detected."""
-    return mutant_list.listed(), set(json.loads(TYPED.read_text()))
+    return mutant_list.read_mutants(), set(json.loads(TYPE_DETECTED_FILE.read_text()))
 
 
 if __name__ == "__main__":

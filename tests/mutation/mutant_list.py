@@ -18,26 +18,26 @@ from types import CodeType, ModuleType
 from mutmut.mutation.file_mutation import mutate_file_contents
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "mutants"
+MUTANTS_DIR = ROOT / "mutants"
 """Directory of mutated modules and of the results; it contains no product code."""
-LIST = FOLDER / "changes.json"
-IMPURE = ("kube/maintenance/lookup.py",)
+MUTANTS_FILE = MUTANTS_DIR / "changes.json"
+EXCLUDED_MODULES = ("kube/maintenance/lookup.py",)
 """Module among the rules that reads from the API server."""
 
 
 @dataclass(frozen=True)
-class Change:
+class Mutant:
     """One mutant of a function.
 
     Attributes:
-        name: Module and number, such as `kube.nodes.x_is_closed__mutmut_3`.
-        said: The removed lines, and the lines that replace them.
+        name: Module and number, such as `kube.nodes.x_is_cordoned_and_tainted__mutmut_3`.
+        diff: The removed lines, and the lines that replace them.
         line: The line of the first difference, in the original function within the mutated module.
         first, last: The lines of that function.
     """
 
     name: str
-    said: str
+    diff: str
     line: int
     first: int
     last: int
@@ -50,72 +50,83 @@ class Change:
     @property
     def function(self) -> str:
         """Return the common prefix of all mutants of the function."""
-        return function_of(self.name)
+        return get_function_name(self.name)
 
 
-def function_of(name: str) -> str:
+def get_function_name(name: str) -> str:
     """Return the function of a mutant's or an original's name."""
     return name.partition("__mutmut_")[0]
 
 
-def module_of(file: str) -> str:
+def get_module_name(file: str) -> str:
     """Return the dotted name of a mutated module."""
-    return ".".join(Path(file).relative_to(FOLDER).with_suffix("").parts)
+    return ".".join(Path(file).relative_to(MUTANTS_DIR).with_suffix("").parts)
 
 
-def rules() -> list[Path]:
+def list_rule_modules() -> list[Path]:
     """Return the pure rule modules, relative to the root."""
-    found = [*(ROOT / "kube").glob("*.py"), *(ROOT / "kube" / "maintenance").glob("*.py")]
-    return [path for path in sorted(each.relative_to(ROOT) for each in found) if path.as_posix() not in IMPURE]
+    paths = [*(ROOT / "kube").glob("*.py"), *(ROOT / "kube" / "maintenance").glob("*.py")]
+    return [
+        path
+        for path in sorted(path_found.relative_to(ROOT) for path_found in paths)
+        if path.as_posix() not in EXCLUDED_MODULES
+    ]
 
 
-def steps() -> list[Path]:
+def list_step_modules() -> list[Path]:
     """Return the modules of the maintenance steps and of their shared code, relative to the root."""
     return sorted(path.relative_to(ROOT) for path in (ROOT / "functions" / "maintenance").glob("*.py"))
 
 
-def write(paths: Sequence[Path]) -> list[Change]:
-    """Write these modules with their mutants below `FOLDER`; return the mutants, which are also written to `LIST`."""
-    changes = [change for path in paths for change in _write(path)]
-    LIST.write_text(json.dumps([asdict(change) for change in changes], indent=1))
+def write_mutants(paths: Sequence[Path]) -> list[Mutant]:
+    """Write these modules with their mutants below `MUTANTS_DIR`.
+
+    Returns:
+        The mutants, which are also written to `MUTANTS_FILE`.
+    """
+    changes = [mutant for path in paths for mutant in _write_module(path)]
+    MUTANTS_FILE.write_text(json.dumps([asdict(mutant) for mutant in changes], indent=1))
     return changes
 
 
-def listed() -> list[Change]:
+def read_mutants() -> list[Mutant]:
     """Return the mutants that were written."""
-    return [Change(**change) for change in json.loads(LIST.read_text())]
+    return [Mutant(**fields) for fields in json.loads(MUTANTS_FILE.read_text())]
 
 
-def _write(path: Path) -> list[Change]:
-    file = FOLDER / path
-    module = module_of(str(file))
-    made = mutate_file_contents(str(path), (ROOT / path).read_text())
-    if not made.mutant_names:
+def _write_module(path: Path) -> list[Mutant]:
+    file = MUTANTS_DIR / path
+    module = get_module_name(str(file))
+    mutated = mutate_file_contents(str(path), (ROOT / path).read_text())
+    if not mutated.mutant_names:
         return []
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(made.code)
-    lines = made.code.splitlines()
+    file.write_text(mutated.code)
+    lines = mutated.code.splitlines()
     text = {
-        name: [line.replace(name, function_of(name)) for line in lines[span.start - 1 : span.end]]
-        for name, span in made.line_span_by_function_name.items()
+        name: [line.replace(name, get_function_name(name)) for line in lines[span.start - 1 : span.end]]
+        for name, span in mutated.line_span_by_function_name.items()
     }
-    found = []
-    for name in made.mutant_names:
-        original = f"{function_of(name)}__mutmut_orig"
-        place, said = _difference(text[original], text[name])
-        span = made.line_span_by_function_name[original]
-        found.append(Change(f"{module}.{name}", said, span.start + place, span.start, span.end))
-    return found
+    mutants = []
+    for name in mutated.mutant_names:
+        original = f"{get_function_name(name)}__mutmut_orig"
+        offset, diff = _find_difference(text[original], text[name])
+        span = mutated.line_span_by_function_name[original]
+        mutants.append(Mutant(f"{module}.{name}", diff, span.start + offset, span.start, span.end))
+    return mutants
 
 
-def _difference(before: Sequence[str], after: Sequence[str]) -> tuple[int, str]:
+def _find_difference(before: Sequence[str], after: Sequence[str]) -> tuple[int, str]:
     """Return the index of the first line that differs, and the text from there to the last such line."""
-    start = next((n for n, (was, now) in enumerate(zip(before, after, strict=False)) if was != now), 0)
+    start = next(
+        (index for index, (old_line, new_line) in enumerate(zip(before, after, strict=False)) if old_line != new_line),
+        0,
+    )
     before, after = before[start:], after[start:]
     while before and after and before[-1] == after[-1]:
         before, after = before[:-1], after[:-1]
-    was, now = (" ".join(line.strip() for line in part) for part in (before, after))
-    return start, f"- {was}\n+ {now}"
+    old_line, new_line = (" ".join(line.strip() for line in lines) for lines in (before, after))
+    return start, f"- {old_line}\n+ {new_line}"
 
 
 class Finder(MetaPathFinder):
@@ -125,7 +136,7 @@ class Finder(MetaPathFinder):
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the mutated module's spec, or None to use the next finder."""
-        file = FOLDER.joinpath(*name.split(".")).with_suffix(".py")
+        file = MUTANTS_DIR.joinpath(*name.split(".")).with_suffix(".py")
         return spec_from_file_location(name, file, loader=Loader(name, str(file))) if file.exists() else None
 
 
@@ -138,6 +149,6 @@ class Loader(SourceFileLoader):
         return compile(self.get_data(path), path, "exec", dont_inherit=True)
 
 
-def install() -> None:
+def install_finder() -> None:
     """Import mutated modules from now on."""
     sys.meta_path.insert(0, Finder())

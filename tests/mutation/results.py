@@ -9,38 +9,38 @@ from pathlib import Path
 from typing import Any
 
 
-class Outcomes:
+class ResultsFile:
     """A file of results; each line is a JSON object with a key for its kind."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
-    def add(self, **line: Any) -> None:
+    def append(self, **line: Any) -> None:
         """Append a line."""
-        with self.file.open("a") as out:
-            out.write(json.dumps(line) + "\n")
+        with self.file.open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
-    def lines(self, key: str) -> Iterator[dict[str, Any]]:
+    def read_lines(self, key: str) -> Iterator[dict[str, Any]]:
         """Yield the lines with this key."""
         if self.file.exists():
             yield from (line for line in map(json.loads, self.file.read_text().splitlines()) if key in line)
 
-    def judged(self) -> dict[str, str]:
+    def read_results(self) -> dict[str, str]:
         """Return mutant → the test that killed it, "" for none."""
-        return {line["judged"]: line["by"] for line in self.lines("judged")}
+        return {line["tested"]: line["by"] for line in self.read_lines("tested")}
 
-    def suspects(self) -> dict[str, list[str]]:
+    def read_suspects(self) -> dict[str, list[str]]:
         """Return mutant → the tests that failed with it, and also without it afterwards."""
-        found: dict[str, list[str]] = {}
-        for line in self.lines("suspect"):
-            found.setdefault(line["suspect"], []).append(line["by"])
-        return found
+        tests_by_mutant: dict[str, list[str]] = {}
+        for line in self.read_lines("suspect"):
+            tests_by_mutant.setdefault(line["suspect"], []).append(line["by"])
+        return tests_by_mutant
 
-    def under_way(self) -> str:
+    def find_unfinished(self) -> str:
         """Return the mutant that was started last, if it has no result yet."""
-        begun = [line["begun"] for line in self.lines("begun")]
-        return begun[-1] if begun and begun[-1] not in self.judged() else ""
+        started = [line["started"] for line in self.read_lines("started")]
+        return started[-1] if started and started[-1] not in self.read_results() else ""
 
-    def stalled(self) -> Counter[str]:
+    def count_hangs(self) -> Counter[str]:
         """Return how often a session hung at each mutant."""
-        return Counter(line["stalled"] for line in self.lines("stalled"))
+        return Counter(line["stalled"] for line in self.read_lines("stalled"))

@@ -1,8 +1,8 @@
 """A pytest plugin that tests many mutants in one session with one cluster, each with the tests that reach it.
 
-The option `--work` names a JSON file (`Work`). The results are appended to that file's results file. A test that fails
-with mutants of a function must pass afterwards without any mutant. Otherwise a mutant or the machine has corrupted the
-session. The session then ends, and a new one repeats these mutants.
+The option `--work` names a JSON file (`SessionInput`). The results are appended to that file's results file. A test
+that fails with mutants of a function must pass afterwards without any mutant. Otherwise a mutant or the machine has
+corrupted the session. The session then ends, and a new one repeats these mutants.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from hypothesis import HealthCheck, Phase, settings
 from mutmut.mutation.trampoline import set_mutant_under_test
 
 from tests.mutation import mutant_list
-from tests.mutation.results import Outcomes
+from tests.mutation.results import ResultsFile
 
-mutant_list.install()  # before any conftest imports the product
+mutant_list.install_finder()  # before any conftest imports the product
 
-RUNS = 1500
+MAX_RUNS = 1500
 """Maximum number of test runs in a session with a cluster; each leaves a node or two on it."""
-MOST = 30
+MAX_OTHER_TESTS = 30
 """Maximum number of other modules' tests with a cluster per mutant; some mutants are reached by hundreds of tests."""
-EXAMPLES = 30
+MAX_EXAMPLES = 30
 """Maximum number of examples per property; survivors are listed and can be tested again."""
-SERVERS = frozenset({"cluster", "quiet"})
+CLUSTER_FIXTURES = frozenset({"cluster", "idle_cluster"})
 """The fixtures that start a cluster; all other cluster fixtures depend on them."""
-LINES: set[tuple[str, int]] = set()
+REACHED_LINES: set[tuple[str, int]] = set()
 """Files and lines that the current test has reached."""
 
 
 @dataclass(frozen=True)
-class Work:
+class SessionInput:
     """The input of a session.
 
     Attributes:
-        outcomes: The file to which results are appended.
-        names: The mutants to test; if empty, the session lists the lines that each test reaches.
-        reached: Mutant → tests that reach its line.
+        results_file: The file to which results are appended.
+        mutant_names: The mutants to test; if empty, the session lists the lines that each test reaches.
+        tests_by_mutant: Mutant → tests that reach its line.
         seconds: Test → its duration.
-        pure: Whether tests that need a cluster are excluded.
+        excludes_cluster_tests: Whether tests that need a cluster are excluded.
         share, shares: The index of this session's share of the test files, and the number of shares.
     """
 
-    outcomes: str
-    names: list[str]
-    reached: dict[str, list[str]]
+    results_file: str
+    mutant_names: list[str]
+    tests_by_mutant: dict[str, list[str]]
     seconds: dict[str, float]
-    pure: bool
+    excludes_cluster_tests: bool
     share: int
     shares: int
 
@@ -73,11 +73,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the input, and limit Hypothesis to a few deterministic examples without shrinking."""
-    config.stash[WORK] = Work(**json.loads(config.getoption("--work").read_text()))
+    config.stash[INPUT_KEY] = SessionInput(**json.loads(config.getoption("--work").read_text()))
     settings.register_profile(
         "changes",
         deadline=None,
-        max_examples=EXAMPLES,
+        max_examples=MAX_EXAMPLES,
         database=None,
         derandomize=True,
         phases=(Phase.explicit, Phase.generate),
@@ -86,12 +86,12 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("changes")
 
 
-WORK = pytest.StashKey[Work]()
+INPUT_KEY = pytest.StashKey[SessionInput]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests marked `abreast` or `alone` and, with `pure`, tests that need a cluster."""
-    servers = SERVERS if config.stash[WORK].pure else frozenset()
+    """Deselect tests marked `abreast` or `alone` and, with `excludes_cluster_tests`, tests that need a cluster."""
+    servers = CLUSTER_FIXTURES if config.stash[INPUT_KEY].excludes_cluster_tests else frozenset()
     items[:] = [
         item
         for item in items
@@ -103,58 +103,60 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool:
     """Test the mutants, instead of running each test once."""
-    work = session.config.stash[WORK]
-    if work.names:
-        Judge(session.items, work).judge(work.names)
+    session_input = session.config.stash[INPUT_KEY]
+    if session_input.mutant_names:
+        MutantTester(session.items, session_input).test_mutants(session_input.mutant_names)
     else:
-        threading.settrace(_trace)
-        sys.settrace(_trace)
+        threading.settrace(_trace_call)
+        sys.settrace(_trace_call)
         files = list(dict.fromkeys(item.path for item in session.items))
-        mine = [item for item in session.items if files.index(item.path) % work.shares == work.share]
-        _list(mine, Outcomes(Path(work.outcomes)))
+        own_items = [
+            item for item in session.items if files.index(item.path) % session_input.shares == session_input.share
+        ]
+        _list_reached_lines(own_items, ResultsFile(Path(session_input.results_file)))
         sys.settrace(None)
         threading.settrace(None)
     return True
 
 
-def _list(items: list[pytest.Item], outcomes: Outcomes) -> None:
+def _list_reached_lines(items: list[pytest.Item], outcomes: ResultsFile) -> None:
     """Run each test, and record the lines of mutated modules that it reaches; run a failed test a second time."""
-    top = _above(items)
+    common_node = _find_common_node(items)
     for item in items:
-        LINES.clear()
-        reports = _run(item, "", top)
+        REACHED_LINES.clear()
+        reports = _run_test(item, "", common_node)
         if any(report.failed for report in reports):
-            reports = _run(item, "", top)
+            reports = _run_test(item, "", common_node)
         reached: dict[str, list[int]] = {}
-        for file, line in sorted(LINES):
-            reached.setdefault(mutant_list.module_of(file), []).append(line)
-        said = "".join(report.longreprtext for report in reports if report.failed)
+        for file, line in sorted(REACHED_LINES):
+            reached.setdefault(mutant_list.get_module_name(file), []).append(line)
+        errors = "".join(report.longreprtext for report in reports if report.failed)
         seconds = sum(report.duration for report in reports)
-        outcomes.add(listed=item.nodeid, seconds=seconds, reached=reached, failed=said)
+        outcomes.append(listed=item.nodeid, seconds=seconds, reached=reached, failed=errors)
 
 
-def _trace(frame: FrameType, _event: str, _argument: object) -> Any:
+def _trace_call(frame: FrameType, _event: str, _argument: object) -> Any:
     """Trace only functions of mutated modules."""
-    return _trace_line if frame.f_code.co_filename.startswith(f"{mutant_list.FOLDER}/") else None
+    return _trace_line if frame.f_code.co_filename.startswith(f"{mutant_list.MUTANTS_DIR}/") else None
 
 
 def _trace_line(frame: FrameType, event: str, _argument: object) -> Any:
     if event == "line":
-        LINES.add((frame.f_code.co_filename, frame.f_lineno))
+        REACHED_LINES.add((frame.f_code.co_filename, frame.f_lineno))
     return _trace_line
 
 
-def _run(item: pytest.Item, name: str, top: pytest.Item) -> list[pytest.TestReport]:
-    """Run one test with a mutant, "" for none; fixtures with a wider scope stay set up until `top`."""
-    _forget()
+def _run_test(item: pytest.Item, name: str, next_item: pytest.Item) -> list[pytest.TestReport]:
+    """Run one test with a mutant, "" for none; fixtures with a wider scope stay set up until `next_item`."""
+    _clear_caches()
     set_mutant_under_test(name)
     try:
-        return runtestprotocol(item, log=False, nextitem=top)
+        return runtestprotocol(item, log=False, nextitem=next_item)
     finally:
         set_mutant_under_test("")
 
 
-def _forget() -> None:
+def _clear_caches() -> None:
     """Clear the caches of mutated modules."""
     for name, module in list(sys.modules.items()):
         if name.startswith(("kube.", "functions.maintenance.")):
@@ -163,77 +165,79 @@ def _forget() -> None:
                     value.cache_clear()
 
 
-def _above(items: Iterable[pytest.Item]) -> Any:
+def _find_common_node(items: Iterable[pytest.Item]) -> Any:
     """Return the lowest collection node that contains all these tests."""
     chains = [item.listchain()[:-1] for item in items]
     return [nodes[0] for nodes in zip(*chains, strict=False) if len(set(nodes)) == 1][-1]
 
 
-class Judge:
+class MutantTester:
     """A tester of mutants with the tests of this session."""
 
-    def __init__(self, items: list[pytest.Item], work: Work) -> None:
+    def __init__(self, items: list[pytest.Item], session_input: SessionInput) -> None:
         self._items = {item.nodeid: item for item in items}
-        self._top = _above(items)
-        self._work = work
-        self._outcomes = Outcomes(Path(work.outcomes))
-        self._runs, self._most = 0, math.inf if work.pure else RUNS
+        self._top = _find_common_node(items)
+        self._work = session_input
+        self._outcomes = ResultsFile(Path(session_input.results_file))
+        self._runs, self._most = 0, math.inf if session_input.excludes_cluster_tests else MAX_RUNS
         for item in items:  # limits the time of each test, since a mutant may make it hang
-            limit = 6 + 4 * work.seconds.get(item.nodeid, 0)
+            limit = 6 + 4 * session_input.seconds.get(item.nodeid, 0)
             item.add_marker(pytest.mark.timeout(limit, func_only=True), append=False)
 
-    def judge(self, names: Sequence[str]) -> None:
+    def test_mutants(self, names: Sequence[str]) -> None:
         """Test the mutants by function, until all are done, or until the session is full or corrupted."""
-        suspects = self._outcomes.suspects()
-        for _, group in groupby(names, mutant_list.function_of):
-            noticed: dict[str, str] = {}
-            sure: dict[str, set[str]] = {}
+        suspects_by_mutant = self._outcomes.read_suspects()
+        for _, group in groupby(names, mutant_list.get_function_name):
+            killing_tests: dict[str, str] = {}
+            confirmed: dict[str, set[str]] = {}
             for name in group:
-                self._outcomes.add(begun=name)
-                suspected = dict.fromkeys(suspects.get(name, ()))
-                sure[name] = {test for test in suspected if self._passes(test, "")}
-                first = [*sure[name], *reversed(noticed.values())]
-                noticed[name] = self._noticed_by(name, first, suspected.keys() - sure[name])
+                self._outcomes.append(started=name)
+                suspects = dict.fromkeys(suspects_by_mutant.get(name, ()))
+                confirmed[name] = {test for test in suspects if self._is_passing(test, "")}
+                first = [*confirmed[name], *reversed(killing_tests.values())]
+                killing_tests[name] = self._find_killing_test(name, first, suspects.keys() - confirmed[name])
                 if self._runs > self._most:
                     break
-            if not self._confirmed(noticed, sure) or self._runs > self._most:
+            if not self._record_results(killing_tests, confirmed) or self._runs > self._most:
                 return
 
-    def _noticed_by(self, name: str, first: Iterable[str], spoiled: Set[str]) -> str:
+    def _find_killing_test(self, name: str, preferred_tests: Iterable[str], skipped_tests: Set[str]) -> str:
         """Return the test that kills the mutant, "" for none.
 
         Tests that killed other mutants of the function run first. Tests that fail in this session without any mutant
         are skipped.
         """
         seconds = self._work.seconds
-        mine = f"/test_{name.split('.')[-2]}"
-        tests = sorted(self._work.reached[name], key=lambda test: (mine not in test, seconds[test]))
-        trusted, own = list(filter(None, first)), sum(mine in test for test in tests)
-        chosen = dict.fromkeys([*trusted, *tests[: None if self._work.pure else own + MOST]])
-        asked = (test for test in chosen if test not in spoiled)
-        return next((test for test in asked if self._fails(test, name, sure=test in trusted)), "")
+        own_module = f"/test_{name.split('.')[-2]}"
+        tests = sorted(self._work.tests_by_mutant[name], key=lambda test: (own_module not in test, seconds[test]))
+        trusted, own_count = list(filter(None, preferred_tests)), sum(own_module in test for test in tests)
+        selected = dict.fromkeys(
+            [*trusted, *tests[: None if self._work.excludes_cluster_tests else own_count + MAX_OTHER_TESTS]]
+        )
+        runnable = (test for test in selected if test not in skipped_tests)
+        return next((test for test in runnable if self._is_failing(test, name, is_known_to_fail=test in trusted)), "")
 
-    def _fails(self, test: str, name: str, *, sure: bool) -> bool:
+    def _is_failing(self, test: str, name: str, *, is_known_to_fail: bool) -> bool:
         """Return whether a test fails with a mutant.
 
         Unless the test is known to fail, it must fail twice, because a busy machine can cause a failure.
         """
-        return not self._passes(test, name) and (sure or not self._passes(test, name))
+        return not self._is_passing(test, name) and (is_known_to_fail or not self._is_passing(test, name))
 
-    def _confirmed(self, noticed: Mapping[str, str], sure: Mapping[str, Set[str]]) -> bool:
+    def _record_results(self, killing_tests: Mapping[str, str], confirmed: Mapping[str, Set[str]]) -> bool:
         """Record the result of each mutant; return whether all tests that failed pass without a mutant.
 
         A test that failed in two sessions, and passed at the start of both, counts as killing the mutant.
         """
-        good = {test: self._passes(test, "") for test in dict.fromkeys(noticed.values()) if test}
-        for name, test in noticed.items():
-            if good.get(test, True) or test in sure[name]:
-                self._outcomes.add(judged=name, by=test)
+        passes = {test: self._is_passing(test, "") for test in dict.fromkeys(killing_tests.values()) if test}
+        for name, test in killing_tests.items():
+            if passes.get(test, True) or test in confirmed[name]:
+                self._outcomes.append(tested=name, by=test)
             else:
-                self._outcomes.add(suspect=name, by=test)
-        return all(good.values())
+                self._outcomes.append(suspect=name, by=test)
+        return all(passes.values())
 
-    def _passes(self, test: str, name: str) -> bool:
+    def _is_passing(self, test: str, name: str) -> bool:
         self._runs += 1
-        self._outcomes.add(asked=test)  # a session that writes no line counts as hanging
-        return all(not report.failed for report in _run(self._items[test], name, self._top))
+        self._outcomes.append(test_started=test)  # a session that writes no line counts as hanging
+        return all(not report.failed for report in _run_test(self._items[test], name, self._top))

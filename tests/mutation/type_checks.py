@@ -13,60 +13,60 @@ from pathlib import Path
 
 import mutmut
 
-from tests.mutation.mutant_list import FOLDER, ROOT, Change
+from tests.mutation.mutant_list import MUTANTS_DIR, ROOT, Mutant
 
 PACKAGES = ("kube", "eventing", "functions")
-TREE = FOLDER / "typed"
-SAID = re.compile(r"(?m)^(?P<file>[^:\n]+):(?P<line>\d+): error: (?P<text>.*)")
-OUTER = re.compile(r"(?: {4})?(?:@|async def |def |class )")
-HEAD = re.compile(r"\s*(?:async )?def (x[_ǁ]\w*__mutmut_(?:orig|\d+))\(")
+COPY_DIR = MUTANTS_DIR / "typed"
+MYPY_ERROR_PATTERN = re.compile(r"(?m)^(?P<file>[^:\n]+):(?P<line>\d+): error: (?P<text>.*)")
+TOP_LEVEL_PATTERN = re.compile(r"(?: {4})?(?:@|async def |def |class )")
+MUTANT_HEAD_PATTERN = re.compile(r"\s*(?:async )?def (x[_ǁ]\w*__mutmut_(?:orig|\d+))\(")
 
 
-def noticed(changes: Sequence[Change]) -> set[str]:
+def find_detected_mutants(changes: Sequence[Mutant]) -> set[str]:
     """Return the names of the mutants with a type error that the original does not have."""
-    _write()
-    where = [word for package in PACKAGES for word in ("-p", package)]
+    _write_copy()
+    package_options = [option for package in PACKAGES for option in ("-p", package)]
     options = ["--config-file", str(ROOT / "pyproject.toml"), "--no-pretty", "--no-error-summary"]
-    command = [sys.executable, "-m", "mypy", *options, "--no-warn-unused-ignores", *where]
+    command = [sys.executable, "-m", "mypy", *options, "--no-warn-unused-ignores", *package_options]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=TREE, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 1):
-        raise SystemExit(f"error: mypy cannot read what was changed: {done.stdout}{done.stderr}")
-    errors = _errors(done.stdout)
-    originals = {change.name: errors[f"{change.function}__mutmut_orig"] for change in changes}
-    return {change.name for change in changes if errors[change.name] - originals[change.name]}
+    result = subprocess.run(command, cwd=COPY_DIR, env=environment, capture_output=True, text=True, check=False)
+    if result.returncode not in (0, 1):
+        raise SystemExit(f"error: mypy cannot read the mutated modules: {result.stdout}{result.stderr}")
+    errors = _parse_errors(result.stdout)
+    originals = {mutant.name: errors[f"{mutant.function}__mutmut_orig"] for mutant in changes}
+    return {mutant.name for mutant in changes if errors[mutant.name] - originals[mutant.name]}
 
 
-def _write() -> None:
+def _write_copy() -> None:
     """Create the copy with the mutated modules and with the mutmut modules that they import."""
-    shutil.rmtree(TREE, ignore_errors=True)
-    shutil.copytree(Path(mutmut.__file__).parent, TREE / "mutmut")
+    shutil.rmtree(COPY_DIR, ignore_errors=True)
+    shutil.copytree(Path(mutmut.__file__).parent, COPY_DIR / "mutmut")
     for package in PACKAGES:
-        shutil.copytree(ROOT / package, TREE / package, ignore=shutil.ignore_patterns("__pycache__"))
-        for file in (FOLDER / package).rglob("*.py"):
-            shutil.copy(file, TREE / file.relative_to(FOLDER))
+        shutil.copytree(ROOT / package, COPY_DIR / package, ignore=shutil.ignore_patterns("__pycache__"))
+        for file in (MUTANTS_DIR / package).rglob("*.py"):
+            shutil.copy(file, COPY_DIR / file.relative_to(MUTANTS_DIR))
 
 
-def _errors(said: str) -> defaultdict[str, set[str]]:
+def _parse_errors(output: str) -> defaultdict[str, set[str]]:
     """Return mutant or original → mypy's messages, without the function's name."""
-    found, functions = defaultdict(set), {}
-    for match in SAID.finditer(said):
+    errors_by_mutant, functions = defaultdict(set), {}
+    for match in MYPY_ERROR_PATTERN.finditer(output):
         file = match["file"]
         if file not in functions:
-            functions[file] = _functions(TREE / file)
+            functions[file] = _map_lines_to_mutants(COPY_DIR / file)
         if name := functions[file].get(int(match["line"])):
-            found[name].add(match["text"].replace(name.rpartition(".")[2], ""))
-    return found
+            errors_by_mutant[name].add(match["text"].replace(name.rpartition(".")[2], ""))
+    return errors_by_mutant
 
 
-def _functions(file: Path) -> dict[int, str]:
+def _map_lines_to_mutants(file: Path) -> dict[int, str]:
     """Return line → the mutant or original that contains it."""
-    found, name = {}, ""
-    module = ".".join(file.relative_to(TREE).with_suffix("").parts)
-    for number, line in enumerate(file.read_text().splitlines(), start=1):
-        if OUTER.match(line) or "# mutmut generated" in line:
-            head = HEAD.match(line)
-            name = f"{module}.{head[1]}" if head else ""
+    mutants_by_line, name = {}, ""
+    module = ".".join(file.relative_to(COPY_DIR).with_suffix("").parts)
+    for line_number, line in enumerate(file.read_text().splitlines(), start=1):
+        if TOP_LEVEL_PATTERN.match(line) or "# mutmut generated" in line:
+            match = MUTANT_HEAD_PATTERN.match(line)
+            name = f"{module}.{match[1]}" if match else ""
         if name:
-            found[number] = name
-    return found
+            mutants_by_line[line_number] = name
+    return mutants_by_line

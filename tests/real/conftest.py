@@ -13,12 +13,12 @@ from localcluster.nodes.buildah import Buildah
 from localcluster.nodes.real_nodes import RealNodes
 from localcluster.product import Product
 from localcluster.programs import build
-from tests.real.environment import Real
-from tests.real.product_image import Image, built
+from tests.real.environment import RealNodesEnvironment
+from tests.real.product_image import ProductImage, build_image
 
 
 @pytest.fixture(scope="session")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
+def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
     """Yield buildah with its own storage, which contains the base image."""
     engine = Buildah(tmp_path_factory.mktemp("engine"))
     yield engine
@@ -26,20 +26,20 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
 
 
 @pytest.fixture(scope="session")
-def image(engine: Buildah) -> Image:
+def image(buildah: Buildah) -> ProductImage:
     """Return the image as `make image` builds it."""
-    return built(engine)
+    return build_image(buildah)
 
 
 @pytest.fixture(scope="session")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNodesEnvironment]:
     """Yield a cluster with two real nodes and the running product; fail if the machine is unsuitable."""
-    preflight.check()
-    build.servers(build.NODES)
+    preflight.check_host()
+    build.ensure_programs(build.NODES)
     folder = tmp_path_factory.mktemp("real")
-    with LocalCluster(folder / "the servers", nodes=1, real=2) as cluster, RealNodes(cluster, 2) as nodes:
-        localproduct.install(cluster)
+    with LocalCluster(folder / "the servers", nodes=1, real_nodes=2) as cluster, RealNodes(cluster, 2) as nodes:
+        localproduct.install_manifests(cluster)
         with Product(cluster, folder / "product") as product:
             nodes.await_ready()
-            yield Real(cluster, nodes)
+            yield RealNodesEnvironment(cluster, nodes)
             product.kill()

@@ -6,101 +6,112 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
 from localcluster.nodes.node import RealNode
+from localcluster.nodes.node_config import PAUSE_IMAGE
 from localcluster.nodes.real_nodes import RealNodes
-from localcluster.nodes.node_config import PAUSE
-from tests.waiting import until, wait_for
+from tests.waiting import wait_for_collection, wait_for_object
 
-DEAF = "trap '' TERM; while true; do sleep 1; done"
-GRACE = 3
+IGNORE_SIGTERM_SCRIPT = "trap '' TERM; while true; do sleep 1; done"
+GRACE_SECONDS = 3
 """Seconds of the termination grace period of a process that ignores SIGTERM."""
-IMAGE = PAUSE
+IMAGE = PAUSE_IMAGE
 """An image with busybox only (FROM scratch)."""
-PODS = "/api/v1/namespaces/default/pods"
-APPS = "/apis/apps/v1/namespaces/default"
-SECONDS = 60.0
-OF_CONTAINERS = ("readinessProbe", "livenessProbe", "lifecycle", "volumeMounts")
-WEB = "mkdir -p /tmp/www; echo {says} > /tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www"
-SERVES = {"httpGet": {"path": "/", "port": 80}, "periodSeconds": 1}
+PODS_PATH = "/api/v1/namespaces/default/pods"
+APPS_PATH = "/apis/apps/v1/namespaces/default"
+TIMEOUT_SECONDS = 60.0
+CONTAINER_FIELDS = ("readinessProbe", "livenessProbe", "lifecycle", "volumeMounts")
+WEB_SERVER_SCRIPT = "mkdir -p /tmp/www; echo {text} > /tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www"
+WEB_SERVER_PROBE = {"httpGet": {"path": "/", "port": 80}, "periodSeconds": 1}
 """A readiness probe of the web server."""
 
 
 @dataclass(frozen=True)
-class Real:
+class RealNodesEnvironment:
     """A cluster with real nodes."""
 
     cluster: LocalCluster
     nodes: RealNodes
 
     @property
-    def door(self) -> Cluster:
+    def client(self) -> SyncClient:
         """Return the administrator's API client."""
-        return self.cluster.door()
+        return self.cluster.get_client()
 
-    def node(self, name: str) -> RealNode:
+    def get_node(self, name: str) -> RealNode:
         """Return the node with this name."""
-        return self.nodes.node(name)
+        return self.nodes.get_node(name)
 
-    def pod(self, name: str, node: str, script: str, **more: Any) -> dict[str, Any]:
+    def create_pod(self, name: str, node: str, script: str, **fields: Any) -> dict[str, Any]:
         """Create a pod that runs a script on a node."""
         labels = {"labels": {"app": name}}
-        spec = {"nodeName": node, "terminationGracePeriodSeconds": 1, **template(script, **more)}
-        return self.door.create(PODS, {"metadata": {"name": name, **labels}, "spec": spec})
+        spec = {"nodeName": node, "terminationGracePeriodSeconds": 1, **build_pod_spec(script, **fields)}
+        return self.client.create(PODS_PATH, {"metadata": {"name": name, **labels}, "spec": spec})
 
-    def until_pod(self, name: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Wait until `holds` is true for the pod; return the pod."""
-        return wait_for(self.door, f"{PODS}/{name}", lambda pod: pod is not None and holds(pod), SECONDS)
+    def await_pod(self, name: str, predicate: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Wait until `predicate` is true for the pod; return the pod."""
+        return wait_for_object(
+            self.client, f"{PODS_PATH}/{name}", lambda pod: pod is not None and predicate(pod), TIMEOUT_SECONDS
+        )
 
-    def until_pods(self, app: str, holds: Callable[[Sequence[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
-        """Wait until `holds` is true for the pods with this `app` label; return them."""
-        found = until(self.door, PODS, lambda known: holds([*known.values()]), SECONDS, labels=f"app={app}")
-        return [*found.values()]
+    def await_pods(self, app: str, predicate: Callable[[Sequence[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
+        """Wait until `predicate` is true for the pods with this `app` label; return them."""
+        pods = wait_for_collection(
+            self.client,
+            PODS_PATH,
+            lambda pods_by_name: predicate([*pods_by_name.values()]),
+            TIMEOUT_SECONDS,
+            labels=f"app={app}",
+        )
+        return [*pods.values()]
 
     def delete(self, path: str) -> None:
         """Delete the object and its dependents."""
-        self.door.run(self.door.api.request("DELETE", path))
+        self.client.run(self.client.api.request("DELETE", path))
 
-    def logs(self, pod: str) -> str:
+    def read_log(self, pod_name: str) -> str:
         """Return the pod's log, read from its kubelet."""
-        return self.cluster.kubectl("logs", pod).stdout
+        return self.cluster.kubectl("logs", pod_name).stdout
 
-    def service(self, name: str) -> None:
+    def create_service(self, name: str) -> None:
         """Create a Service at port 80 for the pods with this `app` label."""
         spec = {"selector": {"app": name}, "ports": [{"port": 80}]}
-        self.door.create("/api/v1/namespaces/default/services", {"metadata": {"name": name}, "spec": spec})
+        self.client.create("/api/v1/namespaces/default/services", {"metadata": {"name": name}, "spec": spec})
 
 
-def template(script: str, **more: Any) -> dict[str, Any]:
-    """Build a pod spec with one container that runs a script; `more` has fields of the container or the pod spec."""
-    own = {key: more.pop(key) for key in OF_CONTAINERS if key in more}
+def build_pod_spec(script: str, **fields: Any) -> dict[str, Any]:
+    """Build a pod spec with one container that runs a script; `fields` has fields of the container or the pod spec."""
+    container_fields = {key: fields.pop(key) for key in CONTAINER_FIELDS if key in fields}
     container: dict[str, Any] = {
         "name": "main",
         "image": IMAGE,
         "imagePullPolicy": "Never",
         "command": ["sh", "-c", script],
-        **own,
+        **container_fields,
     }
-    return {"containers": [container], **more}
+    return {"containers": [container], **fields}
 
 
-def ready_and_whole(count: int) -> Callable[[Sequence[dict[str, Any]]], bool]:
+def are_ready(count: int) -> Callable[[Sequence[dict[str, Any]]], bool]:
     """Return a predicate: there are `count` pods, all Ready and none terminating."""
     return lambda pods: (
         len(pods) == count and all(is_ready(pod) and "deletionTimestamp" not in pod["metadata"] for pod in pods)
     )
 
 
-def owner(name: str, more: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Build a Deployment or another workload; `more` has fields of its spec, `spec` is the pod spec."""
+def build_workload(name: str, workload_fields: Mapping[str, Any], pod_spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Build a Deployment or another workload; `workload_fields` has fields of its spec, `spec` is the pod spec."""
     labels = {"app": name}
-    pods = {"metadata": {"labels": labels}, "spec": spec}
-    return {"metadata": {"name": name}, "spec": {**more, "selector": {"matchLabels": labels}, "template": pods}}
+    pods = {"metadata": {"labels": labels}, "spec": pod_spec}
+    return {
+        "metadata": {"name": name},
+        "spec": {**workload_fields, "selector": {"matchLabels": labels}, "template": pods},
+    }
 
 
-def preferring(node: str) -> dict[str, Any]:
+def prefer_node(node: str) -> dict[str, Any]:
     """Build the affinity of pods that prefer a node and may run on another one."""
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     term = {"weight": 100, "preference": {"matchFields": [field]}}

@@ -6,15 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from kube.maintenance import objects as m
-from kube.maintenance.groups import MEDIK8S, Group
+from kube.maintenance.groups import MEDIK8S, ApiGroup
 from kube.paths import Object
-from tests.real.environment import Real
-from tests.waiting import wait_for
+from tests.real.environment import RealNodesEnvironment
+from tests.waiting import wait_for_object
 
-SECONDS = 120.0
+TIMEOUT_SECONDS = 120.0
 
 
-def begin(real: Real, name: str, node: str, group: Group = MEDIK8S, **spec: Any) -> Object:
+def create_maintenance(
+    environment: RealNodesEnvironment, name: str, node: str, group: ApiGroup = MEDIK8S, **spec: Any
+) -> Object:
     """Create a NodeMaintenance."""
     body = {
         "apiVersion": group.api_version,
@@ -22,29 +24,53 @@ def begin(real: Real, name: str, node: str, group: Group = MEDIK8S, **spec: Any)
         "metadata": {"name": name},
         "spec": {"nodeName": node, "reason": "real", **spec},
     }
-    return real.door.create(group.path, body)
+    return environment.client.create(group.path, body)
 
 
-def until_maintenance(
-    real: Real, name: str, holds: Callable[[Object], bool], seconds: float = SECONDS, group: Group = MEDIK8S
+def await_maintenance(
+    environment: RealNodesEnvironment,
+    name: str,
+    predicate: Callable[[Object], bool],
+    timeout: float = TIMEOUT_SECONDS,
+    group: ApiGroup = MEDIK8S,
 ) -> Object:
-    """Wait until `holds` is true for the maintenance; return it."""
-    return wait_for(real.door, f"{group.path}/{name}", lambda found: found is not None and holds(found), seconds)
+    """Wait until `predicate` is true for the maintenance; return it."""
+    return wait_for_object(
+        environment.client,
+        f"{group.path}/{name}",
+        lambda maintenance: maintenance is not None and predicate(maintenance),
+        timeout,
+    )
 
 
-def until_succeeded(real: Real, name: str, seconds: float = SECONDS, group: Group = MEDIK8S) -> Object:
+def await_succeeded(
+    environment: RealNodesEnvironment, name: str, timeout: float = TIMEOUT_SECONDS, group: ApiGroup = MEDIK8S
+) -> Object:
     """Wait until the maintenance is Succeeded; return it."""
-    return until_maintenance(real, name, lambda found: m.phase(found) == "Succeeded", seconds, group)
+    return await_maintenance(
+        environment, name, lambda maintenance: m.get_phase(maintenance) == "Succeeded", timeout, group
+    )
 
 
-def end(real: Real, name: str, node: str, group: Group = MEDIK8S) -> None:
+def end_maintenance(environment: RealNodesEnvironment, name: str, node: str, group: ApiGroup = MEDIK8S) -> None:
     """Delete a maintenance; return once it is deleted and its node is schedulable again."""
-    real.delete(f"{group.path}/{name}")
-    wait_for(real.door, f"{group.path}/{name}", lambda found: found is None, SECONDS)
+    environment.delete(f"{group.path}/{name}")
+    wait_for_object(
+        environment.client, f"{group.path}/{name}", lambda maintenance: maintenance is None, TIMEOUT_SECONDS
+    )
     path = f"/api/v1/nodes/{node}"
-    wait_for(real.door, path, lambda found: found is not None and not found["spec"].get("unschedulable"), SECONDS)
+    wait_for_object(
+        environment.client,
+        path,
+        lambda maintenance: maintenance is not None and not maintenance["spec"].get("unschedulable"),
+        TIMEOUT_SECONDS,
+    )
 
 
-def running(real: Real, node: str, *pods: Object) -> set[str]:
+def list_running_pods(environment: RealNodesEnvironment, node_name: str, *pods: Object) -> set[str]:
     """Return the names of those pods of which containerd still runs a container on the node."""
-    return {pod["metadata"]["name"] for pod in pods if real.node(node).running(pod["metadata"]["uid"])}
+    return {
+        pod["metadata"]["name"]
+        for pod in pods
+        if environment.get_node(node_name).list_running_containers(pod["metadata"]["uid"])
+    }

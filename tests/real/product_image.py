@@ -13,53 +13,57 @@ from localcluster.nodes.buildah import Buildah
 from localcluster.processes import Server
 from tests.sources import ROOT
 
-NAME, VERSION = "localhost/nodemaintenance", "9.9.9"
+IMAGE_NAME, IMAGE_VERSION = "localhost/nodemaintenance", "9.9.9"
 
 
 @dataclass(frozen=True)
-class Image:
+class ProductImage:
     """A built image with its software bill of materials."""
 
     name: str
-    parts: Path
-    engine: Buildah
+    sbom_file: Path
+    buildah: Buildah
 
     @cached_property
-    def told(self) -> dict[str, Any]:
+    def oci_config(self) -> dict[str, Any]:
         """Return the image's OCI configuration."""
-        found: dict[str, Any] = json.loads(self.engine.run("inspect", "--type", "image", self.name))["OCIv1"]
-        return found
+        config: dict[str, Any] = json.loads(self.buildah.run("inspect", "--type", "image", self.name))["OCIv1"]
+        return config
 
     @property
-    def size(self) -> int:
+    def size_bytes(self) -> int:
         """Return the size in bytes of the files that the image adds to its base."""
-        return sum(file.lstat().st_size for room in ("venv", "app") for file in (self.files / room).rglob("*"))
+        return sum(
+            file.lstat().st_size for directory in ("venv", "app") for file in (self.files / directory).rglob("*")
+        )
 
     @cached_property
     def files(self) -> Path:
         """Return the directory with all files of the image."""
-        return Path(self.engine.run("mount", self.container).strip())
+        return Path(self.buildah.run("mount", self.container).strip())
 
     @cached_property
     def container(self) -> str:
         """Return the name of a container of the image."""
-        return self.engine.run("from", "--pull-never", self.name).strip()
+        return self.buildah.run("from", "--pull-never", self.name).strip()
 
-    def server(self, name: str, log: Path, environment: Mapping[str, str], mounted: Path) -> Server:
-        """Build the server that runs the image as its own user in the host's network; `mounted` is read-only."""
-        told = [f"--env={key}={value}" for key, value in environment.items()]
+    def build_server(self, name: str, log_file: Path, environment: Mapping[str, str], mounted_path: Path) -> Server:
+        """Build the server that runs the image as its own user in the host's network; `mounted_path` is read-only."""
+        options = [f"--env={key}={value}" for key, value in environment.items()]
         run = [
             "buildah",
             "run",
-            f"--volume={mounted}:{mounted}:ro",
-            *told,
+            f"--volume={mounted_path}:{mounted_path}:ro",
+            *options,
             self.container,
             "--",
-            *self.told["config"]["Cmd"],
+            *self.oci_config["config"]["Cmd"],
         ]
-        return Server(name, run, log, self.engine.environment)
+        return Server(name, run, log_file, self.buildah.environment)
 
 
-def built(engine: Buildah, *flags: str) -> Image:
+def build_image(engine: Buildah, *flags: str) -> ProductImage:
     """Build the image and its software bill of materials with `make image`."""
-    return Image(engine.make_image(NAME, VERSION, *flags), ROOT / "build" / "sbom.json", engine)
+    return ProductImage(
+        engine.build_product_image(IMAGE_NAME, IMAGE_VERSION, *flags), ROOT / "build" / "sbom.json", engine
+    )

@@ -19,10 +19,10 @@ from kube.paths import Object
 from localcluster.access import NAMESPACE
 from localcluster.processes import Server
 from tests.real import maintenances
-from tests.real.environment import Real
-from tests.workload import Audit, audit
+from tests.real.environment import RealNodesEnvironment
+from tests.workload import AuditLog, start_audit
 
-ASKING = """
+POLLING_SCRIPT = """
 import sys, time, urllib.request
 while True:
     try:
@@ -35,106 +35,112 @@ while True:
 
 
 @dataclass(frozen=True)
-class Round:
+class DrainResult:
     """The result of draining and restoring a node.
 
     Attributes:
         seconds: The seconds from the maintenance's creation to Succeeded.
         evicted: The names of the evicted pods, one entry for each granted eviction.
-        still: The pods to evict of which containerd still ran a container.
-        silent: The longest time in seconds without a response of the console.
+        still_running: The pods to evict of which containerd still ran a container.
+        max_silent_seconds: The longest time in seconds without a response of the console.
     """
 
     seconds: float
     evicted: Sequence[str]
-    still: set[str]
-    silent: float
+    still_running: set[str]
+    max_silent_seconds: float
 
 
-def drain(real: Real, name: str, node: str, limit: float, meanwhile: Callable[[], None] = lambda: None) -> Round:
-    """Drain and restore a node; call `meanwhile` once the drain is in progress."""
-    leaving = _evictable(real, node)
-    asked = _asking(real, "console", node)
-    seen = audit(real.cluster)
-    began, wall = time.monotonic(), time.time()
+def drain_and_observe(
+    environment: RealNodesEnvironment,
+    name: str,
+    node: str,
+    timeout: float,
+    on_progress: Callable[[], None] = lambda: None,
+) -> DrainResult:
+    """Drain and restore a node; call `on_progress` once the drain is in progress."""
+    evictable = _list_evictable_pods(environment, node)
+    poller = _start_polling(environment, "console", node)
+    audit = start_audit(environment.cluster)
+    started, started_at = time.monotonic(), time.time()
     try:
-        maintenances.begin(real, name, node)
-        maintenances.until_maintenance(real, name, under_way, limit)
-        meanwhile()
-        maintenances.until_succeeded(real, name, limit)
-        seconds = time.monotonic() - began
-        still = maintenances.running(real, node, *leaving)
-        _until_answered_after(asked, time.time())
+        maintenances.create_maintenance(environment, name, node)
+        maintenances.await_maintenance(environment, name, is_in_progress, timeout)
+        on_progress()
+        maintenances.await_succeeded(environment, name, timeout)
+        seconds = time.monotonic() - started
+        still_running = maintenances.list_running_pods(environment, node, *evictable)
+        _await_response_after(poller, time.time())
     finally:
-        asked.kill()
-    maintenances.end(real, name, node)
-    return Round(seconds, _evicted(seen), still, _longest_silence(asked.log, wall))
+        poller.kill()
+    maintenances.end_maintenance(environment, name, node)
+    return DrainResult(seconds, _list_evicted(audit), still_running, _measure_longest_silence(poller.log, started_at))
 
 
-def under_way(maintenance: Object) -> bool:
+def is_in_progress(maintenance: Object) -> bool:
     """Return whether the first evictions were sent."""
-    return bool(maintenance.get("status", {}).get("pendingPods")) or m.phase(maintenance) == "Succeeded"
+    return bool(maintenance.get("status", {}).get("pendingPods")) or m.get_phase(maintenance) == "Succeeded"
 
 
-def journalled(url: str) -> set[str]:
+def read_evicted_from_journal(journal_url: str) -> set[str]:
     """Return the names of the pods whose eviction is in the journal, in an event or in a function's reply.
 
     `node.drained` has the last evictions: those that the API server granted after their pass had ended.
     """
-    with psycopg.connect(url) as database:
-        bodies = [body for (body,) in database.execute("SELECT event FROM bodies")]
+    with psycopg.connect(journal_url) as database:
+        event_texts = [body for (body,) in database.execute("SELECT event FROM bodies")]
         replies = [reply for (text,) in database.execute("SELECT replies FROM attempts") for reply in json.loads(text)]
-    found = [*map(json.loads, bodies), *replies]
-    told = (item["data"] for item in found if item["type"] in (events.PODS_EVICTED, events.NODE_DRAINED))
-    batches = [data.get("evicted", []) for data in told]
+    messages = [*map(json.loads, event_texts), *replies]
+    event_data = (item["data"] for item in messages if item["type"] in (events.PODS_EVICTED, events.NODE_DRAINED))
+    batches = [data.get("evicted", []) for data in event_data]
     return {pod["name"] for batch in batches for pod in batch}
 
 
-def types(url: str, name: str) -> set[str]:
+def read_event_types(journal_url: str, name: str) -> set[str]:
     """Return the types of the recorded events about maintenances with this name."""
-    with psycopg.connect(url) as database:
+    with psycopg.connect(journal_url) as database:
         return {kind for (kind,) in database.execute("SELECT type FROM events WHERE name = %s", (name,))}
 
 
-def node_of_most(real: Real) -> str:
+def find_node_with_most_pods(environment: RealNodesEnvironment) -> str:
     """Return the name of the node with the most pods of the product."""
-    pods = real.door.list(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
+    pods = environment.client.list(f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
     ((name, _),) = Counter(pod["spec"]["nodeName"] for pod in pods).most_common(1)
     return str(name)
 
 
-def _evictable(real: Real, node: str) -> list[Object]:
-    pods = real.door.list("/api/v1/pods", fields=f"spec.nodeName={node}")["items"]
+def _list_evictable_pods(environment: RealNodesEnvironment, node: str) -> list[Object]:
+    pods = environment.client.list("/api/v1/pods", field_selector=f"spec.nodeName={node}")["items"]
     kinds = {"DaemonSet", "Node"}
     return [pod for pod in pods if not kinds & {owner["kind"] for owner in pod["metadata"].get("ownerReferences", [])}]
 
 
-def _evicted(seen: Audit) -> list[str]:
-    return [item["objectRef"]["name"] for item in seen.evictions() if item["responseStatus"]["code"] == 201]
+def _list_evicted(audit: AuditLog) -> list[str]:
+    return [item["objectRef"]["name"] for item in audit.list_evictions() if item["responseStatus"]["code"] == 201]
 
 
-def _asking(real: Real, service: str, drained: str) -> Server:
+def _start_polling(environment: RealNodesEnvironment, service: str, drained_node: str) -> Server:
     """Poll a Service's readiness endpoint from the other node through kube-proxy; log a line per response."""
     path = f"/api/v1/namespaces/{NAMESPACE}/services/{service}"
-    address = real.door.get(path)["spec"]["clusterIP"]
-    other = next(node for node in real.nodes.nodes if node.name != drained)
+    address = environment.client.get(path)["spec"]["clusterIP"]
+    other = next(node for node in environment.nodes.nodes if node.name != drained_node)
     url = f"http://{address}/health/readiness"
-    server = other.room.server(f"asking-{time.time()}", sys.executable, "-c", ASKING, url)
+    server = other.sandbox.build_server(f"polling-{time.time()}", sys.executable, "-c", POLLING_SCRIPT, url)
     server.start()
     return server
 
 
-def _answers(log: Path) -> list[float]:
+def _read_response_times(log: Path) -> list[float]:
     return [float(line) for line in log.read_text().splitlines() if line.replace(".", "", 1).isdigit()]
 
 
-def _until_answered_after(asked: Server, moment: float) -> None:
+def _await_response_after(poller: Server, time_seconds: float) -> None:
     limit = time.monotonic() + 60
-    while not any(answer > moment for answer in _answers(asked.log)):
-        assert time.monotonic() < limit, "nobody answers for the console"
+    while not any(time_of_response > time_seconds for time_of_response in _read_response_times(poller.log)):
+        assert time.monotonic() < limit, "the console does not respond"
         time.sleep(0.2)  # a growing file has no notification
 
 
-def _longest_silence(log: Path, began: float) -> float:
-    answers = [began, *(answer for answer in _answers(log) if answer > began)]
-    return max(after - before for before, after in itertools.pairwise(answers))
+def _measure_longest_silence(log: Path, start: float) -> float:
+    response_times = [start, *(response_time for response_time in _read_response_times(log) if response_time > start)]
+    return max(after - before for before, after in itertools.pairwise(response_times))

@@ -13,20 +13,28 @@ from typing import Any
 import pytest
 
 from localcluster.access import NAMESPACE
+from localcluster.components import crds, selection
 from localcluster.knative import pod_install
 from localcluster.nodes import preflight
-from localcluster.components import selection, crds
 from tests.manifests import prometheus
 from tests.real import applied_manifests, maintenances
-from tests.real.environment import Real
+from tests.real.environment import RealNodesEnvironment
 
 pytestmark = pytest.mark.installs
-BASE = pod_install.COMPONENTS.parent / "base"
-WINGS = tuple(selection.FOREIGN)
-SECRET = ("create", "secret", "generic", "console-proxy", "-n", NAMESPACE, "--from-literal=secret=0123456789abcdef")
-USER = 65532
+BASE_DIR = pod_install.COMPONENTS_DIR.parent / "base"
+COMPONENT_NAMES = tuple(selection.CRD_PROJECTS)
+CREATE_SECRET_COMMAND = (
+    "create",
+    "secret",
+    "generic",
+    "console-proxy",
+    "-n",
+    NAMESPACE,
+    "--from-literal=secret=0123456789abcdef",
+)
+USER_ID = 65532
 """The user id of the image's processes."""
-VOLUME: dict[str, Any] = {
+VOLUME_MANIFEST: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "PersistentVolume",
     "metadata": {"name": "journal"},
@@ -36,50 +44,53 @@ VOLUME: dict[str, Any] = {
         "claimRef": {"namespace": NAMESPACE, "name": "journal"},
     },
 }
-OURS = re.compile("node-?maintenance")
-SHARED = "!nodemaintenance.dev/shared"
-SERVES_ALL = Path(__file__).with_name("one_process.yaml")
-TO_SERVICE = "- {op: replace, path: /spec/%s/ref/apiVersion, value: v1}"
-DEAD_LETTERS = "nodemaintenance.dev/function notin (record, resync, renew-certificates)"
-RECORD = f"http://functions.{NAMESPACE}.svc/record"
+OWN_NAME_PATTERN = re.compile("node-?maintenance")
+UNSHARED_SELECTOR = "!nodemaintenance.dev/shared"
+ONE_PROCESS_FILE = Path(__file__).with_name("one_process.yaml")
+SERVICE_REF_PATCH = "- {op: replace, path: /spec/%s/ref/apiVersion, value: v1}"
+DEAD_LETTER_TRIGGERS_SELECTOR = "nodemaintenance.dev/function notin (record, resync, renew-certificates)"
+RECORD_URL = f"http://functions.{NAMESPACE}.svc/record"
 
 
 @dataclass(frozen=True)
-class Way:
+class InstallVariant:
     """A combination of components that a user may install.
 
     Attributes:
         components: The components in the order in which they are applied.
         files: Additional manifests.
         patches: Patches, as a kustomization has them.
-        bound: The Deployments whose environment variables Knative completes.
-        pods: The minimum number of pods.
+        bound_names: The Deployments whose environment variables Knative completes.
+        min_pods: The minimum number of pods.
     """
 
     components: Sequence[str]
     files: Sequence[Path]
     patches: Sequence[Mapping[str, Any]]
-    bound: Sequence[str]
-    pods: int
+    bound_names: Sequence[str]
+    min_pods: int
 
 
-EVERYTHING = Way(
+ALL_COMPONENTS = InstallVariant(
     components=(
-        *(f"{wing}/deployment" for wing in (selection.CERTIFICATES, *WINGS)),
-        *(selection.ADMISSION, selection.CERTIFICATES, *WINGS),
+        *(f"{component}/deployment" for component in (selection.CERTIFICATES, *COMPONENT_NAMES)),
+        *(selection.ADMISSION, selection.CERTIFICATES, *COMPONENT_NAMES),
         *("plain", "inmemory", "console", "proxied", "journal", "monitoring"),
     ),
     files=(),
     patches=(),
-    bound=tuple(f"deployment.apps/{name}" for name in ("guard", "resync", "protect", "resync-runs")),
-    pods=30,
+    bound_names=tuple(f"deployment.apps/{name}" for name in ("guard", "resync", "protect", "resync-runs")),
+    min_pods=30,
 )
-ONE_PROCESS = Way(
+ONE_PROCESS = InstallVariant(
     components=("certificates/deployment", "together", "pod", selection.ADMISSION, selection.CERTIFICATES, "inmemory"),
-    files=(SERVES_ALL,),
+    files=(ONE_PROCESS_FILE,),
     patches=(
-        {"target": {"kind": "Trigger"}, "patch": TO_SERVICE % "subscriber"},
-        {"target": {"kind": "Trigger", "labelSelector": DEAD_LETTERS}, "patch": TO_SERVICE % "delivery/deadLetterSink"},
+        {"target": {"kind": "Trigger"}, "patch": SERVICE_REF_PATCH % "subscriber"},
+        {
+            "target": {"kind": "Trigger", "labelSelector": DEAD_LETTER_TRIGGERS_SELECTOR},
+            "patch": SERVICE_REF_PATCH % "delivery/deadLetterSink",
+        },
         {
             "target": {"kind": "SinkBinding", "name": "functions"},
             "patch": "- {op: replace, path: /spec/subject/apiVersion, value: apps/v1}\n"
@@ -88,51 +99,57 @@ ONE_PROCESS = Way(
         {
             "target": {"kind": "Deployment", "name": "renew-certificates"},
             "patch": "- {op: add, path: /spec/template/spec/containers/0/env/-, "
-            f"value: {{name: RECORD, value: {RECORD}}}}}",
+            f"value: {{name: RECORD, value: {RECORD_URL}}}}}",
         },
     ),
-    bound=("deployment.apps/functions",),
-    pods=5,
+    bound_names=("deployment.apps/functions",),
+    min_pods=5,
 )
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
+def bare_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNodesEnvironment]:
     """Yield two real nodes with Knative as pods, the CRDs that the components and `monitoring` need, and a volume."""
-    preflight.check()
+    preflight.check_host()
     folder = tmp_path_factory.mktemp("components")
-    with pod_install.nodes(folder / "cluster") as (cluster, nodes):
-        crds.install(cluster, WINGS)
-        prometheus.install(cluster)
-        cluster.kubectl("apply", "--server-side", "-f", "-", input=volume(folder / "disk"))
-        yield Real(cluster, nodes)
+    with pod_install.start_real_cluster(folder / "cluster") as (cluster, nodes):
+        crds.install_crds(cluster, COMPONENT_NAMES)
+        prometheus.install_crds(cluster)
+        cluster.kubectl("apply", "--server-side", "-f", "-", input=create_volume(folder / "disk"))
+        yield RealNodesEnvironment(cluster, nodes)
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("way", [EVERYTHING, ONE_PROCESS], ids=["everything", "one process"])
-def test_it_is_ready_drains_a_node_and_goes(bare: Real, way: Way, tmp_path: Path) -> None:
+@pytest.mark.parametrize("variant", [ALL_COMPONENTS, ONE_PROCESS], ids=["everything", "one process"])
+def test_install_variant_drains_node_and_is_removed(
+    bare_environment: RealNodesEnvironment, variant: InstallVariant, tmp_path: Path
+) -> None:
     """Installs become Ready, do not change at a second apply, drain a node, and leave nothing after their removal."""
-    cluster = bare.cluster
+    cluster = bare_environment.cluster
     cluster.kubectl("create", "namespace", NAMESPACE)
-    cluster.kubectl(*SECRET)
-    overlay = str(pod_install.overlay(tmp_path / "overlay", way.components, BASE, files=way.files, patches=way.patches))
+    cluster.kubectl(*CREATE_SECRET_COMMAND)
+    overlay = str(
+        pod_install.write_overlay(
+            tmp_path / "overlay", variant.components, BASE_DIR, files=variant.files, patches=variant.patches
+        )
+    )
     cluster.kubectl("apply", "-k", overlay)
     pod_install.await_ready(cluster)
 
-    assert len(applied_manifests.ready_pods(bare)) >= way.pods
-    applied_manifests.check_second_apply(bare, overlay, way.bound)
-    maintenances.begin(bare, "combined", "node-1")
-    maintenances.until_succeeded(bare, "combined")
-    maintenances.end(bare, "combined", "node-1")
+    assert len(applied_manifests.list_ready_pods(bare_environment)) >= variant.min_pods
+    applied_manifests.assert_second_apply_changes_nothing(bare_environment, overlay, variant.bound_names)
+    maintenances.create_maintenance(bare_environment, "combined", "node-1")
+    maintenances.await_succeeded(bare_environment, "combined")
+    maintenances.end_maintenance(bare_environment, "combined", "node-1")
 
-    cluster.kubectl("delete", "-k", overlay, "-l", SHARED)
+    cluster.kubectl("delete", "-k", overlay, "-l", UNSHARED_SELECTOR)
     kinds = "crd,clusterrole,clusterrolebinding,validatingwebhookconfiguration,namespace"
-    left = cluster.kubectl("get", kinds, "-o", "name")
-    assert [name for name in left.stdout.split() if OURS.search(name)] == []
+    remaining = cluster.kubectl("get", kinds, "-o", "name")
+    assert [name for name in remaining.stdout.split() if OWN_NAME_PATTERN.search(name)] == []
 
 
-def volume(folder: Path) -> str:
+def create_volume(directory: Path) -> str:
     """Create a directory for the journal that its user may write to, and return the manifest of a volume there."""
-    folder.mkdir()
-    shutil.chown(folder, USER)
-    return json.dumps({**VOLUME, "spec": {**VOLUME["spec"], "hostPath": {"path": str(folder)}}})
+    directory.mkdir()
+    shutil.chown(directory, USER_ID)
+    return json.dumps({**VOLUME_MANIFEST, "spec": {**VOLUME_MANIFEST["spec"], "hostPath": {"path": str(directory)}}})

@@ -11,60 +11,82 @@ from kube.paths import Object
 from kube.pods import is_ready
 from tests.proofs import proves
 from tests.real import maintenances
-from tests.real.environment import APPS, DEAF, GRACE, PODS, Real, owner, preferring, ready_and_whole, template
-from tests.waiting import until
+from tests.real.environment import (
+    APPS_PATH,
+    GRACE_SECONDS,
+    IGNORE_SIGTERM_SCRIPT,
+    PODS_PATH,
+    RealNodesEnvironment,
+    are_ready,
+    build_pod_spec,
+    build_workload,
+    prefer_node,
+)
+from tests.waiting import wait_for_collection
 
 pytestmark = pytest.mark.real
-NODE = "real-1"
-BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+NODE_NAME = "real-1"
+BUDGETS_PATH = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
 
-def test_a_budget_keeps_as_many_ready_as_it_says(real: Real) -> None:
+def test_budget_keeps_minimum_ready(environment: RealNodesEnvironment) -> None:
     """Budgets keep two of three pods ready during the drain, with readiness from a probe after two seconds."""
-    replicas, wanted = 3, 2
-    probe = {"exec": {"command": ["ls", "ready"]}, "periodSeconds": 1}
+    replicas, min_ready = 3, 2
+    readiness_probe = {"exec": {"command": ["ls", "ready"]}, "periodSeconds": 1}
     script = "sleep 2; touch ready; exec sleep 1000"
-    pods = template(script, terminationGracePeriodSeconds=1, readinessProbe=probe, **preferring(NODE))
-    budget = {"minAvailable": wanted, "selector": {"matchLabels": {"app": "counted"}}}
-    real.door.create(BUDGETS, {"metadata": {"name": "counted"}, "spec": budget})
-    real.door.create(f"{APPS}/deployments", owner("counted", {"replicas": replicas}, pods))
-    before = {pod["metadata"]["name"] for pod in real.until_pods("counted", ready_and_whole(replicas))}
+    pods = build_pod_spec(
+        script, terminationGracePeriodSeconds=1, readinessProbe=readiness_probe, **prefer_node(NODE_NAME)
+    )
+    budget = {"minAvailable": min_ready, "selector": {"matchLabels": {"app": "counted"}}}
+    environment.client.create(BUDGETS_PATH, {"metadata": {"name": "counted"}, "spec": budget})
+    environment.client.create(f"{APPS_PATH}/deployments", build_workload("counted", {"replicas": replicas}, pods))
+    before = {pod["metadata"]["name"] for pod in environment.await_pods("counted", are_ready(replicas))}
     counts: list[int] = []
 
-    def all_are_new(found: Mapping[str, Object]) -> bool:
-        ready = {name for name, pod in found.items() if is_ready(pod) and "deletionTimestamp" not in pod["metadata"]}
+    def all_are_new(pods: Mapping[str, Object]) -> bool:
+        ready = {name for name, pod in pods.items() if is_ready(pod) and "deletionTimestamp" not in pod["metadata"]}
         counts.append(len(ready))
         return len(ready) == replicas and not ready & before
 
-    maintenances.begin(real, "budgeted", NODE)
-    until(real.door, PODS, all_are_new, 120, labels="app=counted")
-    maintenances.until_succeeded(real, "budgeted")
-    maintenances.end(real, "budgeted", NODE)
+    maintenances.create_maintenance(environment, "budgeted", NODE_NAME)
+    wait_for_collection(environment.client, PODS_PATH, all_are_new, 120, labels="app=counted")
+    maintenances.await_succeeded(environment, "budgeted")
+    maintenances.end_maintenance(environment, "budgeted", NODE_NAME)
 
     print(f"ready in turn: {counts}")
-    assert min(counts) == wanted
-    real.delete(f"{APPS}/deployments/counted")
+    assert min(counts) == min_ready
+    environment.delete(f"{APPS_PATH}/deployments/counted")
 
 
 @proves("OSV-15")
-def test_a_kubelet_that_dies_amid_a_drain_holds_it_until_it_is_back(real: Real) -> None:
+def test_crashed_kubelet_delays_drain(environment: RealNodesEnvironment) -> None:
     """Drains wait for a crashed kubelet: its terminating pods stay pending until the kubelet runs again."""
-    deaf = template(DEAF, terminationGracePeriodSeconds=GRACE, **preferring(NODE))
-    real.door.create(f"{APPS}/deployments", owner("lost", {"replicas": 1}, deaf))
-    (lost,) = real.until_pods("lost", ready_and_whole(1))
-    name = lost["metadata"]["name"]
-    real.node(NODE).kubelet.kill()
+    pod_spec = build_pod_spec(
+        IGNORE_SIGTERM_SCRIPT, terminationGracePeriodSeconds=GRACE_SECONDS, **prefer_node(NODE_NAME)
+    )
+    environment.client.create(f"{APPS_PATH}/deployments", build_workload("lost", {"replicas": 1}, pod_spec))
+    (pod,) = environment.await_pods("lost", are_ready(1))
+    name = pod["metadata"]["name"]
+    environment.get_node(NODE_NAME).kubelet.kill()
 
-    maintenances.begin(real, "lost", NODE)
-    until(real.door, "/api/v1/nodes", lambda nodes: not is_ready(nodes[NODE]), 90, fields=f"metadata.name={NODE}")
-    stuck = maintenances.until_maintenance(real, "lost", lambda found: name in found["status"].get("pendingPods", ()))
-    there = maintenances.running(real, NODE, lost)
-    real.node(NODE).kubelet.start()
-    done = maintenances.until_succeeded(real, "lost")
+    maintenances.create_maintenance(environment, "lost", NODE_NAME)
+    wait_for_collection(
+        environment.client,
+        "/api/v1/nodes",
+        lambda nodes: not is_ready(nodes[NODE_NAME]),
+        90,
+        fields=f"metadata.name={NODE_NAME}",
+    )
+    blocked = maintenances.await_maintenance(
+        environment, "lost", lambda status_object: name in status_object["status"].get("pendingPods", ())
+    )
+    running = maintenances.list_running_pods(environment, NODE_NAME, pod)
+    environment.get_node(NODE_NAME).kubelet.start()
+    succeeded = maintenances.await_succeeded(environment, "lost")
 
-    assert m.phase(stuck) == "Running"
-    assert there == {name}
-    assert maintenances.running(real, NODE, lost) == set()
-    assert done["status"]["pendingPods"] == []
-    maintenances.end(real, "lost", NODE)
-    real.delete(f"{APPS}/deployments/lost")
+    assert m.get_phase(blocked) == "Running"
+    assert running == {name}
+    assert maintenances.list_running_pods(environment, NODE_NAME, pod) == set()
+    assert succeeded["status"]["pendingPods"] == []
+    maintenances.end_maintenance(environment, "lost", NODE_NAME)
+    environment.delete(f"{APPS_PATH}/deployments/lost")

@@ -6,115 +6,122 @@ import pytest
 
 from kube.paths import Object
 from kube.pods import is_ready
-from localcluster.cluster import FAKE
-from localcluster.nodes.real_nodes import COREDNS
-from localcluster.nodes.node_config import SOCKET
-from tests.real.environment import PODS, SERVES, WEB, Real, ready_and_whole, template
+from localcluster.cluster import FAKE_NODE_TAINT
+from localcluster.nodes.node_config import CONTAINERD_SOCKET
+from localcluster.nodes.real_nodes import COREDNS_IMAGE
+from tests.real.environment import (
+    PODS_PATH,
+    WEB_SERVER_PROBE,
+    WEB_SERVER_SCRIPT,
+    RealNodesEnvironment,
+    are_ready,
+    build_pod_spec,
+)
 
 pytestmark = pytest.mark.real
 
 
-def test_a_pod_asks_one_on_another_node_by_its_services_name(real: Real) -> None:
+def test_pod_reaches_service_on_other_node(environment: RealNodesEnvironment) -> None:
     """Pods reach a pod on another node by its Service's name through CNI, kube-proxy and CoreDNS."""
-    real.pod("answers", "real-1", WEB.format(says="hello"), readinessProbe=SERVES)
-    real.service("answers")
-    real.until_pod("answers", is_ready)
-    ask = "until wget -q -O - http://{}/; do sleep 1; done; "
-    asks = "".join(map(ask.format, ("answers", "answers.default.svc.cluster.local")))
-    real.pod("asks", "real-2", asks, restartPolicy="Never")
+    environment.create_pod("answers", "real-1", WEB_SERVER_SCRIPT.format(text="hello"), readinessProbe=WEB_SERVER_PROBE)
+    environment.create_service("answers")
+    environment.await_pod("answers", is_ready)
+    request_command = "until wget -q -O - http://{}/; do sleep 1; done; "
+    script = "".join(map(request_command.format, ("answers", "answers.default.svc.cluster.local")))
+    environment.create_pod("asks", "real-2", script, restartPolicy="Never")
 
-    asked = real.until_pod("asks", lambda pod: pod["status"].get("phase") == "Succeeded")
+    client_pod = environment.await_pod("asks", lambda pod: pod["status"].get("phase") == "Succeeded")
 
-    assert asked["spec"]["nodeName"] == "real-2"
-    assert real.logs("asks").splitlines()[-2:] == ["hello", "hello"]
+    assert client_pod["spec"]["nodeName"] == "real-2"
+    assert environment.read_log("asks").splitlines()[-2:] == ["hello", "hello"]
 
 
-def test_a_pod_is_ready_when_its_probe_says_so(real: Real) -> None:
+def test_probes_control_readiness_and_restart(environment: RealNodesEnvironment) -> None:
     """Readiness follows the readiness probe, and a failed liveness probe restarts the container."""
     script = "touch alive; sleep 3; touch ready; sleep 4; rm -f ready alive; sleep 1000"
-    file = {"periodSeconds": 1, "failureThreshold": 1}
+    probe = {"periodSeconds": 1, "failureThreshold": 1}
     probes = {
-        "readinessProbe": {"exec": {"command": ["ls", "ready"]}, **file},
-        "livenessProbe": {"exec": {"command": ["ls", "alive"]}, **file, "failureThreshold": 2},
+        "readinessProbe": {"exec": {"command": ["ls", "ready"]}, **probe},
+        "livenessProbe": {"exec": {"command": ["ls", "alive"]}, **probe, "failureThreshold": 2},
     }
-    real.pod("probed", "real-1", script, **probes)
+    environment.create_pod("probed", "real-1", script, **probes)
 
-    started = real.until_pod("probed", lambda pod: pod["status"].get("phase") == "Running")
-    real.until_pod("probed", is_ready)
-    real.until_pod("probed", lambda pod: not is_ready(pod))
-    again = real.until_pod("probed", lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] == 1)
+    started = environment.await_pod("probed", lambda pod: pod["status"].get("phase") == "Running")
+    environment.await_pod("probed", is_ready)
+    environment.await_pod("probed", lambda pod: not is_ready(pod))
+    restarted = environment.await_pod("probed", lambda pod: pod["status"]["containerStatuses"][0]["restartCount"] == 1)
 
     assert not is_ready(started)
-    assert again["metadata"]["uid"] == started["metadata"]["uid"]
+    assert restarted["metadata"]["uid"] == started["metadata"]["uid"]
 
 
-def test_a_pod_has_a_token_that_the_api_server_takes(real: Real) -> None:
+def test_api_server_accepts_token_of_pod(environment: RealNodesEnvironment) -> None:
     """Pods get a token, the CA and the namespace from the kubelet, and the API server accepts the token."""
     folder = "/var/run/secrets/kubernetes.io/serviceaccount"
-    shows = "; echo; ".join(f"cat {folder}/{name}" for name in ("namespace", "token", "ca.crt"))
-    real.pod("known", "real-2", shows, restartPolicy="Never")
-    real.until_pod("known", lambda pod: pod["status"].get("phase") == "Succeeded")
+    script = "; echo; ".join(f"cat {folder}/{name}" for name in ("namespace", "token", "ca.crt"))
+    environment.create_pod("known", "real-2", script, restartPolicy="Never")
+    environment.await_pod("known", lambda pod: pod["status"].get("phase") == "Succeeded")
 
-    namespace, token, *trusted = real.logs("known").splitlines()
+    namespace, token, *trusted = environment.read_log("known").splitlines()
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
-    status = real.door.create("/apis/authentication.k8s.io/v1/tokenreviews", review)["status"]
+    status = environment.client.create("/apis/authentication.k8s.io/v1/tokenreviews", review)["status"]
 
     assert namespace == "default"
     assert status["user"]["username"] == "system:serviceaccount:default:default"
     assert status["user"]["extra"]["authentication.kubernetes.io/pod-name"] == ["known"]
-    assert "\n".join(trusted).strip() == real.cluster.certificate.strip()
+    assert "\n".join(trusted).strip() == environment.cluster.certificate.strip()
 
 
-def test_coredns_reached_the_api_server_from_its_pods(real: Real) -> None:
+def test_coredns_is_ready_on_both_nodes(environment: RealNodesEnvironment) -> None:
     """CoreDNS is Ready on both nodes.
 
     It becomes Ready once it has read all Services from the API server, through the Service `kubernetes` and with a
     verified certificate.
     """
-    pods = real.door.list("/api/v1/namespaces/kube-system/pods", labels="k8s-app=kube-dns")["items"]
+    pods = environment.client.list("/api/v1/namespaces/kube-system/pods", label_selector="k8s-app=kube-dns")["items"]
 
     assert {pod["spec"]["nodeName"] for pod in pods} == {"real-1", "real-2"}
     assert all(is_ready(pod) for pod in pods)
 
 
-def test_ordinary_pods_land_on_real_nodes(real: Real) -> None:
+def test_pods_without_toleration_run_on_real_nodes(environment: RealNodesEnvironment) -> None:
     """Pods without a toleration run on real nodes, because kwok's nodes have a taint."""
     spec: Object = {"replicas": 6, "selector": {"matchLabels": {"app": "ordinary"}}}
-    pods = template("sleep 1000", terminationGracePeriodSeconds=1)
+    pods = build_pod_spec("sleep 1000", terminationGracePeriodSeconds=1)
     spec["template"] = {"metadata": {"labels": {"app": "ordinary"}}, "spec": pods}
     body = {"metadata": {"name": "ordinary"}, "spec": spec}
     path = "/apis/apps/v1/namespaces/default/deployments"
-    real.door.create(path, body)
-    found = real.until_pods("ordinary", ready_and_whole(6))
+    environment.client.create(path, body)
+    running_pods = environment.await_pods("ordinary", are_ready(6))
 
-    assert {pod["spec"]["nodeName"] for pod in found} == {"real-1", "real-2"}
-    assert real.door.get("/api/v1/nodes/node-1")["spec"]["taints"] == [FAKE]
-    real.delete(f"{path}/ordinary")
-    real.until_pods("ordinary", lambda pods: not pods)
+    assert {pod["spec"]["nodeName"] for pod in running_pods} == {"real-1", "real-2"}
+    assert environment.client.get("/api/v1/nodes/node-1")["spec"]["taints"] == [FAKE_NODE_TAINT]
+    environment.delete(f"{path}/ordinary")
+    environment.await_pods("ordinary", lambda pods: not pods)
 
 
-def test_what_a_pod_is_to_the_api_server_containerd_runs(real: Real) -> None:
+def test_containerd_runs_containers_while_pod_exists(environment: RealNodesEnvironment) -> None:
     """Containers of a pod, including its sandbox, run in containerd exactly while the pod exists."""
-    made = real.pod("seen", "real-1", "sleep 1000")
-    real.until_pod("seen", is_ready)
-    there = real.node("real-1").running(made["metadata"]["uid"])
-    real.delete(f"{PODS}/seen")
-    real.until_pods("seen", lambda pods: not pods)
+    created = environment.create_pod("seen", "real-1", "sleep 1000")
+    environment.await_pod("seen", is_ready)
+    running = environment.get_node("real-1").list_running_containers(created["metadata"]["uid"])
+    environment.delete(f"{PODS_PATH}/seen")
+    environment.await_pods("seen", lambda pods: not pods)
 
-    assert len(there) == 2
-    assert real.node("real-1").running(made["metadata"]["uid"]) == set()
+    assert len(running) == 2
+    assert environment.get_node("real-1").list_running_containers(created["metadata"]["uid"]) == set()
 
 
-def test_an_image_that_one_node_deletes_stays_whole_on_the_other(real: Real) -> None:
+def test_image_deleted_on_one_node_stays_on_other(environment: RealNodesEnvironment) -> None:
     """Deleting an image on one node keeps it complete on the other, although the nodes share the unpacked files."""
-    ctr = ("ctr", "--address", SOCKET, "--namespace", "k8s.io", "images")
-    one, other = real.node("real-1").room, real.node("real-2").room
-    again = real.nodes.folder / "coredns.tar"
+    ctr = ("ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io", "images")
+    first_sandbox, second_sandbox = environment.get_node("real-1").sandbox, environment.get_node("real-2").sandbox
+    archive = environment.nodes.directory / "coredns.tar"
     try:
-        one.run(*ctr, "rm", "--sync", COREDNS)
+        first_sandbox.run(*ctr, "rm", "--sync", COREDNS_IMAGE)
 
-        assert COREDNS not in one.run(*ctr, "list", "--quiet").split()
-        assert COREDNS in other.run(*ctr, "list", "--quiet").split()
-        other.run(*ctr, "export", real.nodes.folder / "whole.tar", COREDNS)
+        assert COREDNS_IMAGE not in first_sandbox.run(*ctr, "list", "--quiet").split()
+        assert COREDNS_IMAGE in second_sandbox.run(*ctr, "list", "--quiet").split()
+        second_sandbox.run(*ctr, "export", environment.nodes.directory / "whole.tar", COREDNS_IMAGE)
     finally:
-        one.run(*ctr, "import", "--snapshotter", real.node("real-1").settings.snapshotter, again)
+        first_sandbox.run(*ctr, "import", "--snapshotter", environment.get_node("real-1").config.snapshotter, archive)

@@ -8,31 +8,31 @@ import pytest
 
 from localcluster.access import NAMESPACE
 from localcluster.demo import real_nodes as demo
-from localcluster.knative import pods as knative
 from localcluster.knative import pod_install
+from localcluster.knative import pods as knative
 from localcluster.nodes import preflight
 from localcluster.rabbitmq import pods as rabbitmq
 from tests.real import maintenances
-from tests.real.environment import Real
+from tests.real.environment import RealNodesEnvironment
 
 pytestmark = pytest.mark.installs
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
+def installed_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealNodesEnvironment]:
     """Yield two real nodes with Knative, RabbitMQ and the product as pods."""
-    preflight.check()
+    preflight.check_host()
     folder = tmp_path_factory.mktemp("durable")
-    with pod_install.nodes(folder / "cluster", parts=(knative, rabbitmq)) as (cluster, nodes):
+    with pod_install.start_real_cluster(folder / "cluster", addons=(knative, rabbitmq)) as (cluster, nodes):
         cluster.kubectl("create", "namespace", NAMESPACE)
-        rabbitmq.provide(cluster, folder / "disk")
-        cluster.kubectl("apply", "-k", rabbitmq.overlay(folder / "overlay"))
-        pod_install.await_ready(cluster, demo.COMES_LATE)
-        yield Real(cluster, nodes)
+        rabbitmq.create_rabbitmq_cluster(cluster, folder / "disk")
+        cluster.kubectl("apply", "-k", rabbitmq.write_overlay(folder / "overlay"))
+        pod_install.await_ready(cluster, demo.LATE_DEPLOYMENT)
+        yield RealNodesEnvironment(cluster, nodes)
 
 
-def test_a_node_is_drained_and_given_back(installed: Real) -> None:
+def test_maintenance_drains_and_restores_node(installed_environment: RealNodesEnvironment) -> None:
     """Drains of a kwok node, without the product's pods, work with events through RabbitMQ."""
-    maintenances.begin(installed, "durable", "node-1")
-    maintenances.until_succeeded(installed, "durable")
-    maintenances.end(installed, "durable", "node-1")
+    maintenances.create_maintenance(installed_environment, "durable", "node-1")
+    maintenances.await_succeeded(installed_environment, "durable")
+    maintenances.end_maintenance(installed_environment, "durable", "node-1")

@@ -1,16 +1,16 @@
-// What the pages do beside htmx: the window, menus by keyboard, how many are chosen, ages, whether the page is live.
+// Behavior that htmx does not provide: the dialog, menus by keyboard, the selection count, ages, the connection state.
 "use strict";
 
 const dialog = document.getElementById("window");
 const body = document.getElementById("window-body");
 
-// The window opens when something was put into it, and closes when nothing is left to say: then all was done.
+// Open the dialog when a response fills it. An empty response means success: close the dialog and clear the selection.
 body.addEventListener("htmx:afterSwap", (event) => {
   if (event.target !== body) return;
   if (!body.querySelector("*")) {
     dialog.close();
     for (const box of document.querySelectorAll("input[name=node]:checked")) box.checked = false;
-    count();
+    showCount();
     return;
   }
   if (!dialog.open) dialog.showModal();
@@ -25,7 +25,7 @@ body.addEventListener("click", (event) => {
 });
 dialog.addEventListener("close", () => body.replaceChildren());
 
-// One menu at a time; arrow keys move in it, Escape and a click elsewhere close it.
+// Keep at most one menu open. Arrow keys move within it; Escape or a click elsewhere closes it.
 function closeMenus(except) {
   for (const menu of document.querySelectorAll("details.dropdown[open]")) {
     if (menu === except) continue;
@@ -52,25 +52,25 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// How many nodes are chosen.
-function count() {
-  const shown = document.getElementById("count");
-  if (!shown) return;
+// Show the number of selected nodes.
+function showCount() {
+  const label = document.getElementById("count");
+  if (!label) return;
   const boxes = [...document.querySelectorAll("tbody input[name=node]")];
-  const chosen = boxes.filter((box) => box.checked).length;
-  shown.textContent = chosen ? `${chosen} chosen` : "None chosen";
+  const selected = boxes.filter((box) => box.checked).length;
+  label.textContent = selected ? `${selected} selected` : "None selected";
   const all = document.getElementById("all");
-  all.checked = chosen > 0 && chosen === boxes.length;
-  all.indeterminate = chosen > 0 && chosen < boxes.length;
+  all.checked = selected > 0 && selected === boxes.length;
+  all.indeterminate = selected > 0 && selected < boxes.length;
 }
 document.addEventListener("change", (event) => {
   if (event.target.id === "all")
     for (const box of document.querySelectorAll("tbody input[name=node]")) box.checked = event.target.checked;
-  count();
+  showCount();
 });
 
-// Times as ages, which pass.
-function ages() {
+// Show times as ages, and keep these current.
+function showAges() {
   for (const time of document.querySelectorAll("time[data-ago]")) {
     const seconds = Math.max(0, Math.round((Date.now() - Date.parse(time.dateTime)) / 1000));
     const [amount, unit] =
@@ -81,41 +81,41 @@ function ages() {
     time.title = time.dateTime;
   }
 }
-ages();
-setInterval(ages, 5000);
-document.addEventListener("htmx:afterSettle", () => { ages(); count(); });
+showAges();
+setInterval(showAges, 5000);
+document.addEventListener("htmx:afterSettle", () => { showAges(); showCount(); });
 
-// Whether what is shown is live.
+// Show whether the page updates itself.
 const connection = document.getElementById("connection");
-function tell(word) {
+function showConnection(state) {
   connection.hidden = false;
-  connection.classList.toggle("off", word !== "live");
-  if (connection.textContent !== word) connection.textContent = word;
+  connection.classList.toggle("off", state !== "live");
+  if (connection.textContent !== state) connection.textContent = state;
 }
-function live() {
-  tell(document.querySelector("#stale p") ? "old" : "live");
+function showConnected() {
+  showConnection(document.querySelector("#stale p") ? "outdated" : "live");
 }
-document.addEventListener("htmx:sseOpen", live);
-document.addEventListener("htmx:sseMessage", live);
+document.addEventListener("htmx:sseOpen", showConnected);
+document.addEventListener("htmx:sseMessage", showConnected);
 document.addEventListener("htmx:oobAfterSwap", (event) => {
-  if (event.target.id === "stale") live();
+  if (event.target.id === "stale") showConnected();
 });
-document.addEventListener("htmx:sseError", () => tell(document.hidden ? "paused" : "reconnecting"));
+document.addEventListener("htmx:sseError", () => showConnection(document.hidden ? "paused" : "reconnecting"));
 
-// What asks anew by itself keeps what it shows while nobody can answer, be it the cluster or a proxy. What has not shown
-// anything yet says why.
+// If a periodic request fails with 5xx, from the console or from a proxy, keep the content. If the element has no content
+// yet, show the error.
 document.addEventListener("htmx:beforeSwap", (event) => {
   if (event.target !== event.detail.requestConfig.elt || event.detail.xhr.status < 500) return;
   event.detail.shouldSwap = event.target.querySelector(".loading") !== null;
 });
 
-// A page that nobody sees has no stream. The extension opens one anew that is closed, once it is told of an error.
+// Close the streams of a hidden page. When the page is visible again, an error event makes the extension reopen them.
 let streams = [];
 let paused = [];
 function pause() {
   for (const stream of streams) stream.close();
   paused.push(...streams.splice(0));
-  tell("paused");
+  showConnection("paused");
 }
 htmx.createEventSource = (url) => {
   const stream = new EventSource(url, { withCredentials: true });
@@ -131,4 +131,4 @@ document.addEventListener("visibilitychange", () => {
     for (const stream of paused.splice(0)) stream.dispatchEvent(new Event("error"));
   }
 });
-count();
+showCount();

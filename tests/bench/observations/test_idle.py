@@ -9,7 +9,7 @@ from cloudevents.core.v1.event import CloudEvent
 
 from bench.cases import CASES, Observation
 from bench.findings import Tick
-from bench.observations.idle import MEASURES, seen
+from bench.observations.idle import MEASUREMENTS, read_idle_period
 from eventing.events import PODS_GONE, RESOURCE_UPDATED, TICK
 from eventing.journal.entries import Attempt
 from eventing.journal.store import Journal
@@ -17,13 +17,13 @@ from eventing.journal.store import Journal
 START = 1_800_000_000.0
 
 
-def moment(after: float) -> datetime:
-    return datetime.fromtimestamp(START + after, timezone.utc)
+def build_time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(START + seconds, timezone.utc)
 
 
-def test_ticks_are_told_from_what_else_happened(tmp_path: Path) -> None:
+def test_ticks_are_separated_from_other_events(tmp_path: Path) -> None:
     """Check that ticks last until their last retry has ended, and that other events and attempts are counted."""
-    happened = [
+    events = [
         *[("1", TICK, 15.0), ("2", PODS_GONE, 20.0), ("3", TICK, 30.0)],
         *[("4", PODS_GONE, 70.0), ("5", RESOURCE_UPDATED, 40.0)],
     ]
@@ -35,16 +35,20 @@ def test_ticks_are_told_from_what_else_happened(tmp_path: Path) -> None:
         ("5", "guard", 40.1, 0.01),
     ]
     journal = Journal(tmp_path / "journal.db")
-    for name, kind, at in happened:
-        journal.write(CloudEvent({"id": name, "source": "s", "type": kind, "time": moment(at)}, {}), moment(at))
-    journal.write_attempts(Attempt("s", name, who, moment(at), took, 200) for name, who, at, took in attempts)
+    for name, kind, at in events:
+        journal.write_event(
+            CloudEvent({"id": name, "source": "s", "type": kind, "time": build_time(at)}, {}), build_time(at)
+        )
+    journal.write_attempts(
+        Attempt("s", name, function, build_time(at), seconds, 200) for name, function, at, seconds in attempts
+    )
     journal.close()
 
-    quiet = seen(tmp_path / "journal.db", [], START, START + 60)
+    idle_period = read_idle_period(tmp_path / "journal.db", [], START, START + 60)
 
-    assert quiet.ticks == [Tick(START + 15.0, 2.5), Tick(START + 30.0, 0.25)]
-    assert (quiet.events, quiet.rows, quiet.updates) == (1, 2, 1)
+    assert idle_period.ticks == [Tick(START + 15.0, 2.5), Tick(START + 30.0, 0.25)]
+    assert (idle_period.events, idle_period.journal_rows, idle_period.foreign_updates) == (1, 2, 1)
 
 
-def test_every_observation_is_measured_somehow() -> None:
-    assert MEASURES.keys() == {case for case in CASES if isinstance(case, Observation)}
+def test_every_observation_has_a_measurement() -> None:
+    assert MEASUREMENTS.keys() == {case for case in CASES if isinstance(case, Observation)}

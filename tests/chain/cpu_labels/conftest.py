@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from localcluster.components.selection import CPU_LABELS
-from tests.chain.running_product import at_work
-from tests.chain.cpu_labels.environment import NODES, Stage
+from tests.chain.cpu_labels.environment import NODE_COUNT, CpuLabelsEnvironment
+from tests.chain.running_product import run_product
 
 
 @pytest.fixture(scope="package")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CpuLabelsEnvironment]:
     """Yield the cluster with a HyperConverged without obsolete CPUs, and without a ConfigMap of CPU capabilities."""
     folder = tmp_path_factory.mktemp("cpu-labels")
-    with at_work(folder, CPU_LABELS, nodes=NODES) as (cluster, product):
-        stage = Stage(cluster, product)
-        yield stage
-        stage.admin.close()
+    with run_product(folder, CPU_LABELS, node_count=NODE_COUNT) as (cluster, product):
+        cpu_environment = CpuLabelsEnvironment(cluster, product)
+        yield cpu_environment
+        cpu_environment.client.close()

@@ -14,128 +14,146 @@ from typing import Any
 
 import requests
 
-from eventing.replay.function_client import post
+from eventing.replay.function_client import post_event
+from kube.client.api import METADATA_ONLY
+from kube.client.sync_client import SyncClient
 from kube.cpu import capabilities, hyperconverged
-from kube.cpu.node_patch import MODEL
-from kube.client.api import METADATA
-from kube.client.sync_client import Cluster
-from kube.nodes import NODES as COLLECTION
-from kube.paths import NAMESPACE, Object
+from kube.cpu.node_patch import MODEL_LABEL_PREFIX
+from kube.nodes import NODES_PATH as COLLECTION
+from kube.paths import DEFAULT_NAMESPACE, Object
 from localcluster.cluster import LocalCluster
 from localcluster.engine_product import EngineProduct
 from localcluster.processes import await_ready
 from localcluster.product import Product
-from tests.functions.event_builders import tick
-from tests.workload import OURS, Audit, audit, is_dry
+from tests.functions.event_builders import build_tick
+from tests.workload import OWN_USER_PREFIX, AuditLog, is_dry_run, start_audit
 
-NODES = 1000
-NAMES = [f"node-{number}" for number in range(1, NODES + 1)]
-HASWELLS, PENRYNS = NAMES[:600], NAMES[600:900]
+NODE_COUNT = 1000
+NODE_NAMES = [f"node-{number}" for number in range(1, NODE_COUNT + 1)]
+HASWELL_NODES, PENRYN_NODES = NODE_NAMES[:600], NODE_NAMES[600:900]
 """The nodes of the two racks; no ConfigMap names the remaining nodes."""
-MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
-WISHES = f"/apis/{hyperconverged.API_VERSION}/namespaces/default/hyperconvergeds"
-HASWELL = f"{MODEL}Haswell=true"
-LEFT = "SELECT count(*) FROM delivery"
-UNHEARD = 504
-BUCKET = re.compile(r'nodemaintenance_function_seconds_bucket\{function="label-cpu",le="([^"]+)"\} (\S+)')
+CONFIGMAPS_PATH = f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/configmaps"
+HYPERCONVERGEDS_PATH = f"/apis/{hyperconverged.API_VERSION}/namespaces/default/hyperconvergeds"
+HASWELL_SELECTOR = f"{MODEL_LABEL_PREFIX}Haswell=true"
+COUNT_UNDELIVERED_QUERY = "SELECT count(*) FROM delivery"
+LOST_RESPONSE_STATUS = 504
+BUCKET_PATTERN = re.compile(r'nodemaintenance_function_seconds_bucket\{function="label-cpu",le="([^"]+)"\} (\S+)')
 
 
-class Stage:
+class CpuLabelsEnvironment:
     """The cluster, the product, and the administrator's API client."""
 
     def __init__(self, cluster: LocalCluster, product: Product | EngineProduct) -> None:
         self.cluster, self.product = cluster, product
-        self.admin = Cluster(str(cluster.kubeconfig))
-        self.page = f"{product.functions_url}/metrics"
-        known = {"apiVersion": hyperconverged.API_VERSION, "kind": hyperconverged.KIND}
-        self.admin.create(WISHES, {**known, "metadata": {"name": hyperconverged.NAME}, "spec": {}})
+        self.client = SyncClient(str(cluster.kubeconfig))
+        self.metrics_url = f"{product.functions_url}/metrics"
+        type_fields = {"apiVersion": hyperconverged.API_VERSION, "kind": hyperconverged.KIND}
+        self.client.create(
+            HYPERCONVERGEDS_PATH, {**type_fields, "metadata": {"name": hyperconverged.HYPERCONVERGED_NAME}, "spec": {}}
+        )
 
-    def offer(self, features: str = "avx") -> None:
+    def write_capabilities(self, features: str = "avx") -> None:
         """Write the racks' CPU capabilities to a ConfigMap; the second rack has the model Penryn and these features."""
-        racks = {
-            "a": {"nodes": HASWELLS, "models": ["Haswell", "Penryn"], "cpu": "Haswell"},
-            "b": {"nodes": PENRYNS, "models": ["Penryn"], "features": features.split()},
+        capabilities_by_rack = {
+            "a": {"nodes": HASWELL_NODES, "models": ["Haswell", "Penryn"], "cpu": "Haswell"},
+            "b": {"nodes": PENRYN_NODES, "models": ["Penryn"], "features": features.split()},
         }
-        data = {name: json.dumps(rack) for name, rack in racks.items()}
-        body = {"metadata": {"name": "racks", "labels": {capabilities.LABEL: ""}}, "data": data}
-        if self.admin.list(MAPS, labels=capabilities.LABEL)["items"]:
-            self.admin.patch(f"{MAPS}/racks", body)
+        data = {name: json.dumps(rack_capabilities) for name, rack_capabilities in capabilities_by_rack.items()}
+        body = {"metadata": {"name": "racks", "labels": {capabilities.CAPABILITIES_LABEL: ""}}, "data": data}
+        if self.client.list(CONFIGMAPS_PATH, label_selector=capabilities.CAPABILITIES_LABEL)["items"]:
+            self.client.patch(f"{CONFIGMAPS_PATH}/racks", body)
         else:
-            self.admin.create(MAPS, body)
+            self.client.create(CONFIGMAPS_PATH, body)
 
-    def wish(self, told: Mapping[str, Any]) -> None:
+    def set_obsolete_cpus(self, obsolete_cpus: Mapping[str, Any]) -> None:
         """Set `spec.obsoleteCPUs` of the HyperConverged."""
-        self.admin.patch(f"{WISHES}/{hyperconverged.NAME}", {"spec": {"obsoleteCPUs": dict(told)}})
+        self.client.patch(
+            f"{HYPERCONVERGEDS_PATH}/{hyperconverged.HYPERCONVERGED_NAME}",
+            {"spec": {"obsoleteCPUs": dict(obsolete_cpus)}},
+        )
 
-    def withdraw(self) -> None:
+    def delete_inputs(self) -> None:
         """Delete the ConfigMap of CPU capabilities and the HyperConverged."""
-        for path in (f"{MAPS}/racks", f"{WISHES}/{hyperconverged.NAME}"):
-            self.admin.run(self.admin.api.request("DELETE", path))
+        for path in (f"{CONFIGMAPS_PATH}/racks", f"{HYPERCONVERGEDS_PATH}/{hyperconverged.HYPERCONVERGED_NAME}"):
+            self.client.run(self.client.api.request("DELETE", path))
 
-    def count(self, labels: str) -> int:
+    def count_nodes(self, label_selector: str) -> int:
         """Return the number of nodes that carry these labels."""
-        found = self.admin.run(self.admin.api.list(COLLECTION, labels=labels, version="0", accept=METADATA))
-        return len(found["items"] or [])
+        nodes = self.client.run(
+            self.client.api.list(COLLECTION, label_selector=label_selector, resource_version="0", accept=METADATA_ONLY)
+        )
+        return len(nodes["items"] or [])
 
-    def reaches(self, labels: str, count: int, seconds: float = 180.0) -> float:
+    def await_node_count(self, label_selector: str, count: int, timeout: float = 180.0) -> float:
         """Wait until `count` nodes carry these labels; return the elapsed seconds."""
         started = time.monotonic()
-        await_ready(f"{labels} on {count} nodes", lambda: self.count(labels) == count, self.product.servers, seconds)
+        await_ready(
+            f"{label_selector} on {count} nodes",
+            lambda: self.count_nodes(label_selector) == count,
+            self.product.servers,
+            timeout,
+        )
         return time.monotonic() - started
 
-    def tick(self) -> None:
+    def send_tick(self) -> None:
         """Send a tick now; return when all events that follow from it are delivered."""
-        post(tick(), self.product.broker_url)
-        self.settle()
+        post_event(build_tick(), self.product.broker_url)
+        self.await_delivered()
 
-    def settle(self) -> None:
+    def await_delivered(self) -> None:
         """Wait until the local delivery has no event left."""
         assert isinstance(self.product, Product)
         with closing(sqlite3.connect(f"file:{self.product.database}?mode=ro", uri=True)) as outbox:
-            await_ready("an empty outbox", lambda: outbox.execute(LEFT).fetchone() == (0,), self.product.servers)
+            await_ready(
+                "an empty outbox",
+                lambda: outbox.execute(COUNT_UNDELIVERED_QUERY).fetchone() == (0,),
+                self.product.servers,
+            )
 
-    def audit(self) -> Audit:
+    def start_audit(self) -> AuditLog:
         """Return an audit log that contains the writes from now on."""
-        return audit(self.cluster)
+        return start_audit(self.cluster)
 
-    def longest(self) -> dict[str, float]:
+    def read_duration_buckets(self) -> dict[str, float]:
         """Return upper bound in seconds → number of events that `label-cpu` handled within it, since its start."""
-        page = requests.get(self.page, timeout=10).text
-        return {limit: float(count) for limit, count in BUCKET.findall(page)}
+        page = requests.get(self.metrics_url, timeout=10).text
+        return {limit: float(count) for limit, count in BUCKET_PATTERN.findall(page)}
 
 
-def patched(audit: Audit) -> Counter[str]:
+def count_patches_by_node(audit: AuditLog) -> Counter[str]:
     """Return node name → number of successful patches by the product."""
     return Counter(
         entry["objectRef"]["name"]
-        for entry in audit.writes_by(OURS)
-        if entry["objectRef"]["resource"] == "nodes" and entry["responseStatus"]["code"] < 300 and not is_dry(entry)
+        for entry in audit.list_writes_by(OWN_USER_PREFIX)
+        if entry["objectRef"]["resource"] == "nodes" and entry["responseStatus"]["code"] < 300 and not is_dry_run(entry)
     )
 
 
-def unheard(audit: Audit) -> set[str]:
+def list_nodes_with_lost_response(audit: AuditLog) -> set[str]:
     """Return the nodes with a patch whose client was killed or timed out before the response.
 
     The API server may have applied such a patch.
     """
-    entries = audit.writes_by(OURS)
-    return {entry["objectRef"]["name"] for entry in entries if entry["responseStatus"]["code"] == UNHEARD}
+    entries = audit.list_writes_by(OWN_USER_PREFIX)
+    return {entry["objectRef"]["name"] for entry in entries if entry["responseStatus"]["code"] == LOST_RESPONSE_STATUS}
 
 
-def assert_each_once(audit: Audit, names: Sequence[str]) -> None:
-    """Assert that these nodes and no others were patched, each once; a patch without a response may have been kept."""
-    kept = patched(audit)
-    assert max(kept.values()) == 1
-    assert kept.keys() | unheard(audit) == set(names)
+def assert_each_node_patched_once(audit: AuditLog, node_names: Sequence[str]) -> None:
+    """Assert that these nodes and no others were patched, each once; a patch with a lost response may be applied."""
+    patch_counts = count_patches_by_node(audit)
+    assert max(patch_counts.values()) == 1
+    assert patch_counts.keys() | list_nodes_with_lost_response(audit) == set(node_names)
 
 
-def seconds(audit: Audit) -> float:
+def measure_seconds(audit: AuditLog) -> float:
     """Return the seconds from the administrator's first write to the product's last write."""
-    entries = audit.entries()
-    began = min(moment(entry) for entry in entries if entry["user"]["username"] == "admin")
-    return (max(moment(entry) for entry in audit.writes_by(OURS)) - began).total_seconds()
+    entries = audit.read_entries()
+    started_at = min(parse_completion_time(entry) for entry in entries if entry["user"]["username"] == "admin")
+    return (
+        max(parse_completion_time(entry) for entry in audit.list_writes_by(OWN_USER_PREFIX)) - started_at
+    ).total_seconds()
 
 
-def moment(entry: Object) -> datetime:
+def parse_completion_time(entry: Object) -> datetime:
     """Return the time at which the API server completed the request."""
     return datetime.fromisoformat(entry["stageTimestamp"].replace("Z", "+00:00"))

@@ -4,104 +4,123 @@ from __future__ import annotations
 
 import pytest
 
-from kube.cpu.node_patch import FEATURE, MARK
+from kube.cpu.node_patch import FEATURE_LABEL_PREFIX, MANAGED_LABEL
 from localcluster.processes import await_ready
-from tests.chain.cpu_labels.environment import HASWELL, HASWELLS, NAMES, PENRYNS, Stage, assert_each_once, patched, seconds
-from tests.machine_speed import is_below
+from tests.chain.cpu_labels.environment import (
+    HASWELL_NODES,
+    HASWELL_SELECTOR,
+    NODE_NAMES,
+    PENRYN_NODES,
+    CpuLabelsEnvironment,
+    assert_each_node_patched_once,
+    count_patches_by_node,
+    measure_seconds,
+)
+from tests.machine_speed import is_below_scaled_limit
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow
 
-LIMIT = 20.0
+MAX_ROUND_SECONDS = 20.0
 """Maximum seconds for a round over all nodes."""
-MOST_TICKS = 50
-FUNCTION_LIMIT = "2.0"
+MAX_TICKS = 50
+MAX_FUNCTION_SECONDS_BUCKET = "2.0"
 """Maximum seconds that a function may take for one event, as a bucket of its histogram."""
 
 
 @pytest.fixture
-def labelled(stage: Stage) -> Stage:
+def labelled_environment(environment: CpuLabelsEnvironment) -> CpuLabelsEnvironment:
     """Return the environment with every node labelled and no event in flight.
 
     Two changes start two concurrent rounds. Ticks, each for a hundred nodes, patch the nodes at which the rounds
     conflict.
     """
-    stage.wish({"cpuModels": [], "minCPUModel": ""})
-    stage.offer()
-    for _ in range(MOST_TICKS):
-        if stage.count(MARK) == len(HASWELLS) + len(PENRYNS):
+    environment.set_obsolete_cpus({"cpuModels": [], "minCPUModel": ""})
+    environment.write_capabilities()
+    for _ in range(MAX_TICKS):
+        if environment.count_nodes(MANAGED_LABEL) == len(HASWELL_NODES) + len(PENRYN_NODES):
             break
-        stage.tick()
-    stage.reaches(MARK, len(HASWELLS) + len(PENRYNS))
-    stage.reaches(HASWELL, len(HASWELLS))
-    stage.reaches(f"{FEATURE}avx=true,!{FEATURE}sse4.2", len(PENRYNS))
-    stage.settle()
-    return stage
+        environment.send_tick()
+    environment.await_node_count(MANAGED_LABEL, len(HASWELL_NODES) + len(PENRYN_NODES))
+    environment.await_node_count(HASWELL_SELECTOR, len(HASWELL_NODES))
+    environment.await_node_count(f"{FEATURE_LABEL_PREFIX}avx=true,!{FEATURE_LABEL_PREFIX}sse4.2", len(PENRYN_NODES))
+    environment.await_delivered()
+    return environment
 
 
 @proves("OSV-30", "OSV-31", "OSV-36", "OSV-38")
-def test_a_model_becomes_obsolete_on_a_thousand_nodes(labelled: Stage) -> None:
-    """Removing a newly obsolete model takes one patch of each affected node, and at most `LIMIT` seconds.
+def test_obsolete_model_is_removed_with_one_patch_per_node(labelled_environment: CpuLabelsEnvironment) -> None:
+    """Removing a newly obsolete model takes one patch of each affected node, and at most `MAX_ROUND_SECONDS` seconds.
 
-    No event takes a function longer than `FUNCTION_LIMIT`.
+    No event takes a function longer than `MAX_FUNCTION_SECONDS_BUCKET`.
     """
-    stage, audit = labelled, labelled.audit()
+    environment, audit = labelled_environment, labelled_environment.start_audit()
 
-    stage.wish({"cpuModels": ["Haswell"]})
-    stage.reaches(HASWELL, 0)
-    stage.settle()
+    environment.set_obsolete_cpus({"cpuModels": ["Haswell"]})
+    environment.await_node_count(HASWELL_SELECTOR, 0)
+    environment.await_delivered()
 
-    assert_each_once(audit, HASWELLS)
-    print(f"{len(HASWELLS)} of {len(NAMES)} nodes in {seconds(audit):.2f} s; events by seconds: {stage.longest()}")
-    assert is_below(seconds(audit), LIMIT)
-    assert stage.longest()[FUNCTION_LIMIT] == stage.longest()["+Inf"]
+    assert_each_node_patched_once(audit, HASWELL_NODES)
+    node_counts, buckets = f"{len(HASWELL_NODES)} of {len(NODE_NAMES)} nodes", environment.read_duration_buckets()
+    print(f"{node_counts} in {measure_seconds(audit):.2f} s; events by seconds: {buckets}")
+    assert is_below_scaled_limit(measure_seconds(audit), MAX_ROUND_SECONDS)
+    assert (
+        environment.read_duration_buckets()[MAX_FUNCTION_SECONDS_BUCKET] == environment.read_duration_buckets()["+Inf"]
+    )
 
 
 @proves("OSV-38")
-def test_what_a_rack_offers_changes_for_its_nodes_alone(labelled: Stage) -> None:
+def test_changed_rack_patches_only_its_nodes(labelled_environment: CpuLabelsEnvironment) -> None:
     """Changing one rack in the shared ConfigMap causes patches of that rack's nodes only."""
-    stage, audit = labelled, labelled.audit()
+    environment, audit = labelled_environment, labelled_environment.start_audit()
 
-    stage.offer(features="avx sse4.2")
-    stage.reaches(f"{FEATURE}avx=true,{FEATURE}sse4.2=true,!cpu-model.node.kubevirt.io/Haswell", len(PENRYNS))
-    stage.settle()
+    environment.write_capabilities(features="avx sse4.2")
+    environment.await_node_count(
+        f"{FEATURE_LABEL_PREFIX}avx=true,{FEATURE_LABEL_PREFIX}sse4.2=true,!cpu-model.node.kubevirt.io/Haswell",
+        len(PENRYN_NODES),
+    )
+    environment.await_delivered()
 
-    assert_each_once(audit, PENRYNS)
+    assert_each_node_patched_once(audit, PENRYN_NODES)
 
 
 @proves("X-3")
-def test_where_nothing_differs_ticks_write_nothing(labelled: Stage) -> None:
+def test_ticks_write_nothing_if_labels_match(labelled_environment: CpuLabelsEnvironment) -> None:
     """Ticks that together check every node write nothing if no label differs.
 
     A patch that was rejected because two rounds conflicted does not count as a write.
     """
-    stage, audit = labelled, labelled.audit()
+    environment, audit = labelled_environment, labelled_environment.start_audit()
 
-    for _ in range(len(NAMES) // 100 + 1):
-        stage.tick()
+    for _ in range(len(NODE_NAMES) // 100 + 1):
+        environment.send_tick()
 
-    assert patched(audit) == {}
+    assert count_patches_by_node(audit) == {}
 
 
 @proves("X-2", "X-3")
-def test_a_kill_amid_a_round_costs_time_only(labelled: Stage) -> None:
+def test_crash_during_round_patches_no_node_twice(labelled_environment: CpuLabelsEnvironment) -> None:
     """Ticks finish a round that was interrupted by a crash, and patch no node twice.
 
     A node whose patch response was lost is excepted.
     """
-    stage, audit = labelled, labelled.audit()
+    environment, audit = labelled_environment, labelled_environment.start_audit()
 
-    stage.wish({"cpuModels": ["Haswell"]})
-    wait_for_some(stage)
-    stage.product.kill_functions()
-    stage.product.start_functions()
-    stage.reaches(HASWELL, 0, 90)
-    stage.settle()
+    environment.set_obsolete_cpus({"cpuModels": ["Haswell"]})
+    await_round_in_progress(environment)
+    environment.product.kill_functions()
+    environment.product.start_functions()
+    environment.await_node_count(HASWELL_SELECTOR, 0, 90)
+    environment.await_delivered()
 
-    assert_each_once(audit, HASWELLS)
+    assert_each_node_patched_once(audit, HASWELL_NODES)
 
 
-def wait_for_some(stage: Stage) -> None:
+def await_round_in_progress(environment: CpuLabelsEnvironment) -> None:
     """Wait until a round is in progress and not finished."""
-    await_ready("the first nodes", lambda: stage.count(HASWELL) < len(HASWELLS), stage.product.servers)
-    assert stage.count(HASWELL) > 0
+    await_ready(
+        "the first nodes",
+        lambda: environment.count_nodes(HASWELL_SELECTOR) < len(HASWELL_NODES),
+        environment.product.servers,
+    )
+    assert environment.count_nodes(HASWELL_SELECTOR) > 0

@@ -7,32 +7,32 @@ from collections.abc import Iterator
 import pytest
 
 from localcluster.components.selection import MUTEX
-from tests.chain.running_product import at_work
-from tests.chain.mutex.environment import OLD, Stage
+from tests.chain.mutex.environment import OLD_VERSION, MutexEnvironment
+from tests.chain.running_product import run_product
 from tests.openshift import FakeMco
 
 
 @pytest.fixture(scope="package")
-def upgrading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def upgrade_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MutexEnvironment]:
     """Yield a cluster with OpenShift's CRDs, the running upgrade mutex, and the old version."""
     folder = tmp_path_factory.mktemp("mutex")
-    with at_work(folder, MUTEX) as (cluster, product):
-        stage = Stage(cluster, product)
-        stage.cvo.install(OLD)
-        yield stage
-        stage.admin.close()
+    with run_product(folder, MUTEX) as (cluster, product):
+        mutex_environment = MutexEnvironment(cluster, product)
+        mutex_environment.cvo.install(OLD_VERSION)
+        yield mutex_environment
+        mutex_environment.client.close()
 
 
 @pytest.fixture
-def stage(upgrading: Stage) -> Iterator[Stage]:
+def environment(upgrade_environment: MutexEnvironment) -> Iterator[MutexEnvironment]:
     """Yield the environment without objects of earlier tests."""
-    upgrading.cvo.want(OLD)
-    yield upgrading
-    upgrading.clear()
+    upgrade_environment.cvo.set_desired_version(OLD_VERSION)
+    yield upgrade_environment
+    upgrade_environment.delete_all_objects()
 
 
 @pytest.fixture
-def mco(stage: Stage) -> Iterator[FakeMco]:
+def fake_mco(environment: MutexEnvironment) -> Iterator[FakeMco]:
     """Yield a running fake machine-config-operator, which upgrades nodes."""
-    with FakeMco(stage.admin) as running:
+    with FakeMco(environment.client) as running:
         yield running

@@ -7,57 +7,57 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 
 from kube.client.list_watch import follow
-from kube.client.sync_client import Cluster
-from kube.mutex.node_labels import is_released, run_of
-from kube.nodes import NODES
+from kube.client.sync_client import SyncClient
+from kube.mutex.node_labels import get_run_id, is_released
+from kube.nodes import NODES_PATH
 from kube.paths import Object
-from tests.waiting import until_set
+from tests.waiting import run_until_set
 
 
-class Watcher:
+class ReleaseWatcher:
     """Watcher of all nodes; a released node had rule labels, has none now, and still has the run's label.
 
     Attributes:
-        together: The sets of nodes that were released at the same time.
+        released_together: The sets of nodes that were released at the same time.
         released: The names of all nodes that were released, in order.
     """
 
-    def __init__(self, admin: Cluster) -> None:
-        self._admin = admin
-        self._open: set[str] = set()
-        self._gated: set[str] = set()
+    def __init__(self, client: SyncClient) -> None:
+        self._admin = client
+        self._released_now: set[str] = set()
+        self._gated_before: set[str] = set()
         self._stopping = threading.Event()
         self._thread = ThreadPoolExecutor(1)
-        self.together: list[frozenset[str]] = []
+        self.released_together: list[frozenset[str]] = []
         self.released: list[str] = []
 
-    def __enter__(self) -> Watcher:
-        self._seeing = self._thread.submit(self._work)
+    def __enter__(self) -> ReleaseWatcher:
+        self._future = self._thread.submit(self._run_until_stopped)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._thread.shutdown()
-        self._seeing.result()  # raises the watcher's error: a watcher that failed has not observed all releases
+        self._future.result()  # raises the watcher's error: a watcher that failed has not observed all releases
 
-    def _work(self) -> None:
-        self._admin.run(until_set(self._stopping, self._follow()))
+    def _run_until_stopped(self) -> None:
+        self._admin.run(run_until_set(self._stopping, self._watch_nodes()))
 
-    async def _follow(self) -> None:
-        async with aclosing(follow(self._admin.api, NODES)) as changes:
+    async def _watch_nodes(self) -> None:
+        async with aclosing(follow(self._admin.api, NODES_PATH)) as changes:
             async for change in changes:
-                if change.kind != "SYNCED":
-                    self._see(change.object, gone=change.kind == "DELETED")
+                if change.change_type != "SYNCED":
+                    self._record_node(change.object, gone=change.change_type == "DELETED")
 
-    def _see(self, node: Object, *, gone: bool) -> None:
+    def _record_node(self, node: Object, *, gone: bool) -> None:
         name = node["metadata"]["name"]
         if not is_released(node):
-            self._gated.add(name)
-        is_open = bool(run_of(node)) and is_released(node) and name in self._gated and not gone
-        if is_open and name not in self._open:
+            self._gated_before.add(name)
+        is_open = bool(get_run_id(node)) and is_released(node) and name in self._gated_before and not gone
+        if is_open and name not in self._released_now:
             self.released.append(name)
-        self._open = self._open | {name} if is_open else self._open - {name}
-        if not run_of(node):
-            self._gated.discard(name)
-        if len(self._open) > 1:
-            self.together.append(frozenset(self._open))
+        self._released_now = self._released_now | {name} if is_open else self._released_now - {name}
+        if not get_run_id(node):
+            self._gated_before.discard(name)
+        if len(self._released_now) > 1:
+            self.released_together.append(frozenset(self._released_now))

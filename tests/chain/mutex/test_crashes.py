@@ -9,54 +9,56 @@ from random import Random
 
 import pytest
 
-from tests.chain.mutex.environment import NEW, Stage, told
-from tests.chain.mutex.release_watcher import Watcher
+from tests.chain.mutex.environment import NEW_VERSION, MutexEnvironment, get_node_and_rule
+from tests.chain.mutex.release_watcher import ReleaseWatcher
 from tests.openshift import FakeMco
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow
 
-SEED, NODES, KILLS, PAUSE = 1, 12, 6, 4.0
-SECONDS = 240.0
+SEED, NODE_COUNT, MAX_KILLS, MAX_KILL_INTERVAL_SECONDS = 1, 12, 6, 4.0
+RUN_TIMEOUT_SECONDS = 240.0
 
 
 @proves("MUT-42", "MUT-44", "MUT-49", "X-2")
-def test_a_run_over_twelve_nodes_amid_kills(stage: Stage, mco: FakeMco) -> None:
+def test_run_finishes_despite_crashes(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
     """Runs finish although the functions and the delivery are killed repeatedly; ticks replace lost events.
 
-    `make chaos WING=mutex` does this with twenty nodes and a configurable number of kills.
+    `make chaos COMPONENT=mutex` does this with twenty nodes and a configurable number of kills.
     """
-    names, run = stage.with_two_rules(NODES)
-    before = stage.selectors()
-    done = threading.Event()
-    with Watcher(stage.admin) as watcher, ThreadPoolExecutor(1) as thread:
-        stage.cvo.want(NEW)
-        killing = thread.submit(kill, stage, done)
+    names, run = environment.create_run_with_two_rules(NODE_COUNT)
+    before = environment.get_selectors_by_pool()
+    finished = threading.Event()
+    with ReleaseWatcher(environment.client) as watcher, ThreadPoolExecutor(1) as thread:
+        environment.cvo.set_desired_version(NEW_VERSION)
+        killer = thread.submit(kill_repeatedly, environment, finished)
         try:
-            stage.reaches(run, "Finished", SECONDS)
+            environment.await_step(run, "Finished", RUN_TIMEOUT_SECONDS)
         finally:
-            done.set()
+            finished.set()
 
-    assert killing.result() == KILLS
-    assert watcher.together == []
+    assert killer.result() == MAX_KILLS
+    assert watcher.released_together == []
     assert sorted(watcher.released) == sorted(names)
-    jobs = [(*told(job), job["metadata"]["name"].startswith("cleanup-")) for job in stage.created()]
+    jobs = [
+        (*get_node_and_rule(job), job["metadata"]["name"].startswith("cleanup-")) for job in environment.list_jobs()
+    ]
     assert set(Counter(jobs).values()) == {1}
-    assert len(jobs) == NODES * 3
-    assert stage.selectors() == before
-    assert stage.labelled() == set()
+    assert len(jobs) == NODE_COUNT * 3
+    assert environment.get_selectors_by_pool() == before
+    assert environment.list_labelled_nodes() == set()
 
 
-def kill(stage: Stage, done: threading.Event) -> int:
+def kill_repeatedly(environment: MutexEnvironment, finished: threading.Event) -> int:
     """Kill the functions or the delivery and restart them, until the run is done; return the number of kills."""
-    chance = Random(SEED)
-    for kills in range(KILLS):
-        if done.wait(chance.uniform(0.5, PAUSE)):
-            return kills
-        if chance.random() < 0.5:
-            stage.product.kill_functions()
-            stage.product.start_functions()
+    rng = Random(SEED)
+    for kill_count in range(MAX_KILLS):
+        if finished.wait(rng.uniform(0.5, MAX_KILL_INTERVAL_SECONDS)):
+            return kill_count
+        if rng.random() < 0.5:
+            environment.product.kill_functions()
+            environment.product.start_functions()
         else:
-            stage.product.kill_delivery()
-            stage.product.start_delivery()
-    return KILLS
+            environment.product.kill_delivery()
+            environment.product.start_delivery()
+    return MAX_KILLS

@@ -7,114 +7,132 @@ import subprocess
 
 import pytest
 
-from console.operations.maintenance_actions import end
+from console.operations.maintenance_actions import end_maintenances
 from kube.maintenance.groups import MEDIK8S
 from kube.mutex.node_labels import is_released
-from kube.mutex.objects import NAMESPACE, RULE, RUN_LABEL, condition, path_of
-from kube.mutex.versions import version_of
-from kube.nodes import is_cordoned, node_path
+from kube.mutex.objects import DEFAULT_NAMESPACE, RULE_KIND, RUN_LABEL, build_path, get_condition
+from kube.mutex.versions import get_version
+from kube.nodes import build_node_path, is_cordoned
 from kube.paths import Object
 from localcluster import access
-from localcluster.programs.build import servers
-from tests.chain.mutex.environment import NEW, Stage, told
+from localcluster.programs.build import ensure_programs
+from tests.chain.mutex.environment import NEW_VERSION, MutexEnvironment, get_node_and_rule
 from tests.openshift import FakeMco
 from tests.proofs import proves
 from tests.sources import ROOT
-from tests.waiting import until
+from tests.waiting import wait_for_collection
 
 pytestmark = pytest.mark.slow
 
-SAMPLE = ROOT / "config" / "samples" / "mutex_drain_rule.yaml"
-WAITING = {"template": {"metadata": {"annotations": {"pod-complete.stage.kwok.x-k8s.io/delay": "1h"}}}}
+SAMPLE_FILE = ROOT / "config" / "samples" / "mutex_drain_rule.yaml"
+WAITING_JOB_SPEC = {"template": {"metadata": {"annotations": {"pod-complete.stage.kwok.x-k8s.io/delay": "1h"}}}}
 """A Job spec whose pods run until the test ends them, because kwok's delay is an hour."""
-POD = "/api/v1/namespaces/default/pods"
+PODS_PATH = "/api/v1/namespaces/default/pods"
 
 
-def apply_sample(stage: Stage) -> None:
+def apply_sample(environment: MutexEnvironment) -> None:
     """Apply the sample's file unchanged, then replace its Jobs: the test does their work."""
-    stage.cluster.kubectl("apply", "-n", NAMESPACE, "-f", SAMPLE)
-    spec = {"spec": {"jobSpec": WAITING, "cleanUpJobSpec": WAITING}}
-    stage.admin.patch(path_of(RULE, NAMESPACE, "drain"), spec)
+    environment.cluster.kubectl("apply", "-n", DEFAULT_NAMESPACE, "-f", SAMPLE_FILE)
+    spec = {"spec": {"jobSpec": WAITING_JOB_SPEC, "cleanUpJobSpec": WAITING_JOB_SPEC}}
+    environment.client.patch(build_path(RULE_KIND, DEFAULT_NAMESPACE, "drain"), spec)
 
 
-def work_off(stage: Stage, node: str, prefix: str) -> None:
+def do_work_of_job(environment: MutexEnvironment, node: str, job_name_prefix: str) -> None:
     """Run the command of the node's Job with its account's token and variables, then end the Job's pod."""
-    found = until(stage.admin, stage.jobs, lambda jobs: any(name.startswith(prefix) for name in jobs), labels=RUN_LABEL)
-    (job,) = [job for name, job in found.items() if name.startswith(prefix)]
-    assert told(job) == (node, "drain")
+    jobs_by_name = wait_for_collection(
+        environment.client,
+        environment.jobs,
+        lambda jobs: any(name.startswith(job_name_prefix) for name in jobs),
+        labels=RUN_LABEL,
+    )
+    (job,) = [job for name, job in jobs_by_name.items() if name.startswith(job_name_prefix)]
+    assert get_node_and_rule(job) == (node, "drain")
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    variables = {each["name"]: each["value"] for each in container["env"]}
+    variables = {variable["name"]: variable["value"] for variable in container["env"]}
     command = [*container["command"], *container["args"]]
-    subprocess.run(command, env={**environment(stage, pod["serviceAccountName"]), **variables}, check=True, timeout=60)
-    stage.end_job(node, "drain")
+    subprocess.run(
+        command,
+        env={**build_kubectl_environment(environment, pod["serviceAccountName"]), **variables},
+        check=True,
+        timeout=60,
+    )
+    environment.end_job_pod(node, "drain")
 
 
-def environment(stage: Stage, account: str) -> dict[str, str]:
+def build_kubectl_environment(environment: MutexEnvironment, account: str) -> dict[str, str]:
     """Return the environment for kubectl: PATH, the ServiceAccount's kubeconfig, and a home directory for its cache."""
-    token = stage.cluster.kubectl("create", "token", account, "-n", NAMESPACE).stdout.strip()
-    file = stage.cluster.directory / f"{account}.kubeconfig"
-    access.write_kubeconfig(file, stage.cluster.url, stage.cluster.certificate, account, token)
-    return {"KUBECONFIG": str(file), "HOME": str(stage.cluster.directory), "PATH": f"{servers()}:{os.environ['PATH']}"}
+    token = environment.cluster.kubectl("create", "token", account, "-n", DEFAULT_NAMESPACE).stdout.strip()
+    file = environment.cluster.directory / f"{account}.kubeconfig"
+    access.write_kubeconfig(file, environment.cluster.url, environment.cluster.certificate, account, token)
+    return {
+        "KUBECONFIG": str(file),
+        "HOME": str(environment.cluster.directory),
+        "PATH": f"{ensure_programs()}:{os.environ['PATH']}",
+    }
 
 
-def pod_on(stage: Stage, node: str) -> str:
+def create_pod_on(environment: MutexEnvironment, node: str) -> str:
     """Create a pod on the node; return its path."""
     spec = {"nodeName": node, "containers": [{"name": "web", "image": "fake"}]}
-    stage.admin.create(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec})
-    return f"{POD}/web"
+    environment.client.create(PODS_PATH, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec})
+    return f"{PODS_PATH}/web"
 
 
 @pytest.mark.slow
 @proves("MUT-44", "MUT-46")
-def test_a_rule_drains_each_node_before_its_upgrade_and_gives_it_back(stage: Stage, mco: FakeMco) -> None:
+def test_drain_rule_drains_and_restores_node(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
     """Runs with a rule that drains each node do not wait for the maintenance that their own Job created."""
-    (name,) = stage.workers("blue", 1)
-    stage.canary()
-    stage.target("all", stage.pool("blue", "blue"))
-    apply_sample(stage)
-    pod = pod_on(stage, name)
-    run = stage.run("example", ["drain"], ["all"])
-    stage.reaches(run, "Waiting")
-    mco.hold(name)
-    stage.cvo.want(NEW)
-    work_off(stage, name, "drain-")
-    stage.reaches(run, "UpgradingNode")
-    (maintenance,) = stage.admin.list(MEDIK8S.path)["items"]
-    drained = [each["status"] for each in maintenance["status"]["conditions"] if each["type"] == "Drained"]
+    (name,) = environment.create_workers("blue", 1)
+    environment.create_canary()
+    environment.create_target("all", environment.create_pool("blue", "blue"))
+    apply_sample(environment)
+    pod = create_pod_on(environment, name)
+    run = environment.create_run("example", ["drain"], ["all"])
+    environment.await_step(run, "Waiting")
+    fake_mco.skip_nodes(name)
+    environment.cvo.set_desired_version(NEW_VERSION)
+    do_work_of_job(environment, name, "drain-")
+    environment.await_step(run, "UpgradingNode")
+    (maintenance,) = environment.client.list(MEDIK8S.path)["items"]
+    drained = [
+        condition["status"] for condition in maintenance["status"]["conditions"] if condition["type"] == "Drained"
+    ]
     assert drained == ["True"]
-    assert maintenance["metadata"]["labels"][RUN_LABEL] == stage.admin.get(run)["status"]["record"]["id"]
-    stage.until(pod, lambda found: found is None)
-    assert is_cordoned(stage.node(name))
+    assert maintenance["metadata"]["labels"][RUN_LABEL] == environment.client.get(run)["status"]["record"]["id"]
+    environment.await_state(pod, lambda live_pod: live_pod is None)
+    assert is_cordoned(environment.get_node(name))
 
-    stage.upgrade(name)
-    work_off(stage, name, "cleanup-drain-")
-    stage.reaches(run, "Finished")
-    assert stage.admin.list(MEDIK8S.path)["items"] == []
-    assert not is_cordoned(stage.node(name))
-    assert version_of(stage.node(name)) == NEW
+    environment.set_node_version(name)
+    do_work_of_job(environment, name, "cleanup-drain-")
+    environment.await_step(run, "Finished")
+    assert environment.client.list(MEDIK8S.path)["items"] == []
+    assert not is_cordoned(environment.get_node(name))
+    assert get_version(environment.get_node(name)) == NEW_VERSION
 
 
 @proves("MUT-44", "X-3")
-def test_a_node_that_somebody_else_maintains_is_released_when_he_is_done(stage: Stage, mco: FakeMco) -> None:
+def test_other_maintenance_delays_release_of_node(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
     """Runs wait for another maintenance of a node, which the status names, and continue at a later tick."""
-    (name,) = stage.workers("blue", 1)
-    stage.canary()
-    stage.target("all", stage.pool("blue", "blue"))
-    stage.rule("only", delay="1h")
-    run = stage.run("example", ["only"], ["all"])
-    stage.reaches(run, "Waiting")
+    (name,) = environment.create_workers("blue", 1)
+    environment.create_canary()
+    environment.create_target("all", environment.create_pool("blue", "blue"))
+    environment.create_rule("only", delay="1h")
+    run = environment.create_run("example", ["only"], ["all"])
+    environment.await_step(run, "Waiting")
     body: Object = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": {"name": "disk"}}
-    stage.admin.create(MEDIK8S.path, {**body, "spec": {"nodeName": name, "reason": "new disk"}})
-    stage.until(node_path(name), lambda node: is_cordoned(node or {"spec": {}}))
-    stage.cvo.want(NEW)
-    stage.end_job(name, "only")
-    waiting = stage.until(run, lambda item: "disk" in condition(item or {}, "NodeUpgrade").get("message", ""))
-    assert waiting["status"]["step"] == "ReleasingNode"
-    assert not is_released(stage.node(name))
+    environment.client.create(MEDIK8S.path, {**body, "spec": {"nodeName": name, "reason": "new disk"}})
+    environment.await_state(build_node_path(name), lambda node: is_cordoned(node or {"spec": {}}))
+    environment.cvo.set_desired_version(NEW_VERSION)
+    environment.end_job_pod(name, "only")
+    blocked_run = environment.await_state(
+        run, lambda item: "disk" in get_condition(item or {}, "NodeUpgrade").get("message", "")
+    )
+    assert blocked_run["status"]["step"] == "ReleasingNode"
+    assert not is_released(environment.get_node(name))
 
-    stage.admin.run(end(stage.admin.api, name))
-    stage.until(node_path(name), lambda node: not is_cordoned(node or {"spec": {}}))
-    stage.tick()
-    stage.reaches(run, "Finished")
-    assert mco.upgraded == [name]
+    environment.client.run(end_maintenances(environment.client.api, name))
+    environment.await_state(build_node_path(name), lambda node: not is_cordoned(node or {"spec": {}}))
+    environment.send_tick()
+    environment.await_step(run, "Finished")
+    assert fake_mco.upgraded == [name]

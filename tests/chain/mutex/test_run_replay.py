@@ -8,113 +8,127 @@ import re
 import pytest
 from click.testing import CliRunner, Result
 
-from console.cli import commands
-from kube.mutex.objects import NAMESPACE
-from tests.chain.mutex.environment import NEW, Stage
-from tests.chain.journal_reading import whole_recording
+from console.cli import cli
+from kube.mutex.objects import DEFAULT_NAMESPACE
+from tests.chain.journal_reading import await_complete_recording
+from tests.chain.mutex.environment import NEW_VERSION, MutexEnvironment
 from tests.openshift import FakeMco
 from tests.proofs import proves
-from tests.workload import Audit, is_dry
+from tests.workload import AuditLog, is_dry_run
 
 pytestmark = pytest.mark.slow
 
-DRY = "--dry-run=server"
+DRY_RUN_OPTION = "--dry-run=server"
 
 
-def begin(stage: Stage, delay: str = "") -> str:
+def begin_run(environment: MutexEnvironment, delay: str = "") -> str:
     """Create a run over one node whose upgrade is due; return the path of its config."""
-    stage.workers("blue", 1)
-    stage.canary()
-    stage.target("all", stage.pool("blue", "blue"))
-    stage.rule("only", cleanup=True, delay=delay)
-    run = stage.run("example", ["only"], ["all"])
-    stage.reaches(run, "Waiting")
-    stage.cvo.want(NEW)
+    environment.create_workers("blue", 1)
+    environment.create_canary()
+    environment.create_target("all", environment.create_pool("blue", "blue"))
+    environment.create_rule("only", cleanup=True, delay=delay)
+    run = environment.create_run("example", ["only"], ["all"])
+    environment.await_step(run, "Waiting")
+    environment.cvo.set_desired_version(NEW_VERSION)
     return run
 
 
-def await_recorded(stage: Stage, uid: str) -> None:
+def await_recorded(environment: MutexEnvironment, uid: str) -> None:
     """Wait until all events of the run are delivered and recorded."""
-    stage.settle()
-    whole_recording(stage.admin, str(stage.product.journal), uid)
+    environment.await_delivered()
+    await_complete_recording(environment.client, str(environment.product.journal), uid)
 
 
-def replay(stage: Stage) -> Result:
+def replay_run(environment: MutexEnvironment) -> Result:
     """Replay all recorded events of the newest run config `example` as a dry run."""
-    where = ("--kubeconfig", str(stage.cluster.kubeconfig), "--functions", stage.product.functions_url)
-    words = ("replay", "--run", "example", DRY, "--journal", str(stage.product.journal), *where, "-o", "json")
-    return CliRunner().invoke(commands, list(words))
+    options = ("--kubeconfig", str(environment.cluster.kubeconfig), "--functions", environment.product.functions_url)
+    arguments = (
+        "replay",
+        "--run",
+        "example",
+        DRY_RUN_OPTION,
+        "--journal",
+        str(environment.product.journal),
+        *options,
+        "-o",
+        "json",
+    )
+    return CliRunner().invoke(cli, list(arguments))
 
 
-def kept(audit: Audit) -> list[str]:
+def list_written_resources(audit: AuditLog) -> list[str]:
     """Return the resources that the product wrote, without dry runs: run configs, pools, nodes and Jobs."""
-    written = [entry["objectRef"]["resource"] for entry in audit.writes_by() if not is_dry(entry)]
-    return [resource for resource in written if resource in ("mutexrunconfigs", "machineconfigpools", "nodes", "jobs")]
+    resources = [entry["objectRef"]["resource"] for entry in audit.list_writes_by() if not is_dry_run(entry)]
+    return [
+        resource for resource in resources if resource in ("mutexrunconfigs", "machineconfigpools", "nodes", "jobs")
+    ]
 
 
-def shown(stage: Stage, form: str) -> str:
+def show_events(environment: MutexEnvironment, output_format: str) -> str:
     """Return the output of `events` for the run config `example`."""
-    words = ["events", "--run", "example", "--journal", str(stage.product.journal), "-o", form]
-    result = CliRunner().invoke(commands, words)
+    arguments = ["events", "--run", "example", "--journal", str(environment.product.journal), "-o", output_format]
+    result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 @proves("X-1", "X-2")
-def test_the_tree_of_a_run_is_whole_and_a_replay_of_it_changes_nothing(stage: Stage, mco: FakeMco) -> None:
+def test_recorded_run_is_complete_and_replay_writes_nothing(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
     """Recorded runs are complete; a dry replay writes nothing and explains its differences by the run's end."""
-    run = begin(stage)
-    item = stage.reaches(run, "Finished")
+    run = begin_run(environment)
+    item = environment.await_step(run, "Finished")
     uid = item["metadata"]["uid"]
-    await_recorded(stage, uid)
+    await_recorded(environment, uid)
 
-    tree = shown(stage, "tree")
+    tree = show_events(environment, "tree")
     assert tree.startswith(f"MutexRunConfig example ({uid}), ")
     steps = ("check-run", "detect-upgrade", "claim-pools", "pause-pools", "label-nodes", "edit-pools", "run-job")
     for step in (*steps, "release-node", "await-version", "restore-pools"):
         assert re.search(rf"\b{step} \d+ ms", tree), step
     assert not {"MISSING", "ANSWERED"} & set(tree.replace(",", " ").split())
 
-    audit = stage.audit()
-    result = replay(stage)
-    found = json.loads(result.stdout)
-    assert [answer for answer in found["answers"] if answer["result"] not in ("same", "explained")] == []
+    audit = environment.start_audit()
+    result = replay_run(environment)
+    report = json.loads(result.stdout)
+    assert [
+        response_row for response_row in report["answers"] if response_row["result"] not in ("same", "explained")
+    ] == []
     assert result.exit_code == 0
-    assert "mutexrunconfig example has gone on since" in result.stdout
-    assert kept(audit) == []
+    assert "mutexrunconfig example has progressed since" in result.stdout
+    assert list_written_resources(audit) == []
 
 
 @proves("X-2")
-def test_a_replay_amid_a_run_creates_no_job_twice(stage: Stage, mco: FakeMco) -> None:
+def test_replay_during_run_creates_no_job(environment: MutexEnvironment, fake_mco: FakeMco) -> None:
     """Dry replays during the first Job return the recorded replies and write nothing."""
-    run = begin(stage, delay="1h")
-    item = stage.until(run, lambda found: (found or {}).get("status", {}).get("job"))
-    await_recorded(stage, item["metadata"]["uid"])
-    audit = stage.audit()
-    result = replay(stage)
+    run = begin_run(environment, delay="1h")
+    item = environment.await_state(run, lambda live_run: (live_run or {}).get("status", {}).get("job"))
+    await_recorded(environment, item["metadata"]["uid"])
+    audit = environment.start_audit()
+    result = replay_run(environment)
     assert result.exit_code == 0, result.output
-    assert kept(audit) == []
-    (job,) = stage.created()
-    where = ("--kubeconfig", str(stage.cluster.kubeconfig))
-    state = json.loads(CliRunner().invoke(commands, [*where, "mutex", "status", "example", "-o", "json"]).stdout)
-    assert [each["logs"] for node in state["nodes"] for each in node["jobs"]] == [
-        f"kubectl logs -n {NAMESPACE} job/{job['metadata']['name']}"
+    assert list_written_resources(audit) == []
+    (job,) = environment.list_jobs()
+    options = ("--kubeconfig", str(environment.cluster.kubeconfig))
+    state = json.loads(CliRunner().invoke(cli, [*options, "mutex", "status", "example", "-o", "json"]).stdout)
+    assert [job_report["logs"] for node in state["nodes"] for job_report in node["jobs"]] == [
+        f"kubectl logs -n {DEFAULT_NAMESPACE} job/{job['metadata']['name']}"
     ]
     assert state["waits"]["since"] == job["metadata"]["creationTimestamp"]
 
 
-def test_a_run_that_was_never_recorded_is_told(stage: Stage) -> None:
+def test_unknown_run_is_rejected(environment: MutexEnvironment) -> None:
     """Commands reject a run that has no recorded events."""
-    words = ["events", "--run", "nobody", "--journal", str(stage.product.journal)]
-    result = CliRunner().invoke(commands, words)
+    arguments = ["events", "--run", "unknown", "--journal", str(environment.product.journal)]
+    result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 2
-    assert "the journal has no event of a MutexRunConfig nobody" in result.output
+    assert 'MutexRunConfig "unknown" not found in the journal' in result.output
 
 
 @pytest.mark.parametrize("name", ["events", "replay"])
-def test_a_run_and_a_maintenance_at_once_are_refused(stage: Stage, name: str) -> None:
+def test_run_and_maintenance_together_are_rejected(environment: MutexEnvironment, name: str) -> None:
     """Commands reject `--run` with `--maintenance`, since it is ambiguous."""
-    words = [name, "--run", "a", "--maintenance", "b", "--journal", str(stage.product.journal)]
-    result = CliRunner().invoke(commands, words)
+    arguments = [name, "--run", "a", "--maintenance", "b", "--journal", str(environment.product.journal)]
+    result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 2
-    assert "leave one out" in result.output
+    assert "omit one of them" in result.output

@@ -9,34 +9,34 @@ from pathlib import Path
 
 import pytest
 
-from kube.mutex.objects import NAMESPACE
+from kube.mutex.objects import DEFAULT_NAMESPACE
 from kube.mutex.versions import VERSION_LABEL
-from kube.nodes import node_path
+from kube.nodes import build_node_path
 from kube.paths import Object
 from localcluster.processes import await_ready
-from tests.chain.mutex.environment import NEW, Stage, job_spec, told
-from tests.machine_speed import is_below
+from tests.chain.mutex.environment import NEW_VERSION, MutexEnvironment, build_job_spec, get_node_and_rule
+from tests.machine_speed import is_below_scaled_limit
 from tests.proofs import proves
-from tests.workload import OURS, Audit
+from tests.workload import OWN_USER_PREFIX, AuditLog
 
 pytestmark = pytest.mark.slow
 
-TURNS = 5
-LIMIT = 0.5
+NODE_COUNT = 5
+MAX_CLEANUP_DELAY_SECONDS = 0.5
 """Maximum seconds from a node's new version to its first cleanup Job."""
-BETWEEN = 13.0
+TICK_FREE_SECONDS = 13.0
 """Seconds after a tick during which no other tick comes."""
-LISTS = [("list", kind) for kind in ("mutexrules", "mutexrunconfigs", "mutextargets")]
+IDLE_REQUESTS = [("list", kind) for kind in ("mutexrules", "mutexrunconfigs", "mutextargets")]
 """The mutex's requests at a tick, and at a pool's change, without rules, targets and run configs."""
 
 
-def moment(entry: Object, field: str) -> datetime:
+def parse_time(entry: Object, field: str) -> datetime:
     return datetime.fromisoformat(entry[field].replace("Z", "+00:00"))
 
 
-def seconds_to_cleanup(audit: Audit, node: str) -> float:
+def measure_seconds_to_cleanup(audit: AuditLog, node: str) -> float:
     """Return the seconds from the request that changed the node's version label to its first cleanup Job."""
-    changes = [entry for entry in audit.kept() if entry["responseStatus"]["code"] < 300]
+    changes = [entry for entry in audit.list_persisted_writes() if entry["responseStatus"]["code"] < 300]
     [labelled] = [
         entry
         for entry in changes
@@ -48,82 +48,89 @@ def seconds_to_cleanup(audit: Audit, node: str) -> float:
     first = next(
         job
         for job in jobs
-        if told(job["requestObject"])[0] == node and job["requestObject"]["metadata"]["name"].startswith("cleanup-")
+        if get_node_and_rule(job["requestObject"])[0] == node
+        and job["requestObject"]["metadata"]["name"].startswith("cleanup-")
     )
-    return (moment(first, "stageTimestamp") - moment(labelled, "requestReceivedTimestamp")).total_seconds()
+    return (parse_time(first, "stageTimestamp") - parse_time(labelled, "requestReceivedTimestamp")).total_seconds()
 
 
 @proves("MUT-45")
-def test_a_version_that_changes_is_followed_by_the_first_cleanup_job_at_once(stage: Stage) -> None:
-    """Cleanup Jobs follow the new version of five nodes within `LIMIT` seconds."""
-    names = stage.workers("blue", TURNS)
-    stage.canary()
-    stage.target("all", stage.pool("blue", "blue"))
-    stage.rule("only", cleanup=True)
-    run = stage.run("example", ["only"], ["all"])
-    stage.reaches(run, "Waiting")
-    stage.cvo.want(NEW)
-    audit = stage.audit()
+def test_cleanup_job_follows_new_version_within_limit(environment: MutexEnvironment) -> None:
+    """Cleanup Jobs follow the new version of five nodes within `MAX_CLEANUP_DELAY_SECONDS` seconds."""
+    names = environment.create_workers("blue", NODE_COUNT)
+    environment.create_canary()
+    environment.create_target("all", environment.create_pool("blue", "blue"))
+    environment.create_rule("only", cleanup=True)
+    run = environment.create_run("example", ["only"], ["all"])
+    environment.await_step(run, "Waiting")
+    environment.cvo.set_desired_version(NEW_VERSION)
+    audit = environment.start_audit()
     for name in names:
-        stage.until(run, lambda item, name=name: waits_for(item, name))
-        stage.upgrade(name)
-    stage.reaches(run, "Finished")
+        environment.await_state(run, lambda item, name=name: is_waiting_for(item, name))
+        environment.set_node_version(name)
+    environment.await_step(run, "Finished")
 
-    took = [seconds_to_cleanup(audit, name) for name in names]
-    print(f"label to Job: median {statistics.median(took):.3f} s of {', '.join(f'{each:.3f}' for each in took)}")
-    assert is_below(max(took), LIMIT)
+    seconds = [measure_seconds_to_cleanup(audit, name) for name in names]
+    print(
+        f"label to Job: median {statistics.median(seconds):.3f} s of {', '.join(f'{value:.3f}' for value in seconds)}"
+    )
+    assert is_below_scaled_limit(max(seconds), MAX_CLEANUP_DELAY_SECONDS)
 
 
-def waits_for(run: Object | None, node: str) -> bool:
+def is_waiting_for(run: Object | None, node: str) -> bool:
     """Return whether the run waits for this node's version."""
     status = (run or {}).get("status", {})
     return status.get("step") == "UpgradingNode" and str(status.get("progress")).endswith(f": {node}")
 
 
-class Requests:
+class RequestLog:
     """The requests of the product's accounts since this object was created: reads and writes, no watches."""
 
     def __init__(self, log: Path) -> None:
         self._log, self._start = log, log.stat().st_size
 
-    def all(self) -> list[tuple[str, str]]:
+    def list_requests(self) -> list[tuple[str, str]]:
         """Return the verb and the resource of each request."""
         with self._log.open("rb") as log:
             log.seek(self._start)
             lines = log.read().rpartition(b"\n")[0].splitlines()
-        found = [entry for entry in map(json.loads, lines) if entry["user"].get("username", "").startswith(OURS)]
-        asked = [(entry["verb"], entry.get("objectRef", {}).get("resource", "")) for entry in found]
-        return sorted(each for each in asked if each[0] != "watch")
+        entries = [
+            entry for entry in map(json.loads, lines) if entry["user"].get("username", "").startswith(OWN_USER_PREFIX)
+        ]
+        requests = [(entry["verb"], entry.get("objectRef", {}).get("resource", "")) for entry in entries]
+        return sorted(request for request in requests if request[0] != "watch")
 
 
 @proves("X-3")
-def test_without_a_run_there_is_no_request_between_ticks(stage: Stage) -> None:
+def test_no_request_between_ticks_without_run(environment: MutexEnvironment) -> None:
     """Functions without a run make no request between ticks; a pool's change costs three list requests."""
-    names = stage.workers("blue", 3)
-    pool = stage.pool("blue", "blue")
-    stage.settle()
-    ticked = Requests(stage.cluster.audit_log)
-    await_ready("a tick", lambda: set(LISTS) <= set(ticked.all()), stage.product.servers)
-    stage.settle()
+    names = environment.create_workers("blue", 3)
+    pool = environment.create_pool("blue", "blue")
+    environment.await_delivered()
+    tick_log = RequestLog(environment.cluster.audit_log)
+    await_ready("a tick", lambda: set(IDLE_REQUESTS) <= set(tick_log.list_requests()), environment.product.servers)
+    environment.await_delivered()
 
-    quiet, begun = Requests(stage.cluster.audit_log), datetime.now()
-    change(stage, names)
-    assert quiet.all() == []
-    assert (datetime.now() - begun).total_seconds() < BETWEEN
+    idle_log, started_at = RequestLog(environment.cluster.audit_log), datetime.now()
+    change_nodes_and_jobs(environment, names)
+    assert idle_log.list_requests() == []
+    assert (datetime.now() - started_at).total_seconds() < TICK_FREE_SECONDS
 
-    heard = Requests(stage.cluster.audit_log)
-    stage.edit_pool(pool, {"paused": True})
-    await_ready("the pool's change", lambda: set(LISTS) <= set(heard.all()), stage.product.servers)
-    stage.settle()
-    assert heard.all() == LISTS
+    change_log = RequestLog(environment.cluster.audit_log)
+    environment.replace_pool_fields(pool, {"paused": True})
+    await_ready(
+        "the pool's change", lambda: set(IDLE_REQUESTS) <= set(change_log.list_requests()), environment.product.servers
+    )
+    environment.await_delivered()
+    assert change_log.list_requests() == IDLE_REQUESTS
 
 
-def change(stage: Stage, nodes: list[str]) -> None:
+def change_nodes_and_jobs(environment: MutexEnvironment, nodes: list[str]) -> None:
     """Change nodes and create a Job that is not the product's, as happens in every cluster."""
-    body = {"metadata": {"name": "somebodys"}, "spec": job_spec()}
-    stage.admin.create(stage.jobs, body)
+    body = {"metadata": {"name": "foreign"}, "spec": build_job_spec()}
+    environment.client.create(environment.jobs, body)
     for count in range(10):
         for name in nodes:
-            stage.admin.patch(node_path(name), {"metadata": {"labels": {"count": str(count)}}})
-    path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/somebodys"
-    stage.until(path, lambda job: bool((job or {}).get("status", {}).get("completionTime")))
+            environment.client.patch(build_node_path(name), {"metadata": {"labels": {"count": str(count)}}})
+    path = f"/apis/batch/v1/namespaces/{DEFAULT_NAMESPACE}/jobs/foreign"
+    environment.await_state(path, lambda job: bool((job or {}).get("status", {}).get("completionTime")))

@@ -7,24 +7,24 @@ from collections.abc import Iterator
 import pytest
 
 from localcluster.components.selection import VIRTUALIZATION
-from tests.chain.running_product import at_work
-from tests.chain.virtualization.environment import Stage
+from tests.chain.running_product import run_product
+from tests.chain.virtualization.environment import VirtualizationEnvironment
 from tests.fake_virt import FakeVirt
 
 
 @pytest.fixture(scope="package")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def virtualization_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VirtualizationEnvironment]:
     """Yield the environment with virtualization enabled."""
     folder = tmp_path_factory.mktemp("virtualization")
-    with at_work(folder, VIRTUALIZATION) as (cluster, product):
-        stage = Stage(cluster, product)
-        with FakeVirt(stage.admin):
-            yield stage
-        stage.admin.close()
+    with run_product(folder, VIRTUALIZATION) as (cluster, product):
+        virtualization_env = VirtualizationEnvironment(cluster, product)
+        with FakeVirt(virtualization_env.client):
+            yield virtualization_env
+        virtualization_env.client.close()
 
 
 @pytest.fixture
-def stage(machines: Stage) -> Iterator[Stage]:
+def environment(virtualization_environment: VirtualizationEnvironment) -> Iterator[VirtualizationEnvironment]:
     """Yield the environment without objects of earlier tests."""
-    yield machines
-    machines.clear()
+    yield virtualization_environment
+    virtualization_environment.delete_all_objects()

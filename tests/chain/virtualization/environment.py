@@ -11,236 +11,272 @@ from random import Random
 from subprocess import CompletedProcess
 from typing import Any
 
-from kube.client.api import absent_ok
-from kube.nodes import node_path
+from kube.client.api import get_or_none
+from kube.nodes import build_node_path
 from kube.paths import Object
-from kube.virtualization.vmis import API_VERSION, INSTANCE, INSTANCES, LIVE_MIGRATE, MIGRATIONS, migrations_path
-from kube.virtualization.migration_claims import CLAIM_PATH
+from kube.virtualization.migration_claims import LEASE_PATH
+from kube.virtualization.vmis import (
+    API_VERSION,
+    LIVE_MIGRATE,
+    MIGRATIONS_PATH,
+    VMI_KIND,
+    VMIS_PATH,
+    build_migrations_path,
+)
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
-from tests.chain.environment import Scene
-from tests.chain.virtualization.migration_watcher import Watcher
-from tests.fake_virt import FIRST_NODE, MACHINES
-from tests.fake_kubevirt_base import BOOTED, FAILING, HOLDING, UNABLE, conditions, path_of, phase
-from tests.waiting import until
-from tests.workload import Audit
+from tests.chain.environment import ChainEnvironment
+from tests.chain.virtualization.migration_watcher import MigrationWatcher
+from tests.fake_kubevirt_base import (
+    BOOT_ANNOTATION,
+    FAILING_ANNOTATION,
+    HOLDING_ANNOTATION,
+    NOT_MIGRATABLE_ANNOTATION,
+    build_conditions,
+    get_object_path,
+    get_phase,
+)
+from tests.fake_virt import FIRST_NODE_ANNOTATION, VIRTUAL_MACHINES_PATH
+from tests.waiting import wait_for_collection
+from tests.workload import AuditLog
 
-SECONDS = 180.0
-LAUNCHER = "virt-launcher-"
+TIMEOUT_SECONDS = 180.0
+VIRT_LAUNCHER_PREFIX = "virt-launcher-"
 
 
-class Stage(Scene):
+class VirtualizationEnvironment(ChainEnvironment):
     """The chain environment with methods for VMs, VMIs and migrations."""
 
     def __init__(self, cluster: LocalCluster, product: Product) -> None:
         super().__init__(cluster, product)
-        self.space = self.namespace()
+        self.vm_namespace = self.create_namespace()
 
-    def machine(
-        self, name: str, node: str, *, strategy: str = "Always", why: str = "", evict: str = LIVE_MIGRATE
+    def create_vm(
+        self,
+        name: str,
+        node: str,
+        *,
+        run_strategy: str = "Always",
+        unmigratable_reason: str = "",
+        eviction_strategy: str = LIVE_MIGRATE,
     ) -> str:
         """Create a VirtualMachine that starts on the node; return its name.
 
         Args:
             name: The VirtualMachine's name.
             node: The node of its first start.
-            strategy: Its run strategy.
-            why: Why its VMI cannot be migrated, "" if it can.
-            evict: Its eviction strategy, "" for none.
+            run_strategy: Its run strategy.
+            unmigratable_reason: Why its VMI cannot be migrated, "" if it can.
+            eviction_strategy: Its eviction strategy, "" for none.
         """
-        noted = {"annotations": {UNABLE: why} if why else {}}
-        chosen = {"evictionStrategy": evict} if evict else {}
-        metadata, spec = self._begins_on(node, {"name": name}, {"domain": {"devices": {}}, **chosen})
-        template = {"metadata": noted, "spec": spec}
+        annotations_field = {
+            "annotations": {NOT_MIGRATABLE_ANNOTATION: unmigratable_reason} if unmigratable_reason else {}
+        }
+        strategy_field = {"evictionStrategy": eviction_strategy} if eviction_strategy else {}
+        metadata, spec = self._pin_first_node(node, {"name": name}, {"domain": {"devices": {}}, **strategy_field})
+        template = {"metadata": annotations_field, "spec": spec}
         body = {
             "apiVersion": API_VERSION,
             "kind": "VirtualMachine",
             "metadata": metadata,
-            "spec": {"runStrategy": strategy, "template": template},
+            "spec": {"runStrategy": run_strategy, "template": template},
         }
-        self.admin.create(self.machines_path, body)
+        self.client.create(self.vms_path, body)
         return name
 
-    def stopped(self, name: str) -> Object:
+    def await_stopped(self, name: str) -> Object:
         """Wait until the VirtualMachine's status is Stopped; return the VirtualMachine."""
-        return self.until(
-            self.machines_path, name, lambda item: (item.get("status") or {}).get("printableStatus") == "Stopped"
+        return self.await_state_of(
+            self.vms_path, name, lambda item: (item.get("status") or {}).get("printableStatus") == "Stopped"
         )
 
-    def start(self, name: str) -> None:
+    def start_vm(self, name: str) -> None:
         """Start a stopped VirtualMachine by the same change that KubeVirt's API makes for `virtctl start`."""
-        self.admin.patch(f"{self.machines_path}/{name}", {"spec": {"runStrategy": "Always"}})
+        self.client.patch(f"{self.vms_path}/{name}", {"spec": {"runStrategy": "Always"}})
 
-    def _begins_on(self, node: str, metadata: Object, spec: Object) -> tuple[Object, Object]:
+    def _pin_first_node(self, node: str, metadata: Object, spec: Object) -> tuple[Object, Object]:
         """Return the metadata of a VM or VMI and the VMI's spec, so that it starts on this node."""
-        return {**metadata, "annotations": {FIRST_NODE: node}}, spec
+        return {**metadata, "annotations": {FIRST_NODE_ANNOTATION: node}}, spec
 
-    def instance(self, name: str, node: str) -> str:
+    def create_vmi(self, name: str, node: str) -> str:
         """Create a VMI that no VM owns; return its name."""
-        metadata, spec = self._begins_on(node, {"name": name}, {"domain": {"devices": {}}})
-        body = {"apiVersion": API_VERSION, "kind": INSTANCE, "metadata": metadata, "spec": spec}
-        self.admin.create(self.instances_path, body)
+        metadata, spec = self._pin_first_node(node, {"name": name}, {"domain": {"devices": {}}})
+        body = {"apiVersion": API_VERSION, "kind": VMI_KIND, "metadata": metadata, "spec": spec}
+        self.client.create(self.vmis_path, body)
         return name
 
-    def instances(self) -> dict[str, Object]:
+    def get_vmis_by_name(self) -> dict[str, Object]:
         """Return name → VMI, in their current state."""
-        return {item["metadata"]["name"]: item for item in self.admin.list(self.instances_path)["items"]}
+        return {item["metadata"]["name"]: item for item in self.client.list(self.vmis_path)["items"]}
 
     @property
-    def machines_path(self) -> str:
+    def vms_path(self) -> str:
         """Return the API path of the VMs."""
-        return f"/apis/{API_VERSION}/namespaces/{self.space}/virtualmachines"
+        return f"/apis/{API_VERSION}/namespaces/{self.vm_namespace}/virtualmachines"
 
     @property
-    def instances_path(self) -> str:
+    def vmis_path(self) -> str:
         """Return the API path of the VMIs."""
-        return f"/apis/{API_VERSION}/namespaces/{self.space}/virtualmachineinstances"
+        return f"/apis/{API_VERSION}/namespaces/{self.vm_namespace}/virtualmachineinstances"
 
-    def await_instances(self, done: Callable[[dict[str, Object]], bool], seconds: float = SECONDS) -> dict[str, Object]:
-        """Return name → VMI once `done` is true for them."""
-        return until(self.admin, self.instances_path, done, seconds)
+    def await_vmis(
+        self, predicate: Callable[[dict[str, Object]], bool], timeout: float = TIMEOUT_SECONDS
+    ) -> dict[str, Object]:
+        """Return name → VMI once `predicate` is true for them."""
+        return wait_for_collection(self.client, self.vmis_path, predicate, timeout)
 
-    def run(self, *names: str) -> dict[str, str]:
+    def await_running(self, *names: str) -> dict[str, str]:
         """Wait until these VMIs run; return name → boot time and place."""
-        found = self.await_instances(lambda known: all(is_running(known.get(name)) for name in names))
-        return {name: booted(found[name]) for name in names}
+        vmis = self.await_vmis(lambda vmis_by_name: all(is_running(vmis_by_name.get(name)) for name in names))
+        return {name: get_boot(vmis[name]) for name in names}
 
-    def rebooted(self, before: Mapping[str, str], *names: str) -> dict[str, Object]:
+    def await_rebooted(self, before: Mapping[str, str], *names: str) -> dict[str, Object]:
         """Return name → VMI once these run with another boot than `before`."""
 
-        def is_so(known: dict[str, Object]) -> bool:
-            return all(is_running(known.get(name)) and booted(known[name]) != before[name] for name in names)
+        def have_rebooted(vmis: dict[str, Object]) -> bool:
+            return all(is_running(vmis.get(name)) and get_boot(vmis[name]) != before[name] for name in names)
 
-        return self.await_instances(is_so)
+        return self.await_vmis(have_rebooted)
 
-    def able(self, name: str) -> None:
+    def make_migratable(self, name: str) -> None:
         """Make a VMI migratable from now on, and set its condition accordingly."""
-        status = {"conditions": conditions({"metadata": {}})}
-        change = {"metadata": {"annotations": {UNABLE: None}}, "status": status}
-        self.admin.patch(f"{self.instances_path}/{name}", change)
+        status = {"conditions": build_conditions({"metadata": {}})}
+        patch = {"metadata": {"annotations": {NOT_MIGRATABLE_ANNOTATION: None}}, "status": status}
+        self.client.patch(f"{self.vmis_path}/{name}", patch)
 
-    def fail_on(self, *names: str, fails: bool = True) -> None:
+    def set_migrations_fail(self, *node_names: str, fails: bool = True) -> None:
         """Let migrations to these nodes fail, or succeed again."""
-        self._mark(FAILING, names, there=fails)
+        self._set_annotation(FAILING_ANNOTATION, node_names, is_set=fails)
 
     @contextmanager
-    def holding(self, *names: str) -> Iterator[None]:
+    def hold_migrations(self, *node_names: str) -> Iterator[None]:
         """Keep migrations to these nodes from finishing while the block runs."""
-        self._mark(HOLDING, names, there=True)
+        self._set_annotation(HOLDING_ANNOTATION, node_names, is_set=True)
         yield
-        self._mark(HOLDING, names, there=False)
+        self._set_annotation(HOLDING_ANNOTATION, node_names, is_set=False)
 
-    def migrating(self, *names: str) -> dict[str, Object]:
+    def await_running_migrations(self, *vmi_names: str) -> dict[str, Object]:
         """Return VMI name → migration once a migration of each of these VMIs is Running."""
 
-        def found(known: dict[str, Object]) -> dict[str, Object]:
-            return {item["spec"]["vmiName"]: item for item in known.values() if phase(item) == "Running"}
+        def select_running(migrations: dict[str, Object]) -> dict[str, Object]:
+            return {item["spec"]["vmiName"]: item for item in migrations.values() if get_phase(item) == "Running"}
 
-        path = migrations_path(self.space)
-        return found(until(self.admin, path, lambda known: set(names) <= set(found(known)), SECONDS))
+        path = build_migrations_path(self.vm_namespace)
+        return select_running(
+            wait_for_collection(
+                self.client,
+                path,
+                lambda migrations_by_name: set(vmi_names) <= set(select_running(migrations_by_name)),
+                TIMEOUT_SECONDS,
+            )
+        )
 
     def delete_migration(self, migration: Object) -> None:
         """Delete a migration as a user would."""
-        self.admin.delete(path_of(migration, "virtualmachineinstancemigrations"), uid=migration["metadata"]["uid"])
+        self.client.delete(
+            get_object_path(migration, "virtualmachineinstancemigrations"), uid=migration["metadata"]["uid"]
+        )
 
-    def delete_machine(self, name: str) -> None:
+    def delete_vm(self, name: str) -> None:
         """Delete a VM as a user would; its VMI and migrations are deleted with it."""
-        path = f"{self.machines_path}/{name}"
-        self.admin.delete(path, uid=self.admin.get(path)["metadata"]["uid"])
+        path = f"{self.vms_path}/{name}"
+        self.client.delete(path, uid=self.client.get(path)["metadata"]["uid"])
 
-    def _mark(self, mark: str, names: Iterable[str], *, there: bool) -> None:
+    def _set_annotation(self, annotation: str, names: Iterable[str], *, is_set: bool) -> None:
         """Set this annotation on the nodes, or remove it."""
-        told = {"metadata": {"annotations": {mark: "" if there else None}}}
-        self.admin.together(*(self.admin.api.patch(node_path(name), told) for name in names))
+        patch = {"metadata": {"annotations": {annotation: "" if is_set else None}}}
+        self.client.gather_all(*(self.client.api.patch(build_node_path(name), patch) for name in names))
 
-    def kill(self, chance: Random) -> None:
+    def kill_and_restart(self, rng: Random) -> None:
         """Kill the functions or the delivery with SIGKILL, and restart them."""
-        if chance.random() < 0.7:
+        if rng.random() < 0.7:
             self.product.kill_functions()
             self.product.start_functions()
         else:
             self.product.kill_delivery()
             self.product.start_delivery()
 
-    def protected(self) -> set[str]:
+    def list_protected_vmis(self) -> set[str]:
         """Return the names of the VMIs that have a budget."""
-        items = self.admin.list(f"/apis/policy/v1/namespaces/{self.space}/poddisruptionbudgets")["items"]
+        items = self.client.list(f"/apis/policy/v1/namespaces/{self.vm_namespace}/poddisruptionbudgets")["items"]
         return {owner["name"] for item in items for owner in item["metadata"]["ownerReferences"]}
 
-    def evict(self, pod: str) -> Object:
+    def evict_pod(self, pod_name: str) -> Object:
         """Evict a pod of the VMs' namespace as any client may. Raises `ApiError` if the API server rejects it."""
-        return self.admin.create(self._eviction_path(pod), self._eviction(pod))
+        return self.client.create(self._build_eviction_path(pod_name), self._build_eviction(pod_name))
 
     def evict_by_kubectl(self, pod: str) -> CompletedProcess[str]:
         """Request the same eviction with kubectl; return the completed command."""
-        body = json.dumps(self._eviction(pod))
-        return self.cluster.kubectl("create", "--raw", self._eviction_path(pod), "-f", "-", input=body, check=False)
+        body = json.dumps(self._build_eviction(pod))
+        return self.cluster.kubectl(
+            "create", "--raw", self._build_eviction_path(pod), "-f", "-", input=body, check=False
+        )
 
-    def _eviction(self, pod: str) -> Object:
-        metadata = {"name": pod, "namespace": self.space}
+    def _build_eviction(self, pod: str) -> Object:
+        metadata = {"name": pod, "namespace": self.vm_namespace}
         return {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
 
-    def _eviction_path(self, pod: str) -> str:
-        return f"/api/v1/namespaces/{self.space}/pods/{pod}/eviction"
+    def _build_eviction_path(self, pod: str) -> str:
+        return f"/api/v1/namespaces/{self.vm_namespace}/pods/{pod}/eviction"
 
-    def creators(self, budget: str) -> list[str]:
+    def list_budget_creators(self, budget_name: str) -> list[str]:
         """Return the user name of each request that created a budget with this name."""
         return [
             entry["user"]["username"]
-            for entry in self.audit()
+            for entry in self.read_audit_log()
             if (entry["verb"], entry["objectRef"]["resource"]) == ("create", "poddisruptionbudgets")
-            and entry["objectRef"].get("name") == budget
+            and entry["objectRef"].get("name") == budget_name
             and entry["responseStatus"]["code"] == HTTPStatus.CREATED
         ]
 
     @contextmanager
-    def kubevirt(self) -> Iterator[None]:
+    def declare_kubevirt(self) -> Iterator[None]:
         """Create the KubeVirt object while the block runs, so that the product detects KubeVirt as installed."""
-        where = f"/apis/{API_VERSION}/namespaces/{self.space}/kubevirts"
+        path = f"/apis/{API_VERSION}/namespaces/{self.vm_namespace}/kubevirts"
         body = {"apiVersion": API_VERSION, "kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {}}
-        made = self.admin.create(where, body)
+        created = self.client.create(path, body)
         yield
-        self.admin.delete(f"{where}/kubevirt", uid=made["metadata"]["uid"])
+        self.client.delete(f"{path}/kubevirt", uid=created["metadata"]["uid"])
 
-    def migrations(self) -> Counter[str]:
+    def count_migrations_by_vmi(self) -> Counter[str]:
         """Return VMI name → number of its migrations."""
-        return Counter(item["spec"]["vmiName"] for item in self.admin.list(MIGRATIONS)["items"])
+        return Counter(item["spec"]["vmiName"] for item in self.client.list(MIGRATIONS_PATH)["items"])
 
-    def watcher(self, homes: Mapping[str, str] | None = None) -> Watcher:
+    def create_watcher(self, homes: Mapping[str, str] | None = None) -> MigrationWatcher:
         """Return a watcher of all migrations."""
-        return Watcher(self.admin, homes)
+        return MigrationWatcher(self.client, homes)
 
-    def keeps_node_limit(self, limit: int, most: int) -> bool:
-        """Return whether `most` concurrent migrations from one node are exactly the limit."""
-        return most == limit
+    def keeps_node_limit(self, limit: int, maximum: int) -> bool:
+        """Return whether `maximum` concurrent migrations from one node are exactly the limit."""
+        return maximum == limit
 
-    def shut_down(self, evictions: Audit) -> set[str]:
+    def list_shut_down_vms(self, evictions: AuditLog) -> set[str]:
         """Return the names of the VMs whose running virt-launcher pod was evicted."""
-        granted = [entry for entry in evictions.evictions() if entry["responseStatus"]["code"] < 300]
-        names = {entry["objectRef"]["name"] for entry in granted} - self._completed()
-        return {machine_of(name) for name in names if name.startswith(LAUNCHER)}
+        successful = [entry for entry in evictions.list_evictions() if entry["responseStatus"]["code"] < 300]
+        names = {entry["objectRef"]["name"] for entry in successful} - self._get_completed_pods()
+        return {get_vm_name(name) for name in names if name.startswith(VIRT_LAUNCHER_PREFIX)}
 
-    def _completed(self) -> set[str]:
+    def _get_completed_pods(self) -> set[str]:
         """Return the virt-launcher pods that completed by themselves."""
         return set()
 
-    def clear(self) -> None:
+    def delete_all_objects(self) -> None:
         """Delete all objects of a test: VMs, VMIs, migrations and their claims."""
-        for plural, path in (("virtualmachines", MACHINES), ("virtualmachineinstances", INSTANCES),
-                             ("virtualmachineinstancemigrations", MIGRATIONS)):  # fmt: skip
-            for item in self.admin.list(path)["items"]:
-                self.admin.run(absent_ok(self.admin.api.request("DELETE", path_of(item, plural))))
-        self.admin.run(absent_ok(self.admin.api.request("DELETE", CLAIM_PATH)))
-        until(self.admin, self.instances_path, lambda known: not known, SECONDS)
+        for plural, path in (("virtualmachines", VIRTUAL_MACHINES_PATH), ("virtualmachineinstances", VMIS_PATH),
+                             ("virtualmachineinstancemigrations", MIGRATIONS_PATH)):  # fmt: skip
+            for item in self.client.list(path)["items"]:
+                self.client.run(get_or_none(self.client.api.request("DELETE", get_object_path(item, plural))))
+        self.client.run(get_or_none(self.client.api.request("DELETE", LEASE_PATH)))
+        wait_for_collection(self.client, self.vmis_path, lambda vmis: not vmis, TIMEOUT_SECONDS)
 
-    def taint(self, node: str, *taints: Object) -> None:
+    def set_taints(self, node: str, *taints: Object) -> None:
         """Replace the node's taints by hand."""
-        self.admin.patch(node_path(node), {"spec": {"taints": list(taints)}})
+        self.client.patch(build_node_path(node), {"spec": {"taints": list(taints)}})
 
 
-def machine_of(launcher: str) -> str:
+def get_vm_name(pod_name: str) -> str:
     """Return the VM's name for the name of its virt-launcher pod."""
-    return launcher.removeprefix(LAUNCHER).rpartition("-")[0]
+    return pod_name.removeprefix(VIRT_LAUNCHER_PREFIX).rpartition("-")[0]
 
 
 def is_running(instance: Object | None) -> bool:
@@ -248,16 +284,19 @@ def is_running(instance: Object | None) -> bool:
     return bool(instance and (instance.get("status") or {}).get("phase") == "Running")
 
 
-def booted(instance: Object) -> str:
+def get_boot(instance: Object) -> str:
     """Return the annotation with the time and the place of the guest's boot."""
-    return str(instance["metadata"]["annotations"][BOOTED])
+    return str(instance["metadata"]["annotations"][BOOT_ANNOTATION])
 
 
-def node_of(instance: Object) -> str:
+def get_node_name(instance: Object) -> str:
     """Return the name of the VMI's node, "" if it has none."""
     return str((instance.get("status") or {}).get("nodeName") or "")
 
 
-def blocked(item: Object) -> dict[str, Any]:
+def get_blocked_by_pod(item: Object) -> dict[str, Any]:
     """Return pod name → reason and message of each blocked pod of a maintenance."""
-    return {each["name"]: (each["reason"], each["message"]) for each in item.get("status", {}).get("blockedPods") or []}
+    return {
+        blocked_pod["name"]: (blocked_pod["reason"], blocked_pod["message"])
+        for blocked_pod in item.get("status", {}).get("blockedPods") or []
+    }

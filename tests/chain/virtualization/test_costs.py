@@ -13,62 +13,62 @@ from eventing import events
 from eventing.journal.entries import Query
 from eventing.journal.store import Journal
 from localcluster.processes import await_ready
-from tests.chain.mutex.test_speed import BETWEEN, Requests
-from tests.chain.virtualization.environment import Stage
+from tests.chain.mutex.test_speed import TICK_FREE_SECONDS, RequestLog
+from tests.chain.virtualization.environment import VirtualizationEnvironment
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow
 
-MACHINES = 6
-REQUESTS, EVENTS = 120, 40
+VM_COUNT = 6
+MAX_REQUESTS_PER_VM, MAX_EVENTS_PER_VM = 120, 40
 """Maximum per migrated VM, including those of the drain."""
-OF_MACHINES = ("virtualmachineinstances", "virtualmachineinstancemigrations", "kubevirts")
+KUBEVIRT_RESOURCES = ("virtualmachineinstances", "virtualmachineinstancemigrations", "kubevirts")
 
 
 @proves("DRN-8")
-def test_a_migration_costs_so_many_events_and_requests_and_no_more(stage: Stage) -> None:
+def test_migration_stays_within_event_and_request_budget(environment: VirtualizationEnvironment) -> None:
     """Migrations cost one create request each, and a bounded number of requests and events per VM."""
-    node, _ = stage.node(), stage.node()
-    names = [stage.machine(f"live-{number}", node) for number in range(MACHINES)]
-    stage.run(*names)
-    stage.await_delivered()
-    asked, began = Requests(stage.cluster.audit_log), datetime.now(timezone.utc)
-    stage.reaches(stage.maintain(node))
-    stage.await_delivered()
+    node, _ = environment.create_node(), environment.create_node()
+    names = [environment.create_vm(f"live-{number}", node) for number in range(VM_COUNT)]
+    environment.await_running(*names)
+    environment.await_delivered()
+    log, started_at = RequestLog(environment.cluster.audit_log), datetime.now(timezone.utc)
+    environment.await_state(environment.create_maintenance(node))
+    environment.await_delivered()
 
-    requests = Counter(asked.all())
-    with closing(Journal(stage.journal)) as book:
-        told = Counter(entry.event.get_type() for entry in book.select(Query(since=began)))
-    figures = f"{requests.total() / MACHINES:.0f} requests, {told.total() / MACHINES:.0f} events"
-    print(f"for each of {MACHINES} machines: {figures}")
-    print(requests.most_common(6), told.most_common(6))
-    assert requests["create", "virtualmachineinstancemigrations"] == MACHINES
-    assert requests["create", "leases"] + requests["patch", "leases"] <= 2 * MACHINES
-    assert told[events.REFERENCE_UPDATED] > 0
-    assert requests.total() <= REQUESTS * MACHINES
-    assert told.total() <= EVENTS * MACHINES
+    requests = Counter(log.list_requests())
+    with closing(Journal(environment.journal)) as journal:
+        event_counts = Counter(entry.event.get_type() for entry in journal.select(Query(since=started_at)))
+    figures = f"{requests.total() / VM_COUNT:.0f} requests, {event_counts.total() / VM_COUNT:.0f} events"
+    print(f"for each of {VM_COUNT} VMs: {figures}")
+    print(requests.most_common(6), event_counts.most_common(6))
+    assert requests["create", "virtualmachineinstancemigrations"] == VM_COUNT
+    assert requests["create", "leases"] + requests["patch", "leases"] <= 2 * VM_COUNT
+    assert event_counts[events.REFERENCE_UPDATED] > 0
+    assert requests.total() <= MAX_REQUESTS_PER_VM * VM_COUNT
+    assert event_counts.total() <= MAX_EVENTS_PER_VM * VM_COUNT
 
 
 @proves("X-3")
-def test_without_a_machine_a_tick_asks_three_lists_and_nothing_between_is_heard(stage: Stage) -> None:
+def test_tick_without_vms_costs_three_lists(environment: VirtualizationEnvironment) -> None:
     """Ticks without VMs cost three list requests, and other pods cause no requests for KubeVirt's kinds between ticks.
 
     Both functions list the VMIs, and one lists the product's budgets.
     """
-    stage.await_delivered()
-    ticked = Requests(stage.cluster.audit_log)
-    await_ready("a tick", lambda: len(about_machines(ticked)) >= 2, stage.product.servers)
-    stage.await_delivered()
-    assert about_machines(ticked) == [("list", OF_MACHINES[0])] * 2
-    assert Counter(ticked.all())["list", "poddisruptionbudgets"] == 1
+    environment.await_delivered()
+    tick_log = RequestLog(environment.cluster.audit_log)
+    await_ready("a tick", lambda: len(select_kubevirt_requests(tick_log)) >= 2, environment.product.servers)
+    environment.await_delivered()
+    assert select_kubevirt_requests(tick_log) == [("list", KUBEVIRT_RESOURCES[0])] * 2
+    assert Counter(tick_log.list_requests())["list", "poddisruptionbudgets"] == 1
 
-    asked, began = Requests(stage.cluster.audit_log), time.monotonic()
-    stage.pods(stage.node(), 3)
-    stage.await_delivered()
-    assert about_machines(asked) == []
-    assert time.monotonic() - began < BETWEEN
+    log, started = RequestLog(environment.cluster.audit_log), time.monotonic()
+    environment.create_pods(environment.create_node(), 3)
+    environment.await_delivered()
+    assert select_kubevirt_requests(log) == []
+    assert time.monotonic() - started < TICK_FREE_SECONDS
 
 
-def about_machines(asked: Requests) -> list[tuple[str, str]]:
+def select_kubevirt_requests(request_log: RequestLog) -> list[tuple[str, str]]:
     """Return the requests for KubeVirt's kinds."""
-    return [(verb, resource) for verb, resource in asked.all() if resource in OF_MACHINES]
+    return [(verb, resource) for verb, resource in request_log.list_requests() if resource in KUBEVIRT_RESOURCES]

@@ -9,67 +9,67 @@ from random import Random
 
 import pytest
 
-from kube.nodes import node_path
-from tests.chain.virtualization.environment import Stage
+from kube.nodes import build_node_path
+from tests.chain.virtualization.environment import VirtualizationEnvironment
 from tests.proofs import proves
-from tests.workload import audit
+from tests.workload import start_audit
 
 pytestmark = pytest.mark.slow
 
-SEED, SOURCES, EACH, KILLS = 1, 3, 4, 4
-IN_ALL, PER_NODE = 5, 2
-SECONDS = 120.0
+SEED, SOURCE_NODES, VMS_PER_NODE, MAX_KILLS = 1, 3, 4, 4
+MAX_MIGRATIONS, MAX_MIGRATIONS_PER_NODE = 5, 2
+DRAIN_TIMEOUT_SECONDS = 120.0
 
 
 @pytest.fixture
-def whole(stage: Stage) -> Iterator[Stage]:
+def restarting_environment(environment: VirtualizationEnvironment) -> Iterator[VirtualizationEnvironment]:
     """Yield the environment; restart the stopped processes of the product afterwards."""
-    yield stage
+    yield environment
     for server, start in (
-        (stage.product.functions, stage.product.start_functions),
-        (stage.product.delivery, stage.product.start_delivery),
+        (environment.product.functions, environment.product.start_functions),
+        (environment.product.delivery, environment.product.start_delivery),
     ):
-        if not server.alive:
+        if not server.is_alive:
             start()
 
 
 @proves("DRN-8", "DRN-9", "OSV-2", "X-2")
-def test_machines_leave_three_nodes_amid_kills(whole: Stage) -> None:
+def test_vms_migrate_despite_crashes(restarting_environment: VirtualizationEnvironment) -> None:
     """VMs of three nodes migrate once each despite crashes, within the limits, and none is shut down."""
-    stage = whole
-    sources = [stage.node() for _ in range(SOURCES)]
-    assert [stage.node() for _ in range(2)]
+    environment = restarting_environment
+    sources = [environment.create_node() for _ in range(SOURCE_NODES)]
+    assert [environment.create_node() for _ in range(2)]
     homes = {
-        stage.machine(f"vm-{number}", sources[number % SOURCES]): sources[number % SOURCES]
-        for number in range(SOURCES * EACH)
+        environment.create_vm(f"vm-{number}", sources[number % SOURCE_NODES]): sources[number % SOURCE_NODES]
+        for number in range(SOURCE_NODES * VMS_PER_NODE)
     }
-    before = stage.run(*homes)
+    before = environment.await_running(*homes)
     for node in sources:  # so that no VM migrates to a node that is drained next
-        stage.admin.patch(node_path(node), {"spec": {"unschedulable": True}})
-    evictions, done = audit(stage.cluster), threading.Event()
-    with stage.watcher(homes) as watcher, ThreadPoolExecutor(1) as thread:
-        killing = thread.submit(kill, stage, done)
+        environment.client.patch(build_node_path(node), {"spec": {"unschedulable": True}})
+    evictions, finished = start_audit(environment.cluster), threading.Event()
+    with environment.create_watcher(homes) as watcher, ThreadPoolExecutor(1) as thread:
+        killer = thread.submit(kill_repeatedly, environment, finished)
         try:
-            paths = [stage.maintain(node) for node in sources]
+            paths = [environment.create_maintenance(node) for node in sources]
             for path in paths:
-                stage.reaches(path, seconds=SECONDS)
+                environment.await_state(path, timeout=DRAIN_TIMEOUT_SECONDS)
         finally:
-            done.set()
+            finished.set()
 
-    assert killing.result() > 0
-    assert stage.run(*homes) == before
-    assert stage.migrations() == dict.fromkeys(homes, 1)
-    assert watcher.doubled == set()
-    assert watcher.most <= IN_ALL
-    assert max(watcher.most_from.values()) <= PER_NODE
-    assert stage.shut_down(evictions) == set()
+    assert killer.result() > 0
+    assert environment.await_running(*homes) == before
+    assert environment.count_migrations_by_vmi() == dict.fromkeys(homes, 1)
+    assert watcher.vmis_with_two_migrations == set()
+    assert watcher.max_concurrent <= MAX_MIGRATIONS
+    assert max(watcher.max_concurrent_by_node.values()) <= MAX_MIGRATIONS_PER_NODE
+    assert environment.list_shut_down_vms(evictions) == set()
 
 
-def kill(stage: Stage, done: threading.Event) -> int:
+def kill_repeatedly(environment: VirtualizationEnvironment, finished: threading.Event) -> int:
     """Kill and restart the functions or the delivery until the drains are done; return the number of kills."""
-    chance = Random(SEED)
-    for kills in range(KILLS):
-        if done.wait(chance.uniform(0.2, 1.5)):
-            return kills
-        stage.kill(chance)
-    return KILLS
+    rng = Random(SEED)
+    for kill_count in range(MAX_KILLS):
+        if finished.wait(rng.uniform(0.2, 1.5)):
+            return kill_count
+        environment.kill_and_restart(rng)
+    return MAX_KILLS

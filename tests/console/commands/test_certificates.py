@@ -10,111 +10,123 @@ from pathlib import Path
 
 import pytest
 
+from functions.certificates.renewal_pass import renew_all
 from functions.certificates.settings import Settings
-from functions.certificates.renewal_pass import renewed
 from kube.certificates import certificate_objects
-from kube.certificates.components import COMPONENTS, LABEL
-from kube.certificates.certificate_objects import KEY
-from kube.client.sync_client import Cluster
-from kube.paths import NAMESPACE, Object
+from kube.certificates.certificate_objects import PRIVATE_KEY_ENTRY
+from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
+from kube.client.sync_client import SyncClient
+from kube.paths import DEFAULT_NAMESPACE, Object
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
-from tests.console.conftest import Run
+from tests.console.conftest import RunCommand
 from tests.proofs import proves
 
-SECRETS, MAPS = certificate_objects.secrets_path(NAMESPACE), certificate_objects.publications_path(NAMESPACE)
-AUTHORITY = COMPONENTS["macpool"].authority
+SECRETS, CONFIGMAPS = (
+    certificate_objects.build_secrets_path(DEFAULT_NAMESPACE),
+    certificate_objects.build_configmaps_path(DEFAULT_NAMESPACE),
+)
+CA_SECRET_NAME = COMPONENTS["macpool"].ca_secret_name
 
 
 @pytest.fixture
-def admin(served: LocalCluster) -> Iterator[Cluster]:
+def client_with_certificate(served_cluster: LocalCluster) -> Iterator[SyncClient]:
     """Yield the API client, after creating a certificate of the component `macpool`, which no other test uses."""
-    door = served.door()
-    labels, names = {LABEL: "macpool"}, {certificate_objects.NAMES: "pool.svc"}
-    door.create(SECRETS, {"metadata": {"name": "pool", "labels": labels, "annotations": names}})
-    look(door)
-    yield door
-    for path in (SECRETS, MAPS):
-        for item in door.list(path, labels=f"{LABEL}=macpool")["items"]:
-            door.delete(f"{path}/{item['metadata']['name']}", uid=item["metadata"]["uid"])
+    client = served_cluster.get_client()
+    labels, names = {COMPONENT_LABEL: "macpool"}, {certificate_objects.DNS_NAMES_ANNOTATION: "pool.svc"}
+    client.create(SECRETS, {"metadata": {"name": "pool", "labels": labels, "annotations": names}})
+    run_renewal(client)
+    yield client
+    for path in (SECRETS, CONFIGMAPS):
+        for item in client.list(path, label_selector=f"{COMPONENT_LABEL}=macpool")["items"]:
+            client.delete(f"{path}/{item['metadata']['name']}", uid=item["metadata"]["uid"])
 
 
-def look(door: Cluster) -> None:
+def run_renewal(client: SyncClient) -> None:
     """Renew the certificates that are due, as the function's step does at a tick."""
-    errors = door.run(renewed(door.api, Settings(), datetime.now(timezone.utc))).errors
+    errors = client.run(renew_all(client.api, Settings(), datetime.now(timezone.utc))).errors
     assert errors == []
 
 
-def listed(run: Run) -> dict[str, Object]:
+def list_certificates(run: RunCommand) -> dict[str, Object]:
     """Return the listed certificates of the component `macpool`, by the name of their Secret."""
-    answer = run("certificates", "-o", "json")
-    assert answer.exit_code == 0, answer.output
-    found = json.loads(answer.stdout)["certificates"]
-    return {entry["secret"]: entry for entry in found if entry["component"] == "macpool"}
+    result = run("certificates", "-o", "json")
+    assert result.exit_code == 0, result.output
+    certificates = json.loads(result.stdout)["certificates"]
+    return {entry["secret"]: entry for entry in certificates if entry["component"] == "macpool"}
 
 
 @proves("OSV-20", "OSV-21")
-def test_certificates_are_listed_with_serial_dates_and_next_renewal(admin: Cluster, run: Run) -> None:
-    entries = listed(run)
-    shown = run("certificates")
+def test_certificates_are_listed_with_serial_dates_and_next_renewal(
+    client_with_certificate: SyncClient, run_command: RunCommand
+) -> None:
+    entries = list_certificates(run_command)
+    result = run_command("certificates")
 
-    pair = certificate_objects.current(admin.get(f"{SECRETS}/pool"))
-    assert pair
-    assert entries.keys() == {"pool", AUTHORITY}
-    assert entries["pool"]["serial"] == f"{pair.parsed.serial_number:x}"
+    key_pair = certificate_objects.get_current_pair(client_with_certificate.get(f"{SECRETS}/pool"))
+    assert key_pair
+    assert entries.keys() == {"pool", CA_SECRET_NAME}
+    assert entries["pool"]["serial"] == f"{key_pair.parsed.serial_number:x}"
     assert entries["pool"]["begins"] < entries["pool"]["renewal"] < entries["pool"]["ends"]
-    row = next(line for line in shown.stdout.splitlines() if " pool " in line).split()
+    row = next(line for line in result.stdout.splitlines() if " pool " in line).split()
     assert row == [
         "macpool",
-        NAMESPACE,
+        DEFAULT_NAMESPACE,
         "pool",
         *(entries["pool"][key] for key in ("serial", "begins", "ends", "renewal")),
     ]
 
 
 @proves("OSV-20")
-@pytest.mark.parametrize("name", ["pool", f"{NAMESPACE}/pool"])
-def test_one_is_renewed_on_demand(admin: Cluster, run: Run, name: str) -> None:
-    before = listed(run)
+@pytest.mark.parametrize("name", ["pool", f"{DEFAULT_NAMESPACE}/pool"])
+def test_renew_option_renews_only_the_named_certificate(
+    client_with_certificate: SyncClient, run_command: RunCommand, name: str
+) -> None:
+    before = list_certificates(run_command)
 
-    asked = run("certificates", "--renew", name)
-    look(admin)
+    result = run_command("certificates", "--renew", name)
+    run_renewal(client_with_certificate)
 
-    assert (asked.exit_code, asked.stdout) == (
+    assert (result.exit_code, result.stdout) == (
         0,
-        f"secret/pool in {NAMESPACE} is renewed at the next look, within seconds\n",
+        f"secret/pool in namespace {DEFAULT_NAMESPACE} will be renewed within seconds\n",
     )
-    after = listed(run)
+    after = list_certificates(run_command)
     assert after["pool"]["serial"] != before["pool"]["serial"]
-    assert after[AUTHORITY] == before[AUTHORITY]
+    assert after[CA_SECRET_NAME] == before[CA_SECRET_NAME]
 
 
-def test_a_name_that_nobody_has_is_refused(admin: Cluster, run: Run) -> None:
-    refused = run("certificates", "--renew", "nobody")
+def test_unknown_certificate_name_is_an_error(client_with_certificate: SyncClient, run_command: RunCommand) -> None:
+    result = run_command("certificates", "--renew", "unknown")
 
-    assert refused.exit_code == 1
-    assert "there is no certificate nobody" in refused.output
+    assert result.exit_code == 1
+    assert 'certificate "unknown" not found' in result.output
 
 
-def test_who_may_not_is_told_so(admin: Cluster, run: Run) -> None:
-    refused = run("certificates", user=UNPRIVILEGED)
+def test_missing_permission_names_the_resource(client_with_certificate: SyncClient, run_command: RunCommand) -> None:
+    result = run_command("certificates", user=UNPRIVILEGED)
 
-    assert refused.exit_code == 1
-    assert "configmaps" in refused.output
+    assert result.exit_code == 1
+    assert "configmaps" in result.output
 
 
 @proves("OSV-23", "NMO-25a")
-def test_a_must_gather_has_names_and_dates_and_no_key(admin: Cluster, run: Run, tmp_path: Path) -> None:
+def test_must_gather_contains_certificate_dates_but_no_private_key(
+    client_with_certificate: SyncClient, run_command: RunCommand, tmp_path: Path
+) -> None:
     file = tmp_path / "gathered.tar.gz"
 
-    gathered = run("must-gather", "--file", str(file))
+    result = run_command("must-gather", "--file", str(file))
 
-    assert gathered.exit_code == 0, gathered.output
+    assert result.exit_code == 0, result.output
     with tarfile.open(file) as archive:
-        opened = [(entry.name, archive.extractfile(entry)) for entry in archive.getmembers()]
-        contents = {name: found.read().decode() for name, found in opened if found}
-    keys = [certificate_objects.text(admin.get(f"{SECRETS}/{name}"), KEY) for name in ("pool", AUTHORITY)]
-    assert listed(run)["pool"]["serial"] in contents["must-gather/certificates.json"]
+        members = [(member.name, archive.extractfile(member)) for member in archive.getmembers()]
+        contents = {name: content_file.read().decode() for name, content_file in members if content_file}
+    keys = [
+        certificate_objects.decode_entry(client_with_certificate.get(f"{SECRETS}/{name}"), PRIVATE_KEY_ENTRY)
+        for name in ("pool", CA_SECRET_NAME)
+    ]
+    assert list_certificates(run_command)["pool"]["serial"] in contents["must-gather/certificates.json"]
     for name, text in contents.items():
         assert "PRIVATE KEY" not in text, name
         assert not any(line in text for key in keys for line in key.splitlines()[1:-1]), name

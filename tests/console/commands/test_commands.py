@@ -9,42 +9,53 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from console.cli import commands
+from console.cli import cli
 from console.terminal.param_types import Duration
 from localcluster.access import UNPRIVILEGED
-from tests.console.conftest import ROOT, Run
+from tests.console.conftest import ROOT, RunCommand
 from tests.proofs import proves
 
-NAMES = ["certificates", "start", "stop", "status", "cordon", "drain", "uncordon", "must-gather", "replay", "redrive"]
+CLUSTER_COMMANDS = [
+    "certificates",
+    "start",
+    "stop",
+    "status",
+    "cordon",
+    "drain",
+    "uncordon",
+    "must-gather",
+    "replay",
+    "redrive",
+]
 NODE_COMMANDS = ["start", "stop", "status", "cordon", "drain", "uncordon"]
-OF_THE_JOURNAL = ["events", "deadletters"]
+JOURNAL_COMMANDS = ["events", "deadletters"]
 """Commands that read only a journal and need no cluster."""
-SERVING = ["console"]
+SERVER_COMMANDS = ["console"]
 """Commands that serve web pages instead of printing output."""
-GROUPS = ["mutex"]
-IN_GROUPS = ["mutex status", "mutex retry"]
+COMMAND_GROUPS = ["mutex"]
+SUBCOMMANDS = ["mutex status", "mutex retry"]
 """Subcommands of the command groups."""
 
 
-def test_the_commands_are_these() -> None:
-    assert sorted(commands.commands) == sorted(NAMES + OF_THE_JOURNAL + SERVING + GROUPS)
+def test_command_list_is_complete() -> None:
+    assert sorted(cli.commands) == sorted(CLUSTER_COMMANDS + JOURNAL_COMMANDS + SERVER_COMMANDS + COMMAND_GROUPS)
 
 
-@pytest.mark.parametrize("name", NAMES + OF_THE_JOURNAL + SERVING + IN_GROUPS)
+@pytest.mark.parametrize("name", CLUSTER_COMMANDS + JOURNAL_COMMANDS + SERVER_COMMANDS + SUBCOMMANDS)
 def test_every_help_has_an_example_and_the_shared_options(name: str) -> None:
-    result = CliRunner().invoke(commands, [*name.split(), "--help"], prog_name="kubectl maintenance")
+    result = CliRunner().invoke(cli, [*name.split(), "--help"], prog_name="kubectl maintenance")
 
     assert result.exit_code == 0
     assert f"Usage: kubectl maintenance {name}" in result.stdout
     assert f"Example:\n    kubectl maintenance {name}" in result.stdout
-    shared = ("--journal",) if name in OF_THE_JOURNAL else ("--kubeconfig", "--context")
-    output = () if name in SERVING else ("--output [table|",)
-    for option in (*output, *shared):
+    shared_options = ("--journal",) if name in JOURNAL_COMMANDS else ("--kubeconfig", "--context")
+    output = () if name in SERVER_COMMANDS else ("--output [table|",)
+    for option in (*output, *shared_options):
         assert option in result.stdout
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["no-such-command"],
         ["start"],
@@ -70,15 +81,15 @@ def test_every_help_has_an_example_and_the_shared_options(name: str) -> None:
     ],
     ids=" ".join,
 )
-def test_a_wrong_command_line_is_exit_2(words: list[str]) -> None:
-    result = CliRunner().invoke(commands, words)
+def test_usage_error_exits_with_2(arguments: list[str]) -> None:
+    result = CliRunner().invoke(cli, arguments)
 
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1].startswith("Error: ")
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         *(["start", ""], ["stop", ""], ["status", ""], ["cordon", ""], ["drain", ""], ["uncordon", " "]),
         *(["mutex", "status", ""], ["mutex", "retry", ""], ["redrive", "--yes", ""]),
@@ -91,51 +102,55 @@ def test_a_wrong_command_line_is_exit_2(words: list[str]) -> None:
     ],
     ids=" ".join,
 )
-def test_an_empty_name_is_exit_2_and_stands_for_nothing(words: list[str]) -> None:
+def test_empty_name_exits_with_2(arguments: list[str]) -> None:
     """X-6: An empty name, as from an unset shell variable, is a usage error and selects no object."""
-    result = CliRunner().invoke(commands, words)
+    result = CliRunner().invoke(cli, arguments)
 
     assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1].endswith("it is empty: name one, or is a variable of the shell not set?")
+    assert result.stderr.splitlines()[-1].endswith("the value is empty: check whether a shell variable is unset")
 
 
 @pytest.mark.parametrize(
-    ("words", "remedy"),
+    ("command_line", "remedy"),
     [
-        *((f"{name} node-1 node-2", "one node at a time: leave out node-2") for name in NODE_COMMANDS),
-        ("start node-1 --force node-2 false", "one node at a time: leave out node-2 false"),
-        ("start node-1 --force false", "the value of --force is not a word of its own: write --force=false"),
-        ("drain --dry-run none node-1", "the value of --dry-run is not a word of its own: write --dry-run=none"),
-        ("events --since 1d --until 2020-01-01", "nothing arrived between: exchange or correct them"),
+        *((f"{name} node-1 node-2", "only one node is allowed: omit node-2") for name in NODE_COMMANDS),
+        ("start node-1 --force node-2 false", "only one node is allowed: omit node-2 false"),
+        ("start node-1 --force false", "the value of --force must follow an equals sign: write --force=false"),
+        ("drain --dry-run none node-1", "the value of --dry-run must follow an equals sign: write --dry-run=none"),
+        ("events --since 1d --until 2020-01-01", "so no event can match: correct or swap them"),
     ],
 )
-def test_a_word_too_many_and_no_time_at_all_name_the_remedy(words: str, remedy: str) -> None:
-    result = CliRunner().invoke(commands, words.split())
+def test_extra_arguments_and_empty_period_name_the_remedy(command_line: str, remedy: str) -> None:
+    result = CliRunner().invoke(cli, command_line.split())
 
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1].endswith(remedy)
 
 
-def test_a_timeout_without_a_wait_names_the_remedy() -> None:
+def test_timeout_without_wait_names_the_remedy() -> None:
     """X-6: `start` with `--timeout` but without `--wait` is a usage error whose message names `--wait`."""
-    result = CliRunner().invoke(commands, ["start", "node-1", "--timeout=10m"])
+    result = CliRunner().invoke(cli, ["start", "node-1", "--timeout=10m"])
 
-    assert result.stderr.endswith("this command would not wait: add --wait\n")
+    assert result.stderr.endswith("the command would not wait: add --wait\n")
 
 
-@pytest.mark.parametrize(("words", "status"), [("status", 1), ("redrive --all --yes --journal={}/journal.db", 2)])
-def test_a_context_that_is_not_there_is_one_line(run: Run, tmp_path: Path, words: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("command_line", "status"), [("status", 1), ("redrive --all --yes --journal={}/journal.db", 2)]
+)
+def test_unknown_context_is_a_one_line_error(
+    run_command: RunCommand, tmp_path: Path, command_line: str, status: int
+) -> None:
     (tmp_path / "nothing").touch()
-    run("events", f"--journal={tmp_path}/journal.db", f"--import={tmp_path}/nothing")
+    run_command("events", f"--journal={tmp_path}/journal.db", f"--import={tmp_path}/nothing")
 
-    result = run(*words.format(tmp_path).split(), "--context", "elsewhere")
+    result = run_command(*command_line.format(tmp_path).split(), "--context", "elsewhere")
 
     assert result.exit_code == status
-    assert result.stderr.startswith("Error: there is no context elsewhere in ")
-    assert result.stderr.endswith(": `kubectl config get-contexts` lists those there are\n")
+    assert result.stderr.startswith('Error: context "elsewhere" not found in kubeconfig ')
+    assert result.stderr.endswith(": `kubectl config get-contexts` lists the contexts\n")
 
 
-def test_a_server_that_does_not_answer_is_one_line_and_exit_1(tmp_path: Path) -> None:
+def test_unreachable_api_server_is_a_one_line_error(tmp_path: Path) -> None:
     """Check that a refused connection to the API server is a one-line error; port 9 (discard) has no listener."""
     cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
@@ -144,70 +159,70 @@ def test_a_server_that_does_not_answer_is_one_line_and_exit_1(tmp_path: Path) ->
     file = tmp_path / "kubeconfig"
     file.write_text(json.dumps(config))
 
-    result = CliRunner().invoke(commands, ["status", f"--kubeconfig={file}"])
+    result = CliRunner().invoke(cli, ["status", f"--kubeconfig={file}"])
 
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: no answer from the API server: ")
+    assert result.stderr.startswith("Error: no response from the API server: ")
     assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("content", [b"hello", b"garbage: [", bytes(range(128, 256)), b"[]", b"", b"users: 1"])
-def test_a_file_that_is_no_kubeconfig_is_one_line_and_exit_1(tmp_path: Path, content: bytes) -> None:
+def test_invalid_kubeconfig_is_a_one_line_error(tmp_path: Path, content: bytes) -> None:
     """X-6: A file that is not a kubeconfig is a one-line error, whatever its content."""
     file = tmp_path / "kubeconfig"
     file.write_bytes(content)
 
-    result = CliRunner().invoke(commands, ["status", f"--kubeconfig={file}"])
+    result = CliRunner().invoke(cli, ["status", f"--kubeconfig={file}"])
 
     assert result.exit_code == 1
     assert result.stderr.startswith(f"Error: no usable kubeconfig at {file}: ")
 
 
 @proves("OSV-10")
-def test_kubectl_finds_the_commands_as_its_own(plugin: dict[str, str]) -> None:
+def test_kubectl_finds_the_plugin(plugin_environment: dict[str, str]) -> None:
     """OSV-10: `kubectl maintenance` finds the script that pyproject.toml names."""
     assert 'kubectl-maintenance = "console.cli:main"' in (ROOT / "pyproject.toml").read_text()
 
-    words = ["kubectl", "maintenance", "status", "-o", "json"]
-    done = subprocess.run(words, env=plugin, capture_output=True, text=True, check=False)
+    command = ["kubectl", "maintenance", "status", "-o", "json"]
+    result = subprocess.run(command, env=plugin_environment, capture_output=True, text=True, check=False)
 
-    assert done.returncode == 0, done.stderr
-    assert list(json.loads(done.stdout)) == ["maintenances"]
+    assert result.returncode == 0, result.stderr
+    assert list(json.loads(result.stdout)) == ["maintenances"]
 
 
-@pytest.mark.parametrize("name", [*(name for name in NAMES if name not in ("redrive", "replay")), "console"])
-def test_groups_of_nobody_are_a_usage_error(name: str) -> None:
+@pytest.mark.parametrize("name", [*(name for name in CLUSTER_COMMANDS if name not in ("redrive", "replay")), "console"])
+def test_as_group_without_as_is_a_usage_error(name: str) -> None:
     """Check that `--as-group` without `--as` is a usage error, because the API server would reject the request.
 
     The test leaves out `redrive` and `replay`, which report a missing journal first.
     """
-    words = ["node-1"] if name in NODE_COMMANDS and name != "status" else []
+    arguments = ["node-1"] if name in NODE_COMMANDS and name != "status" else []
 
-    result = CliRunner().invoke(commands, ["--as-group", "staff", name, *words])
+    result = CliRunner().invoke(cli, ["--as-group", "staff", name, *arguments])
 
     assert result.exit_code == 2
-    assert "--as-group is of a user: name one by --as" in result.stderr
+    assert "--as-group requires a user: name one with --as" in result.stderr
 
 
-def test_a_command_acts_as_somebody_else(run: Run) -> None:
+def test_as_options_impersonate_a_user(run_command: RunCommand) -> None:
     """Check that `--as` and `--as-group` impersonate a user and groups, as kubectl's options of the same names do.
 
     The API server authorizes the impersonated user, and also checks that the real user may impersonate.
     """
-    refused = run("status", "--as", "eve")
-    allowed = run("status", "--as", "eve", "--as-group", "staff", "--as-group", "system:masters", "-o", "json")
-    nobody = run("status", "--as", "eve", user=UNPRIVILEGED)
+    result = run_command("status", "--as", "eve")
+    allowed = run_command("status", "--as", "eve", "--as-group", "staff", "--as-group", "system:masters", "-o", "json")
+    unprivileged = run_command("status", "--as", "eve", user=UNPRIVILEGED)
 
-    assert refused.exit_code == 1
-    assert 'User "eve" cannot list resource "nodemaintenances"' in refused.stderr
+    assert result.exit_code == 1
+    assert 'User "eve" cannot list resource "nodemaintenances"' in result.stderr
     assert allowed.exit_code == 0, allowed.output
-    assert nobody.exit_code == 1
-    assert 'User "unprivileged" cannot impersonate' in nobody.stderr
+    assert unprivileged.exit_code == 1
+    assert 'User "unprivileged" cannot impersonate' in unprivileged.stderr
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("0", 0), ("15", 15), ("90s", 90), ("5m", 300), ("1h30m", 5400), ("200ms", 0.2), ("1.5s", 1.5)],
 )
-def test_a_duration_is_read_as_kubectl_writes_it(text: str, seconds: float) -> None:
+def test_duration_is_parsed_as_kubectl_does(text: str, seconds: float) -> None:
     assert Duration().convert(text, None, None) == seconds

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from localcluster.processes import free_port
-from tests.console.conftest import Run
+from localcluster.processes import reserve_port
+from tests.console.conftest import RunCommand
 from tests.receiver import Receiver
 
-ABSENT = {
-    "no file": ("{folder}/journal.db", "there is no such file yet: the function record makes it"),
-    "no server": (f"postgresql://test@127.0.0.1:{free_port()}/journal", "Connection refused"),
+UNREADABLE_JOURNALS = {
+    "no file": ("{folder}/journal.db", "file does not exist yet: the function record creates it"),
+    "no server": (f"postgresql://test@127.0.0.1:{reserve_port()}/journal", "Connection refused"),
 }
 
 
-@pytest.mark.parametrize(("journal", "why"), ABSENT.values(), ids=ABSENT)
-def test_a_journal_that_cannot_be_read_yet_is_told_at_the_start(
-    run: Run, receiver: Receiver, tmp_path: Path, journal: str, why: str
+@pytest.mark.parametrize(("journal", "reason"), UNREADABLE_JOURNALS.values(), ids=UNREADABLE_JOURNALS)
+def test_unreadable_journal_is_a_warning_at_startup(
+    run_command: RunCommand, receiver: Receiver, tmp_path: Path, journal: str, reason: str
 ) -> None:
     """X-6: `console` warns at startup about a journal that does not exist yet, since its name may be misspelt.
 
@@ -26,10 +26,12 @@ def test_a_journal_that_cannot_be_read_yet_is_told_at_the_start(
     """
     url = journal.format(folder=tmp_path)
 
-    started = run("console", "--listen", f"127.0.0.1:{receiver.port}", "--journal", url)
+    started = run_command("console", "--listen", f"127.0.0.1:{receiver.port}", "--journal", url)
 
-    said, *ends = started.stderr.splitlines()
-    assert said.startswith(f"Warning: journal {url}: ")
-    assert why in said
-    assert said.endswith("; the pages about events say so until it can be read")
-    assert [line.startswith(f"Error: 127.0.0.1:{receiver.port}: Address already in use") for line in ends] == [True]
+    warning, *remaining_lines = started.stderr.splitlines()
+    assert warning.startswith(f"Warning: journal {url}: ")
+    assert reason in warning
+    assert warning.endswith("; until then, the pages about events show this error")
+    assert [
+        line.startswith(f"Error: 127.0.0.1:{receiver.port}: Address already in use") for line in remaining_lines
+    ] == [True]

@@ -15,42 +15,51 @@ from console.operations import manual_drain
 from kube.client import eviction_batch
 from kube.client.api import JSON_PATCH
 from kube.maintenance.groups import MEDIK8S
-from kube.nodes import cordon_patch, is_labelled, is_tainted, node_path, taint_patch
+from kube.nodes import build_cordon_patch, build_node_path, build_taint_patch, has_maintenance_label, is_tainted
 from localcluster.cluster import LocalCluster
-from tests.console.commands.workload_objects import apply, budget, controlled, is_cordoned, pod, pods_on
-from tests.console.conftest import Nodes, Run
+from tests.console.commands.workload_objects import (
+    build_budget,
+    build_controller,
+    build_pod,
+    create_and_wait,
+    is_cordoned,
+    list_pods,
+)
+from tests.console.conftest import CreateNode, RunCommand
+from tests.eviction_webhook import build_review_response, is_probe, serve_webhook
 from tests.proofs import proves
-from tests.receiver import Answer, Received
-from tests.eviction_webhook import admission, is_of_nobody, webhook
+from tests.receiver import ReceivedRequest, Response
 
-LAUNCHER = {"kubevirt.io": "virt-launcher"}
-MODERN = ["--delete-emptydir-data", "--ignore-daemonsets", "--force"]
-SPELLED_AS_THEN = ["--delete-local-data", "--ignore-daemonsets=true", "--force"]
+LAUNCHER_LABELS = {"kubevirt.io": "virt-launcher"}
+CURRENT_FLAGS = ["--delete-emptydir-data", "--ignore-daemonsets", "--force"]
+LEGACY_FLAGS = ["--delete-local-data", "--ignore-daemonsets=true", "--force"]
 
 
-def furnish(cluster: LocalCluster, node: str, *kinds: str) -> None:
+def create_pods(cluster: LocalCluster, node: str, *kinds: str) -> None:
     """Create one pod of each of these kinds on the node."""
-    made = {
-        "managed": controlled("ReplicaSet", node),
-        "daemon": controlled("DaemonSet", node),
-        "bare": pod(f"bare-{node}", node),
-        "launcher": pod(f"launcher-{node}", node, labels=LAUNCHER),
-        "local": pod(f"local-{node}", node, volumes=[{"name": "scratch", "emptyDir": {}}]),
-        "mirror": pod(f"mirror-{node}", node, annotations={"kubernetes.io/config.mirror": "here"}),
+    created = {
+        "managed": build_controller("ReplicaSet", node),
+        "daemon": build_controller("DaemonSet", node),
+        "bare": build_pod(f"bare-{node}", node),
+        "launcher": build_pod(f"launcher-{node}", node, labels=LAUNCHER_LABELS),
+        "local": build_pod(f"local-{node}", node, volumes=[{"name": "scratch", "emptyDir": {}}]),
+        "mirror": build_pod(f"mirror-{node}", node, annotations={"kubernetes.io/config.mirror": "here"}),
     }
-    apply(cluster, *(made[kind] for kind in kinds))
+    create_and_wait(cluster, *(created[kind] for kind in kinds))
 
 
-def outcome(cluster: LocalCluster, node: str) -> tuple[bool, list[str]]:
+def get_node_outcome(cluster: LocalCluster, node: str) -> tuple[bool, list[str]]:
     """Return whether the node is cordoned, and the kinds of the pods that remain on it."""
-    return is_cordoned(cluster, node), sorted(item["metadata"]["name"].split("-")[0] for item in pods_on(cluster, node))
+    return is_cordoned(cluster, node), sorted(
+        item["metadata"]["name"].split("-")[0] for item in list_pods(cluster, node)
+    )
 
 
-EVERYTHING = ("managed", "daemon", "bare", "launcher", "local", "mirror")
-EVERYTHING_BY_NAME = ("replicaset", "daemonset", "bare", "launcher", "local", "mirror")
-TWINS = {
-    "DRN-1: all flags": (EVERYTHING, MODERN, SPELLED_AS_THEN, ["daemonset", "mirror"]),
-    "C11: the modern spelling": (("daemon", "bare", "local"), MODERN, MODERN, ["daemonset"]),
+ALL_POD_KINDS = ("managed", "daemon", "bare", "launcher", "local", "mirror")
+ALL_NAME_PREFIXES = ("replicaset", "daemonset", "bare", "launcher", "local", "mirror")
+DRAIN_CASES = {
+    "DRN-1: all flags": (ALL_POD_KINDS, CURRENT_FLAGS, LEGACY_FLAGS, ["daemonset", "mirror"]),
+    "C11: the current flag names": (("daemon", "bare", "local"), CURRENT_FLAGS, CURRENT_FLAGS, ["daemonset"]),
     "DRN-2: emptyDir without its flag": (("managed", "local"), ["--force"], ["--force"], ["local", "replicaset"]),
     "DRN-2: emptyDir with false": (("local",), ["--force"], ["--force", "--delete-local-data=false"], ["local"]),
     "DRN-3: a DaemonSet without its flag": (("managed", "daemon"), [], [], ["daemonset", "replicaset"]),
@@ -73,27 +82,33 @@ TWINS = {
 
 
 @proves("DRN-1", "DRN-2", "DRN-3", "DRN-4", "DRN-5", "OSV-10", "C11")
-@pytest.mark.parametrize(("kinds", "theirs", "ours", "left"), TWINS.values(), ids=TWINS.keys())
-def test_a_drain_ends_as_that_of_kubectl_does(
-    installed: LocalCluster,
-    run: Run,
-    new_node: Nodes,
+@pytest.mark.parametrize(
+    ("kinds", "kubectl_flags", "flags", "remaining_pods"), DRAIN_CASES.values(), ids=DRAIN_CASES.keys()
+)
+def test_drain_matches_kubectl_drain(
+    installed_cluster: LocalCluster,
+    run_command: RunCommand,
+    create_node: CreateNode,
     kinds: tuple[str, ...],
-    theirs: list[str],
-    ours: list[str],
-    left: list[str],
+    kubectl_flags: list[str],
+    flags: list[str],
+    remaining_pods: list[str],
 ) -> None:
     """DRN-1 to DRN-5, OSV-1, OSV-10, KNM-6: `drain` leaves the same pods, cordon and exit status as `kubectl drain`."""
-    twin, node = new_node(), new_node()
-    furnish(installed, twin, *kinds)
-    furnish(installed, node, *kinds)
+    other_node, node = create_node(), create_node()
+    create_pods(installed_cluster, other_node, *kinds)
+    create_pods(installed_cluster, node, *kinds)
 
-    with ThreadPoolExecutor() as beside:
-        kubectl = beside.submit(installed.kubectl, "drain", twin, *theirs, check=False)
-        result = run("drain", node, *ours)
+    with ThreadPoolExecutor() as executor:
+        kubectl = executor.submit(installed_cluster.kubectl, "drain", other_node, *kubectl_flags, check=False)
+        result = run_command("drain", node, *flags)
         expected = kubectl.result()
 
-    assert outcome(installed, node) == outcome(installed, twin) == (True, left)
+    assert (
+        get_node_outcome(installed_cluster, node)
+        == get_node_outcome(installed_cluster, other_node)
+        == (True, remaining_pods)
+    )
     assert result.exit_code == expected.returncode, result.output
 
 
@@ -106,224 +121,258 @@ def test_a_drain_ends_as_that_of_kubectl_does(
         ("bare", "cannot delete Pods that declare no controller (use --force to override): default/bare-"),
     ],
 )
-def test_a_refusal_names_pods_and_flag_in_one_line(
-    installed: LocalCluster, run: Run, node: str, kind: str, message: str
+def test_refused_drain_names_pods_and_flag_in_one_line(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str, kind: str, message: str
 ) -> None:
     """DRN-2 to DRN-4: A refused drain evicts no pod, leaves the node cordoned, and names pods and flag in one line."""
-    furnish(installed, node, kind)
+    create_pods(installed_cluster, node_name, kind)
 
-    result = run("drain", node, *(["--force"] if kind == "local" else []))
+    result = run_command("drain", node_name, *(["--force"] if kind == "local" else []))
 
     assert result.exit_code == 1
     assert result.stderr.count("\n") == 1
-    assert result.stderr.startswith(f"Error: nothing was evicted from {node}, which stays cordoned: ")
+    assert result.stderr.startswith(f'Error: unable to drain node "{node_name}", which stays cordoned: ')
     assert message in result.stderr
 
 
 @proves("DRN-5")
 @pytest.mark.parametrize("selector", ["!!", "a=b=c", "a in (b"])
-def test_a_selector_that_cannot_be_read_is_a_usage_error_before_any_cordon(
-    installed: LocalCluster, run: Run, node: str, selector: str
+def test_invalid_selector_is_a_usage_error_before_cordon(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str, selector: str
 ) -> None:
     """DRN-5: An invalid pod selector is a usage error, and the node is not cordoned."""
-    result = run("drain", node, f"--pod-selector={selector}")
+    result = run_command("drain", node_name, f"--pod-selector={selector}")
 
     assert result.exit_code == 2
-    assert not is_cordoned(installed, node)
+    assert not is_cordoned(installed_cluster, node_name)
 
 
-def test_a_dry_run_tells_and_changes_nothing(installed: LocalCluster, run: Run, node: str) -> None:
+def test_dry_run_lists_pods_and_changes_nothing(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
+) -> None:
     """DRN-1: `drain --dry-run` lists the pods that a drain would evict, and changes nothing."""
-    furnish(installed, node, "bare", "managed")
+    create_pods(installed_cluster, node_name, "bare", "managed")
 
-    result = run("drain", node, "--force", "--dry-run")
+    result = run_command("drain", node_name, "--force", "--dry-run")
 
     assert result.exit_code == 0
-    assert f"would evict pod default/bare-{node}" in result.stdout
-    assert outcome(installed, node) == (False, ["bare", "replicaset"])
+    assert f"would evict pod default/bare-{node_name}" in result.stdout
+    assert get_node_outcome(installed_cluster, node_name) == (False, ["bare", "replicaset"])
 
 
-def test_json_is_one_object_with_the_pods_that_went(installed: LocalCluster, run: Run, node: str) -> None:
+def test_json_output_lists_evicted_pods(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
+) -> None:
     """DRN-1: `drain -o json` prints one object to stdout and its warnings to stderr."""
-    furnish(installed, node, "bare", "daemon")
+    create_pods(installed_cluster, node_name, "bare", "daemon")
 
-    result = run("drain", node, "--force", "--ignore-daemonsets", "-o", "json")
+    result = run_command("drain", node_name, "--force", "--ignore-daemonsets", "-o", "json")
 
     report: dict[str, Any] = json.loads(result.stdout)
     assert report["drained"] is True
-    assert report["evicted"] == [{"namespace": "default", "name": f"bare-{node}"}]
+    assert report["evicted"] == [{"namespace": "default", "name": f"bare-{node_name}"}]
     assert [item["name"].split("-")[0] for item in report["ignored"]] == ["daemonset"]
     assert "ignoring DaemonSet-managed Pods" in result.stderr
 
 
-def test_a_drain_that_a_budget_stops_ends_at_its_timeout_and_says_who_waits(
-    installed: LocalCluster, run: Run, node: str
+def test_blocked_drain_times_out_and_names_the_blocked_pods(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
     """DRN-6: A drain that a budget blocks fails at its timeout, names the blocked pods and leaves the node cordoned."""
-    apply(installed, controlled("ReplicaSet", node, replicas=2))
-    apply(installed, budget(f"keep-{node}", node, minAvailable=2))
+    create_and_wait(installed_cluster, build_controller("ReplicaSet", node_name, replicas=2))
+    create_and_wait(installed_cluster, build_budget(f"keep-{node_name}", node_name, minAvailable=2))
 
-    result = run("drain", node, "--timeout=1s")
+    result = run_command("drain", node_name, "--timeout=1s")
 
     assert result.exit_code == 1
-    assert f"2 pods left: default/replicaset-{node}" in result.stderr
-    assert f"budget keep-{node} needs 2 healthy pods and has 2" in result.stderr
-    assert is_cordoned(installed, node)
+    assert f"2 pods left: default/replicaset-{node_name}" in result.stderr
+    assert f"budget keep-{node_name} needs 2 healthy pods and has 2" in result.stderr
+    assert is_cordoned(installed_cluster, node_name)
 
 
 @pytest.fixture
-def waiting_drain(installed: LocalCluster, plugin: dict[str, str], node: str) -> Iterator[subprocess.Popen[str]]:
+def blocked_drain_process(
+    installed_cluster: LocalCluster, plugin_environment: dict[str, str], node_name: str
+) -> Iterator[subprocess.Popen[str]]:
     """Yield the process of a drain that waits for a budget."""
-    apply(installed, controlled("ReplicaSet", node, replicas=2))
-    apply(installed, budget(f"keep-{node}", node, minAvailable=2))
-    words = ["kubectl", "maintenance", "drain", node]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=plugin) as process:
+    create_and_wait(installed_cluster, build_controller("ReplicaSet", node_name, replicas=2))
+    create_and_wait(installed_cluster, build_budget(f"keep-{node_name}", node_name, minAvailable=2))
+    command = ["kubectl", "maintenance", "drain", node_name]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=plugin_environment
+    ) as process:
         assert process.stdout
-        assert any(line.startswith("waiting with pod ") for line in process.stdout)
+        assert any(line.startswith("waiting to evict pod ") for line in process.stdout)
         yield process
         process.kill()
 
 
-def test_a_blocked_pod_goes_when_its_budget_opens(
-    installed: LocalCluster, node: str, waiting_drain: subprocess.Popen[str]
+def test_blocked_pod_is_evicted_after_its_budget_is_deleted(
+    installed_cluster: LocalCluster, node_name: str, blocked_drain_process: subprocess.Popen[str]
 ) -> None:
     """NMO-6: `drain` watches the budget and evicts the blocked pods after the budget is deleted."""
-    installed.kubectl("delete", "poddisruptionbudget", f"keep-{node}")
+    installed_cluster.kubectl("delete", "poddisruptionbudget", f"keep-{node_name}")
 
-    out, errors = waiting_drain.communicate(timeout=10)
+    output, errors = blocked_drain_process.communicate(timeout=10)
 
-    assert waiting_drain.returncode == 0, errors
-    assert out.endswith(f"node/{node} drained\n")
-    assert pods_on(installed, node) == []
+    assert blocked_drain_process.returncode == 0, errors
+    assert output.endswith(f"node/{node_name} drained\n")
+    assert list_pods(installed_cluster, node_name) == []
 
 
-def test_ctrl_c_ends_a_waiting_drain_without_a_traceback(
-    installed: LocalCluster, node: str, waiting_drain: subprocess.Popen[str]
+def test_ctrl_c_ends_blocked_drain_without_traceback(
+    installed_cluster: LocalCluster, node_name: str, blocked_drain_process: subprocess.Popen[str]
 ) -> None:
     """DRN-6: Ctrl-C ends `drain` with a message that names the remaining pods, and leaves the node cordoned."""
-    waiting_drain.send_signal(2)
+    blocked_drain_process.send_signal(2)
 
-    _, errors = waiting_drain.communicate(timeout=10)
+    _, errors = blocked_drain_process.communicate(timeout=10)
 
-    assert waiting_drain.returncode == 130
-    assert errors.startswith(f"\nInterrupted: nothing more is evicted, {node} stays cordoned, 2 pods left: ")
-    assert errors.endswith(f"; kubectl maintenance uncordon {node} ends that\n")
-    assert is_cordoned(installed, node)
+    assert blocked_drain_process.returncode == 130
+    state = f'no more pods are evicted, node "{node_name}" stays cordoned, 2 pods left: '
+    assert errors.startswith(f"\nInterrupted: {state}")
+    assert errors.endswith(f"; to uncordon it, run kubectl maintenance uncordon {node_name}\n")
+    assert is_cordoned(installed_cluster, node_name)
 
 
-def test_a_pod_behind_two_budgets_is_named_after_the_others_went(installed: LocalCluster, run: Run, node: str) -> None:
+def test_pod_with_two_budgets_is_named_after_the_others_are_evicted(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
+) -> None:
     """NMO-6: `drain` fails on a pod with two budgets, because the Eviction API supports one budget per pod."""
-    apply(installed, controlled("ReplicaSet", node), pod(f"bare-{node}", node))
+    create_and_wait(
+        installed_cluster, build_controller("ReplicaSet", node_name), build_pod(f"bare-{node_name}", node_name)
+    )
     for name in ("first", "second"):
-        apply(installed, budget(f"{name}-{node}", node, {"by": "replicaset"}, maxUnavailable=1))
+        create_and_wait(
+            installed_cluster, build_budget(f"{name}-{node_name}", node_name, {"by": "replicaset"}, maxUnavailable=1)
+        )
 
-    result = run("drain", node, "--force")
+    result = run_command("drain", node_name, "--force")
 
     assert result.exit_code == 1
-    assert f"these pods cannot be evicted: default/replicaset-{node}" in result.stderr
-    assert outcome(installed, node) == (True, ["replicaset"])
+    assert f"cannot evict these pods: default/replicaset-{node_name}" in result.stderr
+    assert get_node_outcome(installed_cluster, node_name) == (True, ["replicaset"])
 
 
 @pytest.mark.slow
-def test_a_refusal_that_comes_behind_its_batch_is_said(
-    installed: LocalCluster, run: Run, node: str, monkeypatch: pytest.MonkeyPatch
+def test_denial_after_the_batch_is_reported_and_retried(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NMO-6: `drain` retries an eviction that a webhook denies after the batch has ended.
 
     No event follows such a denial, since it changes no pod. The output has one line for each eviction.
     """
-    monkeypatch.setattr(eviction_batch, "OVERSLEPT_SECONDS", 0.0)
+    monkeypatch.setattr(eviction_batch, "RESPONSE_WAIT_SECONDS", 0.0)
     monkeypatch.setattr(manual_drain, "RETRY_SECONDS", 0.1)
-    furnish(installed, node, "bare")
-    never, asked = threading.Event(), list[Received]()
+    create_pods(installed_cluster, node_name, "bare")
+    never_set, webhook_requests = threading.Event(), list[ReceivedRequest]()
 
-    def refuse_once(request: Received) -> Answer:
-        if not is_of_nobody(request):
-            asked.append(request)
-            never.wait(0.3)
-        return admission(request, "not today" if len(asked) == 1 else "")
+    def deny_first_eviction(request: ReceivedRequest) -> Response:
+        if not is_probe(request):
+            webhook_requests.append(request)
+            never_set.wait(0.3)
+        return build_review_response(request, "not today" if len(webhook_requests) == 1 else "")
 
-    with webhook(installed, "default", refuse_once, 10):
-        result = run("drain", node, "--force", "--timeout=10s")
+    with serve_webhook(installed_cluster, "default", deny_first_eviction, 10):
+        result = run_command("drain", node_name, "--force", "--timeout=10s")
 
     assert result.exit_code == 0, result.stderr
-    (said,) = [line for line in result.stdout.splitlines() if line.startswith("waiting with pod ")]
-    assert said.endswith("denied the request: not today")
-    assert result.stdout.count(f"evicting pod default/bare-{node}") == len(asked) == 2
+    (message,) = [line for line in result.stdout.splitlines() if line.startswith("waiting to evict pod ")]
+    assert message.endswith("denied the request: not today")
+    assert result.stdout.count(f"evicting pod default/bare-{node_name}") == len(webhook_requests) == 2
 
 
-def test_a_drain_waits_until_terminating_pods_are_gone(installed: LocalCluster, run: Run, node: str) -> None:
+def test_drain_waits_for_terminating_pods(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
+) -> None:
     """NMO-6: `drain` waits until evicted pods no longer exist."""
-    apply(installed, pod(f"slow-{node}", node, annotations={"pod-delete.stage.kwok.x-k8s.io/delay": "1s"}))
+    create_and_wait(
+        installed_cluster,
+        build_pod(f"slow-{node_name}", node_name, annotations={"pod-delete.stage.kwok.x-k8s.io/delay": "1s"}),
+    )
 
-    result = run("drain", node, "--force")
+    result = run_command("drain", node_name, "--force")
 
     assert result.exit_code == 0
-    assert pods_on(installed, node) == []
+    assert list_pods(installed_cluster, node_name) == []
 
 
 @proves("DRN-6", "OSV-10")
-def test_a_drained_node_stays_cordoned_until_it_is_uncordoned(installed: LocalCluster, run: Run, node: str) -> None:
+def test_drained_node_stays_cordoned_until_uncordon(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
+) -> None:
     """DRN-6, OSV-10: A node stays cordoned after `drain` until `uncordon`, and a second `uncordon` changes nothing."""
-    run("drain", node)
-    assert is_cordoned(installed, node)
+    run_command("drain", node_name)
+    assert is_cordoned(installed_cluster, node_name)
 
-    first, second = run("uncordon", node), run("uncordon", node)
+    first, second = run_command("uncordon", node_name), run_command("uncordon", node_name)
 
-    assert [first.stdout, second.stdout] == [f"node/{node} uncordoned\n", f"node/{node} already uncordoned\n"]
-    assert not is_cordoned(installed, node)
+    assert [first.stdout, second.stdout] == [f"node/{node_name} uncordoned\n", f"node/{node_name} already uncordoned\n"]
+    assert not is_cordoned(installed_cluster, node_name)
 
 
 @pytest.mark.parametrize("labelled", [True, False], ids=["left by a maintenance", "tainted by hand"])
-def test_uncordon_takes_the_drain_taint_of_a_maintenance_that_is_gone(
-    installed: LocalCluster, run: Run, node: str, labelled: bool
+def test_uncordon_removes_the_drain_taint_of_a_deleted_maintenance(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str, labelled: bool
 ) -> None:
     """X-5: `uncordon` removes the label and the drain taint of a deleted maintenance.
 
     Without the label, the taint may belong to another writer, so `uncordon` keeps the taint and reports it.
     """
-    door, taint = installed.door(), MEDIK8S.drain_taint
-    found = door.get(node_path(node))
-    patch = [*cordon_patch(found, "gone" if labelled else ""), *taint_patch(found, taint, "gone")[-2:]]
-    door.run(door.api.patch(node_path(node), patch, JSON_PATCH))
+    client, taint = installed_cluster.get_client(), MEDIK8S.drain_taint
+    node = client.get(build_node_path(node_name))
+    patch = [*build_cordon_patch(node, "gone" if labelled else ""), *build_taint_patch(node, taint, "gone")[-2:]]
+    client.run(client.api.patch(build_node_path(node_name), patch, JSON_PATCH))
 
-    freed = json.loads(run("uncordon", node, "-o", "json").stdout)
+    uncordoned = json.loads(run_command("uncordon", node_name, "-o", "json").stdout)
 
-    after = door.get(node_path(node))
-    state = "schedulable" if labelled else f"schedulable, but for the taint {taint}"
-    assert freed == {"node": node, "schedulable": True, "state": state, "changed": True}
+    after = client.get(build_node_path(node_name))
+    state = "schedulable" if labelled else f"schedulable, except for the taint {taint}"
+    assert uncordoned == {"node": node_name, "schedulable": True, "state": state, "changed": True}
     assert is_tainted(after, taint) is not labelled
-    assert not is_cordoned(installed, node)
-    assert not is_labelled(after)
-    assert f"{node} already uncordoned" in (again := run("uncordon", node).stdout)
-    assert (f"Node {node}: {state}" in again) is not labelled
+    assert not is_cordoned(installed_cluster, node_name)
+    assert not has_maintenance_label(after)
+    assert f"{node_name} already uncordoned" in (second := run_command("uncordon", node_name).stdout)
+    assert (f"Node {node_name}: {state}" in second) is not labelled
 
 
 @proves("OSV-10a")
-def test_the_sequence_of_the_document_ends_as_that_of_kubectl_does(
-    installed: LocalCluster, run: Run, new_node: Nodes
+def test_documented_sequence_matches_kubectl(
+    installed_cluster: LocalCluster, run_command: RunCommand, create_node: CreateNode
 ) -> None:
     """OSV-10a: The documented `cordon`, `drain` and `uncordon` give the same node states as kubectl's commands."""
-    ours, theirs = new_node(), new_node()
-    for node in (ours, theirs):
-        furnish(installed, node, *EVERYTHING)
+    own_node, kubectl_node = create_node(), create_node()
+    for node in (own_node, kubectl_node):
+        create_pods(installed_cluster, node, *ALL_POD_KINDS)
 
-    said = run("cordon", ours).stdout
-    installed.kubectl("cordon", theirs)
-    assert outcome(installed, ours) == outcome(installed, theirs) == (True, sorted(EVERYTHING_BY_NAME))
-    drained = run("drain", ours, *SPELLED_AS_THEN)
-    installed.kubectl("drain", theirs, *MODERN)
-    assert outcome(installed, ours) == outcome(installed, theirs) == (True, ["daemonset", "mirror"])
-    freed = run("uncordon", ours)
-    installed.kubectl("uncordon", theirs)
-    assert is_cordoned(installed, ours) is is_cordoned(installed, theirs) is False
+    output = run_command("cordon", own_node).stdout
+    installed_cluster.kubectl("cordon", kubectl_node)
+    assert (
+        get_node_outcome(installed_cluster, own_node)
+        == get_node_outcome(installed_cluster, kubectl_node)
+        == (True, sorted(ALL_NAME_PREFIXES))
+    )
+    drained = run_command("drain", own_node, *LEGACY_FLAGS)
+    installed_cluster.kubectl("drain", kubectl_node, *CURRENT_FLAGS)
+    assert (
+        get_node_outcome(installed_cluster, own_node)
+        == get_node_outcome(installed_cluster, kubectl_node)
+        == (True, ["daemonset", "mirror"])
+    )
+    result = run_command("uncordon", own_node)
+    installed_cluster.kubectl("uncordon", kubectl_node)
+    assert is_cordoned(installed_cluster, own_node) is is_cordoned(installed_cluster, kubectl_node) is False
 
-    assert said == f"node/{ours} cordoned\n"
-    assert f"node/{ours} already cordoned" in drained.stdout
-    assert (drained.exit_code, freed.stdout) == (0, f"node/{ours} uncordoned\n")
+    assert output == f"node/{own_node} cordoned\n"
+    assert f"node/{own_node} already cordoned" in drained.stdout
+    assert (drained.exit_code, result.stdout) == (0, f"node/{own_node} uncordoned\n")
 
 
-def test_to_cordon_again_changes_nothing(run: Run, node: str) -> None:
+def test_second_cordon_changes_nothing(run_command: RunCommand, node_name: str) -> None:
     """Check that a second `cordon` reports that nothing changed, also in its JSON output."""
-    assert json.loads(run("cordon", node, "-o", "json").stdout) == {"node": node, "schedulable": False, "changed": True}
-    assert run("cordon", node).stdout == f"node/{node} already cordoned\n"
+    assert json.loads(run_command("cordon", node_name, "-o", "json").stdout) == {
+        "node": node_name,
+        "schedulable": False,
+        "changed": True,
+    }
+    assert run_command("cordon", node_name).stdout == f"node/{node_name} already cordoned\n"

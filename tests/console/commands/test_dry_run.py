@@ -14,200 +14,237 @@ from kube.pods import MIRROR_ANNOTATION
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.processes import await_ready
-from tests.console.commands.workload_objects import apply, budget, controlled, is_cordoned, pod, pods_on
-from tests.console.conftest import Nodes, Run
-from tests.console.permissions import allow, may
+from tests.console.commands.workload_objects import (
+    build_budget,
+    build_controller,
+    build_pod,
+    create_and_wait,
+    is_cordoned,
+    list_pods,
+)
+from tests.console.conftest import CreateNode, RunCommand
+from tests.console.permissions import grant_permissions, has_permission
 from tests.proofs import proves
-from tests.waiting import until
+from tests.waiting import wait_for_collection
 
-KINDS = ("nodes", "nodemaintenances")
+MAINTAINER_RESOURCES = ("nodes", "nodemaintenances")
 
 
-def furnish(cluster: LocalCluster, node: str) -> None:
+def create_pods(cluster: LocalCluster, node: str) -> None:
     """Create pods for each outcome of a drain on the node.
 
     Two pods wait for a budget, one has emptyDir data, two are ignored (DaemonSet and static), and one can be evicted.
     """
     labels = {"kept": "yes"}
     scratch = [{"name": "scratch", "emptyDir": {}}]
-    static = pod(f"static-{node}", node, annotations={MIRROR_ANNOTATION: "here"})
-    apply(cluster, pod(f"bare-{node}", node), pod(f"local-{node}", node, volumes=scratch), static)
-    apply(cluster, controlled("DaemonSet", node), controlled("ReplicaSet", node, labels, replicas=2))
-    apply(cluster, budget(f"keep-{node}", node, labels, minAvailable=2))
+    static = build_pod(f"static-{node}", node, annotations={MIRROR_ANNOTATION: "here"})
+    create_and_wait(cluster, build_pod(f"bare-{node}", node), build_pod(f"local-{node}", node, volumes=scratch), static)
+    create_and_wait(
+        cluster, build_controller("DaemonSet", node), build_controller("ReplicaSet", node, labels, replicas=2)
+    )
+    create_and_wait(cluster, build_budget(f"keep-{node}", node, labels, minAvailable=2))
 
 
 @proves("DRN-1a")
-def test_it_says_who_goes_who_waits_and_for_what(installed: LocalCluster, run: Run, node: str) -> None:
+def test_dry_run_lists_evictable_blocked_and_ignored_pods(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
+) -> None:
     """NMO-6, NMO-7: The dry run lists evictable, blocked and ignored pods with their reasons, and changes nothing."""
-    furnish(installed, node)
+    create_pods(installed_cluster, node_name)
 
-    result = run("start", node, "--dry-run", "--delete-emptydir-data=false")
+    result = run_command("start", node_name, "--dry-run", "--delete-emptydir-data=false")
 
     assert result.exit_code == 0, result.output
-    goes, *wait, daemon, static, made = result.stdout.splitlines()
-    assert goes == f"would evict pod default/bare-{node}"
-    assert wait[0].startswith(f"would wait with pod default/local-{node}: its emptyDir data would be lost: ")
+    evicted, *wait, daemon, static, summary = result.stdout.splitlines()
+    assert evicted == f"would evict pod default/bare-{node_name}"
+    assert wait[0].startswith(f"would not evict pod default/local-{node_name} now: its emptyDir data would be lost: ")
     for line in wait[1:]:
-        assert line.startswith(f"would wait with pod default/replicaset-{node}-")
-        assert f"budget keep-{node} needs 2 healthy pods and has 2" in line
+        assert line.startswith(f"would not evict pod default/replicaset-{node_name}-")
+        assert f"budget keep-{node_name} needs 2 healthy pods and has 2" in line
     assert len(wait) == 3
-    assert daemon.startswith(f"would leave pod default/daemonset-{node}-")
-    assert daemon.endswith(": of a DaemonSet")
-    assert static == f"would leave pod default/static-{node}: static"
-    assert made == f"nodemaintenance.nodemaintenance.medik8s.io/{node} would be created"
-    assert len(pods_on(installed, node)) == 6
-    assert not is_cordoned(installed, node)
-    assert installed.door().list(MEDIK8S.path, fields=f"spec.nodeName={node}")["items"] == []
+    assert daemon.startswith(f"would ignore pod default/daemonset-{node_name}-")
+    assert daemon.endswith(": pod of a DaemonSet")
+    assert static == f"would ignore pod default/static-{node_name}: static pod"
+    assert summary == f"nodemaintenance.nodemaintenance.medik8s.io/{node_name} would be created"
+    assert len(list_pods(installed_cluster, node_name)) == 6
+    assert not is_cordoned(installed_cluster, node_name)
+    assert installed_cluster.get_client().list(MEDIK8S.path, field_selector=f"spec.nodeName={node_name}")["items"] == []
 
 
-def test_as_json_it_is_the_object_and_its_pods(installed: LocalCluster, run: Run, node: str) -> None:
-    furnish(installed, node)
+def test_json_has_the_object_and_its_pods(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
+) -> None:
+    create_pods(installed_cluster, node_name)
 
-    found = json.loads(run("start", node, "--dry-run", "-o", "json").stdout)
+    report = json.loads(run_command("start", node_name, "--dry-run", "-o", "json").stdout)
 
-    assert found["spec"] == {"nodeName": node}
-    assert [item["name"] for item in found["evicted"]] == [f"bare-{node}", f"local-{node}"]
-    assert {(item["reason"], item["budget"]) for item in found["blockedPods"]} == {("DisruptionBudget", f"keep-{node}")}
-    assert [(item["name"].split("-")[0], item["reason"]) for item in found["ignored"]] == [
-        ("daemonset", "of a DaemonSet"),
-        ("static", "static"),
+    assert report["spec"] == {"nodeName": node_name}
+    assert [item["name"] for item in report["evicted"]] == [f"bare-{node_name}", f"local-{node_name}"]
+    assert {(item["reason"], item["budget"]) for item in report["blockedPods"]} == {
+        ("DisruptionBudget", f"keep-{node_name}")
+    }
+    assert [(item["name"].split("-")[0], item["reason"]) for item in report["ignored"]] == [
+        ("daemonset", "pod of a DaemonSet"),
+        ("static", "static pod"),
     ]
 
 
-def test_who_goes_in_it_is_who_goes(installed: LocalCluster, run: Run, new_node: Nodes) -> None:
+def test_dry_run_predicts_what_drain_evicts(
+    installed_cluster: LocalCluster, run_command: RunCommand, create_node: CreateNode
+) -> None:
     """Check that the dry run names the same pods that `drain` evicts from an identical node."""
-    node, twin = new_node(), new_node()
-    for each in (node, twin):
-        furnish(installed, each)
+    node, other_node = create_node(), create_node()
+    for name in (node, other_node):
+        create_pods(installed_cluster, name)
 
-    found = json.loads(run("start", node, "--dry-run", "-o", "json").stdout)
-    run("drain", twin, "--force", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=3s")
+    report = json.loads(run_command("start", node, "--dry-run", "-o", "json").stdout)
+    run_command("drain", other_node, "--force", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=3s")
 
-    gone = {item["name"].removesuffix(f"-{node}") for item in found["evicted"]}
-    assert gone == {"bare", "local"}
-    left = {"daemonset", "replicaset", "static"}
-    until(installed.door(), "/api/v1/pods", lambda pods: kinds(pods) == left, fields=f"spec.nodeName={twin}")
+    evicted_names = {item["name"].removesuffix(f"-{node}") for item in report["evicted"]}
+    assert evicted_names == {"bare", "local"}
+    remaining = {"daemonset", "replicaset", "static"}
+    wait_for_collection(
+        installed_cluster.get_client(),
+        "/api/v1/pods",
+        lambda pods: get_pod_kinds(pods) == remaining,
+        fields=f"spec.nodeName={other_node}",
+    )
 
 
-def kinds(names: Iterable[str]) -> set[str]:
+def get_pod_kinds(names: Iterable[str]) -> set[str]:
     """Return the kinds of pods, which are the first words of the names."""
     return {name.split("-")[0] for name in names}
 
 
-@pytest.mark.parametrize("written", ["--dry-run=server", "--dry-run=client", "--dry-run=true"])
+@pytest.mark.parametrize("dry_run_flag", ["--dry-run=server", "--dry-run=client", "--dry-run=true"])
 @pytest.mark.parametrize("command", ["start", "drain"])
-def test_kubectls_way_of_writing_it_is_understood(
-    installed: LocalCluster, run: Run, node: str, command: str, written: str
+def test_kubectl_values_of_dry_run_are_accepted(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str, command: str, dry_run_flag: str
 ) -> None:
-    alone, as_kubectl = run(command, "--dry-run", node), run(command, node, written)
+    result, flag_result = run_command(command, "--dry-run", node_name), run_command(command, node_name, dry_run_flag)
 
-    assert as_kubectl.exit_code == 0, as_kubectl.output
-    assert as_kubectl.stdout == alone.stdout
-    assert not is_cordoned(installed, node)
+    assert flag_result.exit_code == 0, flag_result.output
+    assert flag_result.stdout == result.stdout
+    assert not is_cordoned(installed_cluster, node_name)
 
 
-def test_a_dry_drain_says_the_same_of_the_same_pods(installed: LocalCluster, run: Run, node: str) -> None:
+def test_dry_runs_of_drain_and_start_agree(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
+) -> None:
     """Check that the dry runs of `start` and `drain` print the same lines.
 
     Static pods are an exception: `drain` does not mention them, as `kubectl drain` does not either.
     """
-    furnish(installed, node)
+    create_pods(installed_cluster, node_name)
 
-    begun = run("start", node, "--dry-run").stdout.splitlines()[:-1]
-    drained = run("drain", node, "--dry-run", "--force", "--ignore-daemonsets", "--delete-emptydir-data")
+    start_lines = run_command("start", node_name, "--dry-run").stdout.splitlines()[:-1]
+    drained = run_command("drain", node_name, "--dry-run", "--force", "--ignore-daemonsets", "--delete-emptydir-data")
 
     *lines, end = drained.stdout.splitlines()
-    assert lines == [line for line in begun if "static" not in line]
-    assert end == f"node/{node} would be drained"
-    assert not is_cordoned(installed, node)
+    assert lines == [line for line in start_lines if "static" not in line]
+    assert end == f"node/{node_name} would be drained"
+    assert not is_cordoned(installed_cluster, node_name)
 
 
-def test_who_is_not_selected_stays_and_who_selects_nobody_is_warned(
-    installed: LocalCluster, run: Run, node: str
+def test_unselected_pods_stay_and_empty_selection_gives_warning(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
 ) -> None:
     """Check that pods outside the selector stay, and that a selector that matches no pod causes a warning.
 
     A drain that selects no pod succeeds at once, so its result looks like that of an emptied node.
     """
-    furnish(installed, node)
+    create_pods(installed_cluster, node_name)
 
-    some = run("start", node, "--dry-run", "--pod-selector=kept=yes")
-    nobody = run("start", node, "--dry-run", "--pod-selector=kept=no")
-    begun = run("start", node, "--pod-selector=kept=no")
-    run("stop", node, "--no-wait")
+    matching = run_command("start", node_name, "--dry-run", "--pod-selector=kept=yes")
+    unmatched = run_command("start", node_name, "--dry-run", "--pod-selector=kept=no")
+    started = run_command("start", node_name, "--pod-selector=kept=no")
+    run_command("stop", node_name, "--no-wait")
 
-    assert f"would leave pod default/bare-{node}: not selected" in some.stdout.splitlines()
-    assert "selected by" not in some.stderr
-    for result in (nobody, begun):
-        assert f"Warning: no pod that would leave {node} is selected by kept=no" in result.stderr
+    assert f"would ignore pod default/bare-{node_name}: not selected" in matching.stdout.splitlines()
+    assert "pod selector" not in matching.stderr
+    for result in (unmatched, started):
+        assert f'Warning: pod selector kept=no matches no pod that would leave node "{node_name}"' in result.stderr
 
 
-def test_without_evictions_pods_are_deleted_past_their_budgets(installed: LocalCluster, run: Run, node: str) -> None:
+def test_disable_eviction_deletes_blocked_pods(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
+) -> None:
     """Check that `--disable-eviction` would delete blocked pods, and warns that the default RBAC does not allow it."""
-    furnish(installed, node)
+    create_pods(installed_cluster, node_name)
 
-    result = run("start", node, "--dry-run", "--disable-eviction")
+    result = run_command("start", node_name, "--dry-run", "--disable-eviction")
 
     lines = result.stdout.splitlines()
-    assert len([line for line in lines if line.startswith(f"would delete pod default/replicaset-{node}-")]) == 2
-    assert not [line for line in lines if "would wait" in line or "would evict" in line]
-    assert "where the component deleting is installed: else they stay" in result.stderr
+    assert len([line for line in lines if line.startswith(f"would delete pod default/replicaset-{node_name}-")]) == 2
+    assert not [line for line in lines if "would not evict" in line or "would evict" in line]
+    assert "if the component deleting is installed; otherwise they stay" in result.stderr
 
 
-def test_a_pod_on_its_way_is_waited_for(installed: LocalCluster, run: Run, node: str) -> None:
-    apply(installed, pod(f"slow-{node}", node, annotations={"pod-delete.stage.kwok.x-k8s.io/delay": "20s"}))
-    installed.kubectl("delete", "pod", f"slow-{node}", "--wait=false")
+def test_terminating_pod_is_waited_for(
+    installed_cluster: LocalCluster, run_command: RunCommand, node_name: str
+) -> None:
+    create_and_wait(
+        installed_cluster,
+        build_pod(f"slow-{node_name}", node_name, annotations={"pod-delete.stage.kwok.x-k8s.io/delay": "20s"}),
+    )
+    installed_cluster.kubectl("delete", "pod", f"slow-{node_name}", "--wait=false")
 
-    result = run("start", node, "--dry-run")
+    result = run_command("start", node_name, "--dry-run")
 
-    assert f"would wait for pod default/slow-{node}, which is ending" in result.stdout.splitlines()
+    assert f"would wait for pod default/slow-{node_name}, which is terminating" in result.stdout.splitlines()
 
 
 @pytest.fixture
-def maintainer(served: LocalCluster) -> Iterator[str]:
+def maintainer_without_pod_access(served_cluster: LocalCluster) -> Iterator[str]:
     """Yield a user who may create maintenances and may not read pods."""
-    with allowed(served, "maintainer", *(f"{verb} {kind}" for kind in KINDS for verb in ("get", "list", "create"))):
+    with grant_temporary_permissions(
+        served_cluster,
+        "maintainer",
+        *(f"{verb} {kind}" for kind in MAINTAINER_RESOURCES for verb in ("get", "list", "create")),
+    ):
         yield UNPRIVILEGED
 
 
 @contextmanager
-def allowed(cluster: LocalCluster, name: str, *rules: str) -> Iterator[None]:
+def grant_temporary_permissions(cluster: LocalCluster, name: str, *rules: str) -> Iterator[None]:
     """Grant the unprivileged user these permissions in the block, and wait until the API server has revoked them."""
-    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": UNPRIVILEGED}
-    allow(cluster.door(), name, rules, subject, UNPRIVILEGED)
+    user_subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": UNPRIVILEGED}
+    grant_permissions(cluster.get_client(), name, rules, user_subject, UNPRIVILEGED)
     yield
     cluster.kubectl("delete", f"clusterrole/{name}", f"clusterrolebinding/{name}")
     for rule in rules:
         verb, kind = rule.split()
-        await_ready(f"no right to {rule}", partial(may_not, cluster, verb, kind), [])
+        await_ready(f"no right to {rule}", partial(lacks_permission, cluster, verb, kind), [])
 
 
-def may_not(cluster: LocalCluster, verb: str, kind: str) -> bool:
+def lacks_permission(cluster: LocalCluster, verb: str, kind: str) -> bool:
     """Return whether the unprivileged user lacks this permission."""
-    return not may(cluster.door(), UNPRIVILEGED, verb, kind)
+    return not has_permission(cluster.get_client(), UNPRIVILEGED, verb, kind)
 
 
 @proves("X-6")
-def test_who_may_list_pods_alone_sees_them_and_what_is_not_known(
-    served: LocalCluster, run: Run, node: str, maintainer: str
+def test_user_without_daemonset_and_budget_access_sees_pods_and_warnings(
+    served_cluster: LocalCluster, run_command: RunCommand, node_name: str, maintainer_without_pod_access: str
 ) -> None:
     """Check that a user who may list pods but not DaemonSets and budgets sees the pods and two warnings."""
-    furnish(served, node)
+    create_pods(served_cluster, node_name)
 
-    with allowed(served, "lister", "list pods"):
-        result = run("start", node, "--dry-run", user=maintainer)
+    with grant_temporary_permissions(served_cluster, "lister", "list pods"):
+        result = run_command("start", node_name, "--dry-run", user=maintainer_without_pod_access)
 
-    assert "Warning: DaemonSets could not be read, so none is thought to be gone: " in result.stderr
-    assert "Warning: disruption budgets could not be read, so none is thought of: " in result.stderr
-    assert [line.split()[1] for line in result.stdout.splitlines()[:-1]] == ["evict"] * 4 + ["leave"] * 2
+    assert "Warning: cannot read DaemonSets, so the preview assumes that all of them exist: " in result.stderr
+    assert "Warning: cannot list disruption budgets, so the preview ignores them: " in result.stderr
+    assert [line.split()[1] for line in result.stdout.splitlines()[:-1]] == ["evict"] * 4 + ["ignore"] * 2
 
 
 @proves("X-6")
-def test_who_may_not_list_pods_is_told_so_and_sees_all_else(run: Run, node: str, maintainer: str) -> None:
+def test_user_without_pod_access_gets_a_warning_and_the_rest(
+    run_command: RunCommand, node_name: str, maintainer_without_pod_access: str
+) -> None:
     """Check that a user who may not list pods gets the API server's error as a warning, and the rest of the output."""
-    result = run("start", node, "--dry-run", user=maintainer)
+    result = run_command("start", node_name, "--dry-run", user=maintainer_without_pod_access)
 
     assert result.exit_code == 0, result.output
-    assert f"Warning: the pods of {node} could not be read: " in result.stderr
+    assert f'Warning: cannot list the pods of node "{node_name}": ' in result.stderr
     assert 'cannot list resource "pods"' in result.stderr
-    assert result.stdout == f"nodemaintenance.nodemaintenance.medik8s.io/{node} would be created\n"
+    assert result.stdout == f"nodemaintenance.nodemaintenance.medik8s.io/{node_name} would be created\n"

@@ -11,72 +11,81 @@ import pytest
 from click.testing import CliRunner
 from cloudevents.core.v1.event import CloudEvent
 
-from console.cli import commands
-from eventing.dead_letters import DeadLetter, as_dead_letter
+from console.cli import cli
+from eventing.dead_letters import DeadLetter, to_dead_letter
 from eventing.journal.entries import Attempt
 from eventing.journal.store import Journal
 from kube.maintenance.groups import MEDIK8S
 from localcluster.cluster import LocalCluster
-from tests.console.conftest import Run
+from tests.console.conftest import RunCommand
 
-EVIL = "[/] [red] \x1b[2J\u202e"
-SHOWN = "[/] [red] \\x1b[2J\\u202e"
+UNSAFE_TEXT = "[/] [red] \x1b[2J\u202e"
+ESCAPED_TEXT = "[/] [red] \\x1b[2J\\u202e"
 
 
 @pytest.fixture(scope="module")
-def foreign(installed: LocalCluster) -> Iterator[str]:
+def unsafe_maintenance(installed_cluster: LocalCluster) -> Iterator[str]:
     """Yield after creating a maintenance whose node name, reason and error contain markup and control characters."""
     metadata = {"name": "foreign-text"}
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "metadata": metadata}
-    installed.kubectl("create", "-f", "-", input=json.dumps({**body, "spec": {"nodeName": EVIL, "reason": EVIL}}))
-    failed = {"status": {"phase": "Failed", "lastError": f"{EVIL}\nsecond line"}}
-    words = ("nodemaintenances.nodemaintenance.medik8s.io", "foreign-text", "--type=merge", "--subresource=status")
-    installed.kubectl("patch", *words, "-p", json.dumps(failed))
+    installed_cluster.kubectl(
+        "create", "-f", "-", input=json.dumps({**body, "spec": {"nodeName": UNSAFE_TEXT, "reason": UNSAFE_TEXT}})
+    )
+    failed = {"status": {"phase": "Failed", "lastError": f"{UNSAFE_TEXT}\nsecond line"}}
+    arguments = ("nodemaintenances.nodemaintenance.medik8s.io", "foreign-text", "--type=merge", "--subresource=status")
+    installed_cluster.kubectl("patch", *arguments, "-p", json.dumps(failed))
     yield "foreign-text"
-    installed.kubectl("delete", *words[:2])
+    installed_cluster.kubectl("delete", *arguments[:2])
 
 
-@pytest.mark.parametrize("words", [("status",), ("status", EVIL)], ids=["all", "one node"])
-def test_status_shows_them_as_they_are(run: Run, foreign: str, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("words", [("status",), ("status", UNSAFE_TEXT)], ids=["all", "one node"])
+def test_status_escapes_unsafe_text(run_command: RunCommand, unsafe_maintenance: str, words: tuple[str, ...]) -> None:
     """Check that `status` escapes unsafe text; `nodeName: "[/]"` once caused a traceback."""
-    result = run(*words)
+    result = run_command(*words)
 
     assert result.exit_code == 0, result.exception
-    assert result.stdout.count(SHOWN) >= 2
-    assert f"{SHOWN}\\nsecond line" in result.stdout
+    assert result.stdout.count(ESCAPED_TEXT) >= 2
+    assert f"{ESCAPED_TEXT}\\nsecond line" in result.stdout
     assert "\x1b" not in result.stdout
 
 
-def test_an_error_shows_them_too(run: Run) -> None:
+def test_error_message_escapes_unsafe_text(run_command: RunCommand) -> None:
     """Check that an error message escapes unsafe text and is one line."""
-    result = run("start", "no-such-node\x1b]0;title\x07")
+    result = run_command("start", "no-such-node\x1b]0;title\x07")
 
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: there is no node no-such-node\\x1b]0;title\\x07: ")
+    assert result.stderr.startswith('Error: node "no-such-node\\x1b]0;title\\x07" not found: ')
     assert result.stderr.count("\n") == 1
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Path:
+def unsafe_journal(tmp_path: Path) -> Path:
     """Return a journal whose event and dead letter contain unsafe text in every field that allows it."""
     file = tmp_path / "journal.db"
-    fields = {"id": f"id{EVIL}", "source": "/test", "type": f"dev.nodemaintenance.{EVIL}", "node": EVIL}
-    event = CloudEvent({**fields, "maintenance": "uid-1", "subject": EVIL}, {})
-    letter = as_dead_letter(CloudEvent({**fields, "id": "dead"}, {}), DeadLetter(f"http://x/{EVIL}", 400, EVIL))
-    with closing(Journal(file)) as book:
-        book.write(event)
-        book.write(letter)
-        at = book.select()[0].arrived
-        book.write_attempts([Attempt("/test", event.get_id(), EVIL, at, 0.1, 500, error=EVIL)])
+    fields = {
+        "id": f"id{UNSAFE_TEXT}",
+        "source": "/test",
+        "type": f"dev.nodemaintenance.{UNSAFE_TEXT}",
+        "node": UNSAFE_TEXT,
+    }
+    event = CloudEvent({**fields, "maintenance": "uid-1", "subject": UNSAFE_TEXT}, {})
+    dead_letter = to_dead_letter(
+        CloudEvent({**fields, "id": "dead"}, {}), DeadLetter(f"http://x/{UNSAFE_TEXT}", 400, UNSAFE_TEXT)
+    )
+    with closing(Journal(file)) as journal:
+        journal.write_event(event)
+        journal.write_event(dead_letter)
+        arrived = journal.select()[0].arrived
+        journal.write_attempts([Attempt("/test", event.get_id(), UNSAFE_TEXT, arrived, 0.1, 500, error=UNSAFE_TEXT)])
     return file
 
 
 @pytest.mark.parametrize("words", [("events",), ("events", "-o", "tree"), ("deadletters",)], ids=" ".join)
-def test_recorded_events_show_them_too(journal: Path, words: tuple[str, ...]) -> None:
+def test_recorded_events_escape_unsafe_text(unsafe_journal: Path, words: tuple[str, ...]) -> None:
     """Check that recorded events are escaped, since any client that may post an event chooses its content."""
-    result = CliRunner().invoke(commands, [*words, "--journal", str(journal)], color=False)
+    result = CliRunner().invoke(cli, [*words, "--journal", str(unsafe_journal)], color=False)
 
     assert result.exit_code == 0, result.exception
-    assert result.stdout.count(SHOWN) >= 2
+    assert result.stdout.count(ESCAPED_TEXT) >= 2
     assert "\x1b" not in result.stdout
     assert "\u202e" not in result.stdout

@@ -13,20 +13,20 @@ import pytest
 
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
-from tests.console.commands.workload_objects import apply, budget, controlled
-from tests.console.conftest import ROOT, Nodes, Run
+from tests.console.commands.workload_objects import build_budget, build_controller, create_and_wait
+from tests.console.conftest import ROOT, CreateNode, RunCommand
 
 
 @contextmanager
-def running(cluster: LocalCluster, *words: str) -> Iterator[subprocess.Popen[str]]:
+def start_command(cluster: LocalCluster, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Yield the process of a command, and interrupt it at the end of the block."""
-    line = [sys.executable, "-m", "console.cli", *words, "--kubeconfig", str(cluster.kubeconfig)]
+    line = [sys.executable, "-m", "console.cli", *arguments, "--kubeconfig", str(cluster.kubeconfig)]
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:
         yield process
         process.send_signal(signal.SIGINT)
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Interrupt the process, and return its exit status and the last line of its stderr."""
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=20)
@@ -35,44 +35,50 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 @pytest.fixture
-def blocked(installed: LocalCluster, product: Product, node: str, run: Run) -> Iterator[str]:
+def blocked_node(
+    installed_cluster: LocalCluster, product: Product, node_name: str, run_command: RunCommand
+) -> Iterator[str]:
     """Yield a node whose drain a budget blocks."""
-    apply(installed, controlled("ReplicaSet", node, replicas=1))
-    apply(installed, budget(f"keep-{node}", node, minAvailable=1))
-    yield node
-    run("stop", node)
+    create_and_wait(installed_cluster, build_controller("ReplicaSet", node_name, replicas=1))
+    create_and_wait(installed_cluster, build_budget(f"keep-{node_name}", node_name, minAvailable=1))
+    yield node_name
+    run_command("stop", node_name)
 
 
-def test_start_says_that_the_maintenance_goes_on(installed: LocalCluster, blocked: str) -> None:
-    with running(installed, "start", blocked, "--wait") as process:
+def test_interrupted_start_reports_that_maintenance_continues(
+    installed_cluster: LocalCluster, blocked_node: str
+) -> None:
+    with start_command(installed_cluster, "start", blocked_node, "--wait") as process:
         assert process.stdout
         assert process.stdout.readline().endswith("created\n")
         assert "blocked" in process.stdout.readline()
-        status, said = ended(process)
+        status, message = interrupt(process)
 
     assert status == 130
-    assert said.startswith(f"Interrupted: the maintenance of {blocked} goes on: ")
-    assert f"kubectl maintenance stop {blocked} ends it" in said
+    assert message.startswith(f'Interrupted: the maintenance of node "{blocked_node}" continues: ')
+    assert f"to end it, run kubectl maintenance stop {blocked_node}" in message
 
 
 @pytest.mark.slow
-def test_stop_says_that_the_node_is_given_back_without_it(installed: LocalCluster, new_node: Nodes) -> None:
+def test_interrupted_stop_reports_that_deletion_continues(
+    installed_cluster: LocalCluster, create_node: CreateNode
+) -> None:
     """Check that an interrupted `stop` reports that the deletion continues without the command.
 
     In this test the deletion does not continue: a finalizer of another owner keeps the object, and no function runs.
     """
-    node = new_node()
+    node = create_node()
     item = {"apiVersion": "nodemaintenance.kubevirt.io/v1beta1", "kind": "NodeMaintenance", "spec": {"nodeName": node}}
     metadata = {"name": node, "finalizers": ["example.com/kept"]}
-    installed.kubectl("create", "-f", "-", input=json.dumps({**item, "metadata": metadata}))
+    installed_cluster.kubectl("create", "-f", "-", input=json.dumps({**item, "metadata": metadata}))
     try:
-        with running(installed, "stop", node) as process:
+        with start_command(installed_cluster, "stop", node) as process:
             name = f"nodemaintenances.nodemaintenance.kubevirt.io/{node}"
-            installed.kubectl("wait", "--for=jsonpath={.metadata.deletionTimestamp}", name, "--timeout=20s")
-            status, said = ended(process)
+            installed_cluster.kubectl("wait", "--for=jsonpath={.metadata.deletionTimestamp}", name, "--timeout=20s")
+            status, message = interrupt(process)
     finally:
-        installed.kubectl("patch", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+        installed_cluster.kubectl("patch", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
 
     assert status == 130
-    assert said.startswith("Interrupted: what is marked for deletion ends without this command: ")
-    assert said.endswith(f"kubectl maintenance status {node}")
+    assert message.startswith("Interrupted: maintenances marked for deletion end without this command: ")
+    assert message.endswith(f"kubectl maintenance status {node}")

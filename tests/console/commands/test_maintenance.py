@@ -9,97 +9,135 @@ from contextlib import aclosing
 
 import pytest
 
-from console.operations.maintenance_watch import watched
+from console.operations.maintenance_watch import watch_maintenances
 from kube.maintenance.groups import KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
-from tests.console.commands.workload_objects import apply, budget, controlled, is_cordoned, pod, pods_on
-from tests.console.conftest import Nodes, Run
+from tests.console.commands.workload_objects import (
+    build_budget,
+    build_controller,
+    build_pod,
+    create_and_wait,
+    is_cordoned,
+    list_pods,
+)
+from tests.console.conftest import CreateNode, RunCommand
 from tests.proofs import proves
 
-GROUPS = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
+API_GROUPS = {"medik8s": MEDIK8S, "kubevirt": KUBEVIRT}
 
 
 @pytest.fixture
-def node(product: Product, node: str, run: Run) -> Iterator[str]:
+def maintained_node(product: Product, node_name: str, run_command: RunCommand) -> Iterator[str]:
     """Yield a node with the functions running, and end its maintenance after the test."""
-    yield node
-    run("stop", node)
+    yield node_name
+    run_command("stop", node_name)
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_a_node_goes_into_maintenance_and_comes_back(installed: LocalCluster, run: Run, node: str, group: str) -> None:
+@pytest.mark.parametrize("group", API_GROUPS)
+def test_start_drains_and_stop_restores_the_node(
+    installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str, group: str
+) -> None:
     """NMO-3, NMO-6, NMO-14, KNM-1, OSV-1: `start` drains a node, and `stop` makes it schedulable again."""
-    apply(installed, pod(f"bare-{node}", node), controlled("ReplicaSet", node))
+    create_and_wait(
+        installed_cluster,
+        build_pod(f"bare-{maintained_node}", maintained_node),
+        build_controller("ReplicaSet", maintained_node),
+    )
 
-    started = run("start", node, "--group", group, "--reason", "new disk", "--wait", "--timeout=30s", "-o", "json")
+    started = run_command(
+        "start", maintained_node, "--group", group, "--reason", "new disk", "--wait", "--timeout=30s", "-o", "json"
+    )
     assert started.exit_code == 0, started.output
-    made = json.loads(started.stdout)
-    assert (made["apiVersion"], made["metadata"]["name"]) == (GROUPS[group].api_version, node)
-    assert made["spec"] == {"nodeName": node, "reason": "new disk"}
-    assert (made["status"]["phase"], made["status"]["drainProgress"]) == ("Succeeded", 100)
-    assert pods_on(installed, node) == []
+    created = json.loads(started.stdout)
+    assert (created["apiVersion"], created["metadata"]["name"]) == (API_GROUPS[group].api_version, maintained_node)
+    assert created["spec"] == {"nodeName": maintained_node, "reason": "new disk"}
+    assert (created["status"]["phase"], created["status"]["drainProgress"]) == ("Succeeded", 100)
+    assert list_pods(installed_cluster, maintained_node) == []
 
-    stopped = run("stop", node, "-o", "json")
+    stopped = run_command("stop", maintained_node, "-o", "json")
     assert stopped.exit_code == 0, stopped.output
-    name = f"nodemaintenance.{GROUPS[group].api_version.split('/')[0]}/{node}"
+    name = f"nodemaintenance.{API_GROUPS[group].api_version.split('/')[0]}/{maintained_node}"
     assert json.loads(stopped.stdout) == {
-        "node": node,
+        "node": maintained_node,
         "schedulable": True,
         "state": "schedulable",
         "deleted": [name],
         "keptBy": {},
     }
-    assert not is_cordoned(installed, node)
+    assert not is_cordoned(installed_cluster, maintained_node)
 
 
 @pytest.mark.slow
-def test_one_that_is_over_keeps_its_node_from_nothing(installed: LocalCluster, run: Run, node: str) -> None:
+def test_released_maintenance_does_not_block_its_node(
+    installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
+) -> None:
     """NMO-14, NMO-22: A released maintenance that another finalizer keeps does not block its node.
 
     `stop` names the finalizer and does not wait for its removal. `start` can create a second maintenance with another
     name.
     """
-    name, keeper = f"nodemaintenance.nodemaintenance.medik8s.io/{node}", "backup.example/keep"
-    assert run("start", node, "--wait", "--timeout=30s").exit_code == 0
-    patch = [{"op": "add", "path": "/metadata/finalizers/-", "value": keeper}]
-    installed.kubectl("patch", "nm", node, "--type=json", "-p", json.dumps(patch))
+    name, finalizer = f"nodemaintenance.nodemaintenance.medik8s.io/{maintained_node}", "backup.example/keep"
+    assert run_command("start", maintained_node, "--wait", "--timeout=30s").exit_code == 0
+    patch = [{"op": "add", "path": "/metadata/finalizers/-", "value": finalizer}]
+    installed_cluster.kubectl("patch", "nm", maintained_node, "--type=json", "-p", json.dumps(patch))
 
-    stopped, again = run("stop", node), run("stop", node)
-    uncordoned, taken, other = run("uncordon", node), run("start", node), run("start", node, "--name", f"{node}-again")
+    stopped, second_stop = run_command("stop", maintained_node), run_command("stop", maintained_node)
+    uncordoned, refused_start, other = (
+        run_command("uncordon", maintained_node),
+        run_command("start", maintained_node),
+        run_command("start", maintained_node, "--name", f"{maintained_node}-again"),
+    )
 
-    kept = f"{name} is over, and stays until its finalizers are taken off: {keeper}"
-    assert (stopped.exit_code, stopped.output) == (0, f"{kept}\nNode {node}: schedulable\n")
-    assert (again.exit_code, uncordoned.exit_code, taken.exit_code, other.exit_code) == (1, 0, 1, 0)
-    assert f"{node} is not in maintenance" in again.stderr
-    assert taken.stderr == f"Error: {kept}: choose another --name\n"
-    installed.kubectl("patch", "nm", node, "--type=json", "-p", '[{"op": "remove", "path": "/metadata/finalizers"}]')
+    message = f"{name} is released, but exists until these finalizers are removed: {finalizer}"
+    assert (stopped.exit_code, stopped.output) == (0, f"{message}\nNode {maintained_node}: schedulable\n")
+    assert (second_stop.exit_code, uncordoned.exit_code, refused_start.exit_code, other.exit_code) == (1, 0, 1, 0)
+    assert f'node "{maintained_node}" is not in maintenance' in second_stop.stderr
+    assert refused_start.stderr == f"Error: {message}: choose another --name\n"
+    installed_cluster.kubectl(
+        "patch", "nm", maintained_node, "--type=json", "-p", '[{"op": "remove", "path": "/metadata/finalizers"}]'
+    )
 
 
-def test_start_shows_progress_by_lines_where_there_is_no_terminal(installed: LocalCluster, run: Run, node: str) -> None:
+def test_start_prints_progress_lines_without_terminal(
+    installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
+) -> None:
     """NMO-10: Without a terminal, `start --wait` prints one line per change, from Running to Succeeded."""
-    apply(installed, pod(f"slow-{node}", node, annotations={"pod-delete.stage.kwok.x-k8s.io/delay": "1s"}))
+    create_and_wait(
+        installed_cluster,
+        build_pod(
+            f"slow-{maintained_node}", maintained_node, annotations={"pod-delete.stage.kwok.x-k8s.io/delay": "1s"}
+        ),
+    )
 
-    lines = run("start", node, "--wait").stdout.splitlines()
+    lines = run_command("start", maintained_node, "--wait").stdout.splitlines()
 
-    assert lines[0] == f"nodemaintenance.nodemaintenance.medik8s.io/{node} created"
-    assert f"{node} Running 0% 1 pending, 0 blocked" in lines
-    assert lines[-1] == f"{node} Succeeded 100% 0 pending, 0 blocked"
+    assert lines[0] == f"nodemaintenance.nodemaintenance.medik8s.io/{maintained_node} created"
+    assert f"{maintained_node} Running 0% 1 pending, 0 blocked" in lines
+    assert lines[-1] == f"{maintained_node} Succeeded 100% 0 pending, 0 blocked"
 
 
 @proves("DRN-1a")
-def test_start_takes_the_flags_of_kubectl_drain(installed: LocalCluster, run: Run, node: str) -> None:
+def test_start_accepts_flags_of_kubectl_drain(
+    installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
+) -> None:
     """DRN-1a: `start` accepts the flags of `kubectl drain`, and `status` names the flag that a blocked pod needs."""
-    apply(installed, pod(f"bare-{node}", node), controlled("ReplicaSet", node))
+    create_and_wait(
+        installed_cluster,
+        build_pod(f"bare-{maintained_node}", maintained_node),
+        build_controller("ReplicaSet", maintained_node),
+    )
     flags = ("--force=false", "--delete-local-data", "--ignore-daemonsets", "--grace-period=-1", "--pod-selector", "!x")
 
-    started = run("start", node, *flags, "--skip-wait-for-delete-timeout=9", "--disable-eviction=false", "-o", "json")
-    assert started.exit_code == 0, started.output
-    state = installed.kubectl(
-        "wait", f"nm/{node}", "--for=jsonpath={.status.pendingCount}=1", "--timeout=20s", check=False
+    started = run_command(
+        "start", maintained_node, *flags, "--skip-wait-for-delete-timeout=9", "--disable-eviction=false", "-o", "json"
     )
-    shown = run("status", node)
+    assert started.exit_code == 0, started.output
+    state = installed_cluster.kubectl(
+        "wait", f"nm/{maintained_node}", "--for=jsonpath={.status.pendingCount}=1", "--timeout=20s", check=False
+    )
+    result = run_command("status", maintained_node)
 
     assert state.returncode == 0, state.stderr
     assert json.loads(started.stdout)["spec"]["drain"] == {
@@ -111,55 +149,70 @@ def test_start_takes_the_flags_of_kubectl_drain(installed: LocalCluster, run: Ru
         "skipWaitForDeleteTimeoutSeconds": 9,
         "disableEviction": False,
     }
-    for words in (f"bare-{node}", "Force", "spec.drain.force"):
-        assert words in shown.stdout
-    assert [item["metadata"]["name"] for item in pods_on(installed, node)] == [f"bare-{node}"]
+    for expected in (f"bare-{maintained_node}", "Force", "spec.drain.force"):
+        assert expected in result.stdout
+    assert [item["metadata"]["name"] for item in list_pods(installed_cluster, maintained_node)] == [
+        f"bare-{maintained_node}"
+    ]
 
 
 @proves("DRN-1a")
-def test_a_selector_that_start_cannot_read_is_a_usage_error(installed: LocalCluster, run: Run, node: str) -> None:
+def test_invalid_selector_is_a_usage_error(
+    installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
+) -> None:
     """DRN-1a, DRN-5: An invalid pod selector is a usage error, and `start` creates nothing."""
-    refused = run("start", node, "--pod-selector", "app=(")
+    result = run_command("start", maintained_node, "--pod-selector", "app=(")
 
-    assert refused.exit_code == 2
-    assert "'app=(' is no condition on a label, such as app=web" in refused.stderr
-    assert installed.kubectl("get", "nm", node, "--ignore-not-found").stdout == ""
+    assert result.exit_code == 2
+    assert "'app=(' is not a condition on a label, such as app=web" in result.stderr
+    assert installed_cluster.kubectl("get", "nm", maintained_node, "--ignore-not-found").stdout == ""
 
 
-def test_status_says_who_is_blocked_by_what_and_what_would_unblock_it(
-    installed: LocalCluster, run: Run, node: str
+def test_status_shows_blocked_pods_budget_and_remedy(
+    installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
 ) -> None:
     """NMO-12, OSV-13: `status` shows the blocking budget with its counts, and the command that edits it."""
-    apply(installed, controlled("ReplicaSet", node, replicas=2))
-    apply(installed, budget(f"keep-{node}", node, minAvailable=2))
-    late = run("start", node, "--wait", "--timeout=2s")
+    create_and_wait(installed_cluster, build_controller("ReplicaSet", maintained_node, replicas=2))
+    create_and_wait(installed_cluster, build_budget(f"keep-{maintained_node}", maintained_node, minAvailable=2))
+    result = run_command("start", maintained_node, "--wait", "--timeout=2s")
 
-    shown, report = run("status", node), json.loads(run("status", node, "-o", "json").stdout)
-
-    assert late.exit_code == 1
-    assert late.stderr.startswith(f"Error: {node} is not drained after 2 s (default/")
-    assert (
-        f": budget keep-{node} needs 2 healthy pods and has 2 (and 1 more)), its maintenance goes on: " in late.stderr
+    status_result, report = (
+        run_command("status", maintained_node),
+        json.loads(run_command("status", maintained_node, "-o", "json").stdout),
     )
-    assert late.stderr.count("\n") == 1
-    assert f"Node {node}: cordoned, takes no new pods" in shown.stdout
-    for words in ("2 of 2 pods left", f"keep-{node}", "2/2", f"kubectl -n default edit pdb keep-{node}"):
-        assert words in shown.stdout
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f'Error: node "{maintained_node}" not drained within 2s (default/')
+    assert (
+        f": budget keep-{maintained_node} needs 2 healthy pods and has 2 (and 1 more)), its maintenance continues: "
+        in result.stderr
+    )
+    assert result.stderr.count("\n") == 1
+    assert f"Node {maintained_node}: cordoned, takes no new pods" in status_result.stdout
+    for expected in (
+        "2 of 2 pods left",
+        f"keep-{maintained_node}",
+        "2/2",
+        f"kubectl -n default edit pdb keep-{maintained_node}",
+    ):
+        assert expected in status_result.stdout
     assert report["schedulable"] is False
     assert [item["status"]["phase"] for item in report["maintenances"]] == ["Running"]
-    assert f"{node} " in run("status").stdout
+    assert f"{maintained_node} " in run_command("status").stdout
 
 
-def test_watching_follows_the_maintenance_live_and_ends_with_ctrl_c(
-    installed: LocalCluster, plugin: dict[str, str], run: Run, node: str
+def test_watch_prints_changes_until_ctrl_c(
+    installed_cluster: LocalCluster, plugin_environment: dict[str, str], run_command: RunCommand, maintained_node: str
 ) -> None:
     """NMO-12: `status --watch` prints one line per change and exits with 130 after Ctrl-C, as shells expect."""
-    words = ["kubectl", "maintenance", "status", node, "--watch"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=plugin) as process:
+    command = ["kubectl", "maintenance", "status", maintained_node, "--watch"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=plugin_environment
+    ) as process:
         assert process.stdout
-        assert process.stdout.readline() == "No maintenance.\n"
+        assert process.stdout.readline() == "No maintenances found.\n"
 
-        run("start", node)
+        run_command("start", maintained_node)
 
         assert any("Succeeded 100%" in line for line in process.stdout)
         process.send_signal(2)
@@ -169,101 +222,113 @@ def test_watching_follows_the_maintenance_live_and_ends_with_ctrl_c(
 
 @pytest.mark.slow
 @proves("X-7")
-@pytest.mark.usefixtures("leftover")
-def test_a_group_that_knows_no_field_selector_keeps_no_command_from_waiting(
-    installed: LocalCluster, run: Run, node: str
+@pytest.mark.usefixtures("legacy_crd")
+def test_commands_work_with_group_without_field_selectors(
+    installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
 ) -> None:
     """X-7: Commands filter the objects themselves if an API group supports no field selectors."""
     other = {"apiVersion": KUBEVIRT_ALPHA.api_version, "kind": "NodeMaintenance", "spec": {"nodeName": "other"}}
-    installed.door().create(KUBEVIRT_ALPHA.path, {**other, "metadata": {"name": "other"}})
+    installed_cluster.get_client().create(KUBEVIRT_ALPHA.path, {**other, "metadata": {"name": "other"}})
 
-    async def first() -> list[str]:
-        async with aclosing(watched(installed.door().api, node)) as states:
+    async def read_first_state() -> list[str]:
+        async with aclosing(watch_maintenances(installed_cluster.get_client().api, maintained_node)) as states:
             return [item["metadata"]["name"] for item in await anext(states)]
 
-    started = run("start", node, "--wait")
-    shown = installed.door().run(first())
-    stopped = run("stop", node, "-o", "json")
+    started = run_command("start", maintained_node, "--wait")
+    names = installed_cluster.get_client().run(read_first_state())
+    stopped = run_command("stop", maintained_node, "-o", "json")
 
     assert (started.exit_code, stopped.exit_code) == (0, 0), started.output + stopped.output
-    assert shown == [node]
+    assert names == [maintained_node]
     assert json.loads(stopped.stdout)["state"] == "schedulable"
 
 
 @proves("X-6")
-def test_json_is_there_too_when_the_time_is_over(installed: LocalCluster, run: Run, node: str) -> None:
+def test_json_is_printed_after_timeout(
+    installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
+) -> None:
     """Check that `start -o json` prints the object also after its timeout, so that programs can read the progress."""
-    apply(installed, controlled("ReplicaSet", node, replicas=2), budget(f"keep-{node}", node, minAvailable=2))
+    create_and_wait(
+        installed_cluster,
+        build_controller("ReplicaSet", maintained_node, replicas=2),
+        build_budget(f"keep-{maintained_node}", maintained_node, minAvailable=2),
+    )
 
-    late = run("start", node, "--wait", "--timeout=5s", "-o", "json")
-
-    assert late.exit_code == 1
-    found = json.loads(late.stdout)
-    assert found["metadata"]["name"] == node
-    assert [item["reason"] for item in found["status"]["blockedPods"]] == ["DisruptionBudget"] * 2
-    assert f"{node} is not drained after 5 s" in late.stderr
-
-
-def test_a_second_maintenance_for_the_node_is_refused(run: Run, node: str) -> None:
-    """NMO-22, X-7: A second maintenance for the node is refused, also in another API group."""
-    run("start", node, "--wait")
-
-    second = run("start", node, "--group=kubevirt", "--name=another")
-
-    assert second.exit_code == 1
-    holder = f"nodemaintenance.nodemaintenance.medik8s.io/{node} (Succeeded)"
-    change = f"kubectl edit nodemaintenance.nodemaintenance.medik8s.io/{node} changes how it drains"
-    remedy = f"{change}, kubectl maintenance stop {node} ends it"
-    assert second.stderr == f"Error: {node} is in maintenance already by {holder}: {remedy}\n"
-
-
-def test_a_name_that_another_node_uses_is_refused(product: Product, run: Run, new_node: Nodes) -> None:
-    """NMO-22: `start` refuses a name that another node's maintenance uses, and leaves that maintenance unchanged."""
-    first, second = new_node(), new_node()
-    run("start", first, f"--name=shared-{first}", "--wait")
-
-    refused = run("start", second, f"--name=shared-{first}")
-
-    assert refused.stderr == f"Error: the NodeMaintenance shared-{first} exists for {first}: choose another --name\n"
-    assert run("stop", first).exit_code == 0
-
-
-def test_a_node_in_maintenance_is_not_uncordoned(run: Run, node: str) -> None:
-    """DRN-6: `uncordon` refuses a node in maintenance, which would be cordoned again, and suggests `stop`."""
-    run("start", node, "--wait")
-
-    result = run("uncordon", node)
+    result = run_command("start", maintained_node, "--wait", "--timeout=5s", "-o", "json")
 
     assert result.exit_code == 1
-    assert result.stderr.endswith(f": kubectl maintenance stop {node}\n")
+    report = json.loads(result.stdout)
+    assert report["metadata"]["name"] == maintained_node
+    assert [item["reason"] for item in report["status"]["blockedPods"]] == ["DisruptionBudget"] * 2
+    assert f'node "{maintained_node}" not drained within 5s' in result.stderr
+
+
+def test_second_maintenance_for_node_is_refused(run_command: RunCommand, maintained_node: str) -> None:
+    """NMO-22, X-7: A second maintenance for the node is refused, also in another API group."""
+    run_command("start", maintained_node, "--wait")
+
+    second = run_command("start", maintained_node, "--group=kubevirt", "--name=another")
+
+    assert second.exit_code == 1
+    holder = f"nodemaintenance.nodemaintenance.medik8s.io/{maintained_node} (Succeeded)"
+    edit = f"run kubectl edit nodemaintenance.nodemaintenance.medik8s.io/{maintained_node}"
+    remedy = f"to change its drain options, {edit}; to end it, run kubectl maintenance stop {maintained_node}"
+    assert second.stderr == f'Error: node "{maintained_node}" is already in maintenance by {holder}: {remedy}\n'
+
+
+def test_name_used_for_another_node_is_refused(
+    product: Product, run_command: RunCommand, create_node: CreateNode
+) -> None:
+    """NMO-22: `start` refuses a name that another node's maintenance uses, and leaves that maintenance unchanged."""
+    first, second = create_node(), create_node()
+    run_command("start", first, f"--name=shared-{first}", "--wait")
+
+    result = run_command("start", second, f"--name=shared-{first}")
+
+    message = f'NodeMaintenance "shared-{first}" already exists for node "{first}"'
+    assert result.stderr == f"Error: {message}: choose another --name\n"
+    assert run_command("stop", first).exit_code == 0
+
+
+def test_uncordon_refuses_node_in_maintenance(run_command: RunCommand, maintained_node: str) -> None:
+    """DRN-6: `uncordon` refuses a node in maintenance, which would be cordoned again, and suggests `stop`."""
+    run_command("start", maintained_node, "--wait")
+
+    result = run_command("uncordon", maintained_node)
+
+    assert result.exit_code == 1
+    assert result.stderr.endswith(f": to end it, run kubectl maintenance stop {maintained_node}\n")
 
 
 @pytest.mark.parametrize("command", ["start", "stop", "status", "cordon", "drain", "uncordon"])
-def test_an_unknown_node_is_one_line_and_exit_1(run: Run, command: str) -> None:
+def test_unknown_node_is_a_one_line_error(run_command: RunCommand, command: str) -> None:
     """NMO-19: An unknown node is a one-line error with exit status 1."""
-    result = run(command, "no-such-node")
+    result = run_command(command, "no-such-node")
 
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: there is no node no-such-node")
+    assert result.stderr.startswith('Error: node "no-such-node" not found')
     assert result.stderr.count("\n") == 1
 
 
-def test_stop_tells_a_node_cordoned_by_hand_from_one_in_maintenance(
-    installed: LocalCluster, run: Run, node: str
+def test_stop_refuses_node_cordoned_by_hand(
+    installed_cluster: LocalCluster, run_command: RunCommand, maintained_node: str
 ) -> None:
     """DRN-6: `stop` refuses a node that was cordoned by hand and suggests `uncordon`."""
-    assert run("stop", node).stderr == f"Error: {node} is not in maintenance: see kubectl maintenance status\n"
+    assert (
+        run_command("stop", maintained_node).stderr
+        == f'Error: node "{maintained_node}" is not in maintenance: see kubectl maintenance status\n'
+    )
 
-    installed.kubectl("cordon", node)
+    installed_cluster.kubectl("cordon", maintained_node)
 
-    result = run("stop", node)
-    assert (result.exit_code, is_cordoned(installed, node)) == (1, True)
-    assert result.stderr.endswith(f"kubectl maintenance uncordon {node}\n")
+    result = run_command("stop", maintained_node)
+    assert (result.exit_code, is_cordoned(installed_cluster, maintained_node)) == (1, True)
+    assert result.stderr.endswith(f"kubectl maintenance uncordon {maintained_node}\n")
 
 
-def test_what_an_account_may_not_do_is_the_servers_sentence_with_a_remedy(run: Run, node: str) -> None:
+def test_missing_permission_shows_server_message_and_remedy(run_command: RunCommand, maintained_node: str) -> None:
     """OSV-14, X-6: A missing permission is a one-line error with the API server's message and a remedy."""
-    result = run("start", node, user=UNPRIVILEGED)
+    result = run_command("start", maintained_node, user=UNPRIVILEGED)
 
     assert result.exit_code == 1
     assert 'User "unprivileged" cannot get resource "nodes"' in result.stderr

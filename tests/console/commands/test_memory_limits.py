@@ -10,30 +10,30 @@ from pathlib import Path
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
-from eventing.dead_letters import DeadLetter, as_dead_letter
+from eventing.dead_letters import DeadLetter, to_dead_letter
 from eventing.journal.store import Journal, Query
-from eventing.journal.transfer import exported
+from eventing.journal.transfer import export_lines
 
 pytestmark = pytest.mark.slow
 
-COUNT, ITEMS = 8, 500_000
+EVENT_COUNT, ITEMS_PER_EVENT = 8, 500_000
 """Number of dead letters, and items in each; an event is 2 MB long and uses 36 MiB of memory."""
-LIMIT = 280
+MAX_MEMORY_MIB = 280
 """Maximum memory of a process in MiB: enough for two of these events, and not for all of them."""
-READERS = {
+COMMANDS = {
     "a table": ("-m", "console.cli", "events"),
     "a tree": ("-m", "console.cli", "events", "-o", "tree"),
     "JSON": ("-m", "console.cli", "events", "-o", "json", "--limit", "5"),
     "an export": ("-m", "console.cli", "events", "-o", "jsonl"),
     "dead letters": ("-m", "console.cli", "deadletters"),
-    "what is redriven": (
+    "a redrive": (
         "-c",
-        "import sys; from console.operations.dead_letter_redrive import waiting; from eventing.journal.store import Journal; "
-        "print(waiting(Journal(sys.argv[2]), ()))",
+        "import sys; from console.operations.dead_letter_redrive import list_awaiting_redrive; "
+        "from eventing.journal.store import Journal; print(list_awaiting_redrive(Journal(sys.argv[2]), ()))",
     ),
 }
 
-SMALL = """
+MEASURING_PROGRAM = """
 import os, subprocess, sys
 running = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
 _, status, used = os.wait4(running.pid, 0)
@@ -48,37 +48,41 @@ The kernel counts the memory of the parent at the start of the child, so the par
 
 
 @pytest.fixture(scope="module")
-def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def large_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a journal of these dead letters."""
     path = tmp_path_factory.mktemp("many") / "journal.db"
-    with closing(Journal(path)) as book:
-        for number in range(COUNT):
+    with closing(Journal(path)) as journal:
+        for number in range(EVENT_COUNT):
             attributes = {"id": str(number), "source": "/x", "type": "x", "datacontenttype": "application/json"}
-            event = CloudEvent(attributes, {"items": [{}] * ITEMS})
-            book.write(as_dead_letter(event, DeadLetter("http://functions/evict", 503, "away")))
+            event = CloudEvent(attributes, {"items": [{}] * ITEMS_PER_EVENT})
+            journal.write_event(to_dead_letter(event, DeadLetter("http://functions/evict", 503, "away")))
     return path
 
 
-@pytest.mark.parametrize("command", READERS.values(), ids=READERS)
-def test_a_few_long_events_do_not_end_who_shows_them(journal: Path, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_showing_large_events_stays_within_memory_limit(large_journal: Path, command: tuple[str, ...]) -> None:
     """X-6: A command holds at most two large events in memory, however many it prints."""
-    assert most(*command, "--journal", str(journal)) < LIMIT
+    assert measure_peak_memory_mib(*command, "--journal", str(large_journal)) < MAX_MEMORY_MIB
 
 
-def test_a_few_long_events_do_not_end_who_imports_them(journal: Path, tmp_path: Path) -> None:
+def test_importing_large_events_stays_within_memory_limit(large_journal: Path, tmp_path: Path) -> None:
     """X-6: An import holds at most two large events in memory."""
     export = tmp_path / "export.jsonl"
-    with closing(Journal(journal)) as book, export.open("wb") as file:
-        file.writelines(exported(book, Query()))
+    with closing(Journal(large_journal)) as journal, export.open("wb") as file:
+        file.writelines(export_lines(journal, Query()))
 
-    used = most(*READERS["a table"], "--journal", str(tmp_path / "other.db"), "--import", str(export))
+    peak_mib = measure_peak_memory_mib(
+        *COMMANDS["a table"], "--journal", str(tmp_path / "other.db"), "--import", str(export)
+    )
 
     with closing(Journal(tmp_path / "other.db")) as other:
-        assert len(other.listed(Query(), room=0)) == COUNT
-    assert used < LIMIT
+        assert len(other.list_entries(Query(), capacity=0)) == EVENT_COUNT
+    assert peak_mib < MAX_MEMORY_MIB
 
 
-def most(*command: str) -> int:
+def measure_peak_memory_mib(*command: str) -> int:
     """Run a program and return its peak memory in MiB; raise an error if its exit status is not 0."""
-    found = subprocess.run([sys.executable, "-c", SMALL, sys.executable, *command], check=True, stdout=subprocess.PIPE)
-    return int(found.stdout)
+    result = subprocess.run(
+        [sys.executable, "-c", MEASURING_PROGRAM, sys.executable, *command], check=True, stdout=subprocess.PIPE
+    )
+    return int(result.stdout)

@@ -8,117 +8,133 @@ from collections.abc import Iterator
 
 import pytest
 
-from kube.client.sync_client import Cluster
-from kube.mutex.objects import NAMESPACE, RETRY, RUN, path, path_of
-from kube.mutex.run_record import is_resumed
+from kube.client.sync_client import SyncClient
+from kube.mutex.objects import DEFAULT_NAMESPACE, RETRY_ANNOTATION, RUN_KIND, build_object_path, build_path
+from kube.mutex.run_record import is_resume_requested
 from localcluster.access import UNPRIVILEGED
 from localcluster.cluster import LocalCluster
 from tests.console.commands import mutex_runs
-from tests.console.conftest import Run
+from tests.console.conftest import RunCommand
 from tests.proofs import proves
 
-EXAMPLE = f"{NAMESPACE}/example"
+RUN_KEY = f"{DEFAULT_NAMESPACE}/example"
 
 
 @pytest.fixture(scope="module")
-def kinds(served: LocalCluster) -> Iterator[LocalCluster]:
+def mutex_cluster(served_cluster: LocalCluster) -> Iterator[LocalCluster]:
     """Yield the cluster with the CRDs of the mutex."""
-    with mutex_runs.kinds(served):
-        yield served
+    with mutex_runs.install_mutex_crds(served_cluster):
+        yield served_cluster
 
 
 @pytest.fixture
-def door(kinds: LocalCluster) -> Iterator[Cluster]:
+def client_with_run(mutex_cluster: LocalCluster) -> Iterator[SyncClient]:
     """Yield the API client, with one active run."""
-    admin = kinds.door()
-    mutex_runs.create(admin, "example")
+    admin = mutex_cluster.get_client()
+    mutex_runs.create_run_config(admin, "example")
     yield admin
-    admin.run(admin.api.request("DELETE", path_of(RUN, NAMESPACE, "example")))
+    admin.run(admin.api.request("DELETE", build_path(RUN_KIND, DEFAULT_NAMESPACE, "example")))
 
 
-def test_a_cluster_without_the_mutex_is_told_so(run: Run) -> None:
+def test_status_without_crds_names_the_missing_component(run_command: RunCommand) -> None:
     """Check that `mutex status` names the missing component; this test must run before the CRDs are installed."""
-    refused = run("mutex", "status")
-    assert (refused.exit_code, refused.output) == (
-        *(1, "Error: this cluster has no MutexRunConfig kind: install the component mutex first\n"),
+    result = run_command("mutex", "status")
+    assert (result.exit_code, result.output) == (
+        *(1, "Error: the cluster does not serve MutexRunConfigs: install the component mutex first\n"),
     )
 
 
-def test_all_are_listed_with_what_they_wait_for(door: Cluster, run: Run) -> None:
-    shown = run("mutex", "status")
-    assert shown.exit_code == 0, shown.output
-    assert shown.stdout.splitlines()[1].split()[1:6] == ["example", "RunningJobs", "2", "of", "3:"]
-    assert f"{EXAMPLE} waits for: Job {NAMESPACE}/disks-1 of rule {NAMESPACE}/disks for node worker-2" in shown.stdout
-    (entry,) = json.loads(run("mutex", "status", "-o", "json").stdout)["runs"]
+def test_status_lists_runs_with_what_they_wait_for(client_with_run: SyncClient, run_command: RunCommand) -> None:
+    result = run_command("mutex", "status")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[1].split()[1:6] == ["example", "RunningJobs", "2", "of", "3:"]
+    assert (
+        f"{RUN_KEY} waits for: Job {DEFAULT_NAMESPACE}/disks-1 of rule {DEFAULT_NAMESPACE}/disks for node worker-2"
+        in result.stdout
+    )
+    (entry,) = json.loads(run_command("mutex", "status", "-o", "json").stdout)["runs"]
     assert (entry["name"], entry["step"], entry["version"]) == ("example", "RunningJobs", "4.16.4")
 
 
-@pytest.mark.parametrize("name", ["example", EXAMPLE])
-def test_one_is_shown_with_steps_nodes_and_jobs(door: Cluster, run: Run, name: str) -> None:
-    shown = run("mutex", "status", name)
-    assert shown.exit_code == 0, shown.output
-    lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
-    assert lines[0] == f"{EXAMPLE} to 4.16.4 RunningJobs"
-    assert any(line.startswith("Nodes upgraded (1 of 3) now") for line in lines)
+@pytest.mark.parametrize("name", ["example", RUN_KEY])
+def test_status_of_one_run_shows_steps_nodes_and_jobs(
+    client_with_run: SyncClient, run_command: RunCommand, name: str
+) -> None:
+    result = run_command("mutex", "status", name)
+    assert result.exit_code == 0, result.output
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines[0] == f"{RUN_KEY} to 4.16.4 RunningJobs"
+    assert any(line.startswith("Nodes upgraded (1 of 3) current") for line in lines)
     assert any(line.startswith("worker-1 Done") and line.endswith("1 of 1 Job complete") for line in lines)
     assert any(line.startswith("worker-2 RunningJobs") for line in lines)
     assert any(line.startswith("worker-3 Waiting") for line in lines)
-    assert any(line.endswith(f"kubectl logs -n {NAMESPACE} job/disks-1") for line in lines)
-    found = json.loads(run("mutex", "status", name, "-o", "json").stdout)
-    assert [each["state"] for each in found["nodes"]] == ["Done", "RunningJobs", "Waiting"]
+    assert any(line.endswith(f"kubectl logs -n {DEFAULT_NAMESPACE} job/disks-1") for line in lines)
+    report = json.loads(run_command("mutex", "status", name, "-o", "json").stdout)
+    assert [node["state"] for node in report["nodes"]] == ["Done", "RunningJobs", "Waiting"]
 
 
-def test_a_watch_follows_it(door: Cluster, kinds: LocalCluster, plugin: dict[str, str]) -> None:
+def test_watch_prints_one_json_object_per_change(
+    client_with_run: SyncClient, mutex_cluster: LocalCluster, plugin_environment: dict[str, str]
+) -> None:
     """Check that `mutex status --watch` prints one JSON object per change."""
-    words = ["kubectl", "maintenance", "mutex", "status", "example", "--watch", "-o", "json"]
-    with subprocess.Popen(words, env=plugin, stdout=subprocess.PIPE, text=True) as watching:
-        assert watching.stdout
-        first = json.loads(watching.stdout.readline())
-        uid = door.get(path_of(RUN, NAMESPACE, "example"))["metadata"]["uid"]
-        mutex_runs.write(door, "example", step="ReleasingNode", **mutex_runs.begun(uid))
-        second = json.loads(watching.stdout.readline())
-        watching.terminate()
+    command = ["kubectl", "maintenance", "mutex", "status", "example", "--watch", "-o", "json"]
+    with subprocess.Popen(command, env=plugin_environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        first = json.loads(process.stdout.readline())
+        uid = client_with_run.get(build_path(RUN_KIND, DEFAULT_NAMESPACE, "example"))["metadata"]["uid"]
+        mutex_runs.write_run_status(
+            client_with_run, "example", step="ReleasingNode", **mutex_runs.build_run_record(uid)
+        )
+        second = json.loads(process.stdout.readline())
+        process.terminate()
     assert (first["step"], second["step"]) == ("RunningJobs", "ReleasingNode")
 
 
 @proves("MUT-48")
-def test_a_stopped_run_is_resumed(door: Cluster, run: Run) -> None:
+def test_retry_resumes_halted_run(client_with_run: SyncClient, run_command: RunCommand) -> None:
     """Check that `mutex retry` resumes a halted run, and that a second `retry` is an error.
 
     The command sets the annotation at which the function `check-run` resumes the run.
     """
-    item = door.get(path_of(RUN, NAMESPACE, "example"))
-    failure = {**mutex_runs.STOPPED, "at": mutex_runs.AT, "generation": item["metadata"]["generation"], "retry": ""}
-    mutex_runs.write(door, "example", **{**item["status"]["record"], "failure": failure})
-    assert "kubectl maintenance mutex retry" in run("mutex", "status", "example").stdout
+    item = client_with_run.get(build_path(RUN_KIND, DEFAULT_NAMESPACE, "example"))
+    failure = {
+        **mutex_runs.HALTED_FAILURE,
+        "at": mutex_runs.FIVE_MINUTES_AGO,
+        "generation": item["metadata"]["generation"],
+        "retry": "",
+    }
+    mutex_runs.write_run_status(client_with_run, "example", **{**item["status"]["record"], "failure": failure})
+    assert "kubectl maintenance mutex retry" in run_command("mutex", "status", "example").stdout
 
-    resumed = run("mutex", "retry", "example")
+    resumed = run_command("mutex", "retry", "example")
 
-    assert (resumed.exit_code, resumed.stdout) == (0, f"the run of {EXAMPLE} is resumed where it stopped\n")
-    item = door.get(path(item))
-    assert item["metadata"]["annotations"][RETRY]
-    assert is_resumed(item)
-    again = run("mutex", "retry", "example")
-    assert again.exit_code == 1
-    assert "about to be resumed" in again.output
+    assert (resumed.exit_code, resumed.stdout) == (0, f"the run of {RUN_KEY} resumes where it stopped\n")
+    item = client_with_run.get(build_object_path(item))
+    assert item["metadata"]["annotations"][RETRY_ANNOTATION]
+    assert is_resume_requested(item)
+    second = run_command("mutex", "retry", "example")
+    assert second.exit_code == 1
+    assert "is already requested" in second.output
 
 
 @proves("MUT-48")
-def test_a_run_that_has_not_stopped_is_left_alone(door: Cluster, run: Run) -> None:
-    refused = run("mutex", "retry", EXAMPLE)
-    assert refused.exit_code == 1
-    assert f"the run of {EXAMPLE} has not stopped, it is RunningJobs: " in refused.output
-    assert "annotations" not in door.get(path_of(RUN, NAMESPACE, "example"))["metadata"]
+def test_retry_refuses_run_that_is_not_halted(client_with_run: SyncClient, run_command: RunCommand) -> None:
+    result = run_command("mutex", "retry", RUN_KEY)
+    assert result.exit_code == 1
+    assert f"the run of {RUN_KEY} has not stopped, its step is RunningJobs: " in result.output
+    assert "annotations" not in client_with_run.get(build_path(RUN_KIND, DEFAULT_NAMESPACE, "example"))["metadata"]
 
 
-@pytest.mark.parametrize("words", [("status", "nobody"), ("status", "nobody", "--watch"), ("retry", "nobody")])
-def test_a_name_that_nobody_has_is_refused(door: Cluster, run: Run, words: tuple[str, ...]) -> None:
-    refused = run("mutex", *words)
-    assert refused.exit_code == 1
-    assert refused.output == ("Error: there is no MutexRunConfig nobody: see kubectl maintenance mutex status\n")
+@pytest.mark.parametrize("words", [("status", "unknown"), ("status", "unknown", "--watch"), ("retry", "unknown")])
+def test_unknown_run_config_is_an_error(
+    client_with_run: SyncClient, run_command: RunCommand, words: tuple[str, ...]
+) -> None:
+    result = run_command("mutex", *words)
+    assert result.exit_code == 1
+    assert result.output == 'Error: MutexRunConfig "unknown" not found: see kubectl maintenance mutex status\n'
 
 
-def test_who_may_not_is_told_so(door: Cluster, run: Run) -> None:
-    refused = run("mutex", "status", user=UNPRIVILEGED)
-    assert refused.exit_code == 1
-    assert "mutexrunconfigs" in refused.output
+def test_missing_permission_names_the_resource(client_with_run: SyncClient, run_command: RunCommand) -> None:
+    result = run_command("mutex", "status", user=UNPRIVILEGED)
+    assert result.exit_code == 1
+    assert "mutexrunconfigs" in result.output

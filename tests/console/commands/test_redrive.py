@@ -9,25 +9,29 @@ from pathlib import Path
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from eventing.dead_letters import DeadLetter, as_dead_letter
+from eventing.dead_letters import DeadLetter, to_dead_letter
 from eventing.journal.store import Journal
-from tests.console.conftest import Run
-from tests.receiver import Answer, Receiver
+from tests.console.conftest import RunCommand
+from tests.receiver import Receiver, Response
 
 
-def test_a_second_letter_of_the_same_is_not_open_any_more(run: Run, receiver: Receiver, tmp_path: Path) -> None:
+def test_second_dead_letter_of_same_event_is_skipped(
+    run_command: RunCommand, receiver: Receiver, tmp_path: Path
+) -> None:
     """X-6: A second dead letter of the same event is skipped without an error after the first one is redriven."""
-    head = {"id": "1", "source": "/s", "type": events.MAINTENANCE_BEGUN, "datacontenttype": "application/json"}
-    with closing(Journal(tmp_path / "journal.db")) as book:
+    attributes = {"id": "1", "source": "/s", "type": events.MAINTENANCE_BEGUN, "datacontenttype": "application/json"}
+    with closing(Journal(tmp_path / "journal.db")) as journal:
         for host in ("gone", "elsewhere"):
-            book.write(as_dead_letter(CloudEvent(head, {}), DeadLetter(f"http://{host}/cordon", 503, "away")))
-    receiver.answers["/cordon"] = lambda _: Answer(204)
-    where = ("--journal", str(tmp_path / "journal.db"), "--functions", receiver.url, "--broker", receiver.url)
+            journal.write_event(
+                to_dead_letter(CloudEvent(attributes, {}), DeadLetter(f"http://{host}/cordon", 503, "away"))
+            )
+    receiver.answers["/cordon"] = lambda _: Response(204)
+    options = ("--journal", str(tmp_path / "journal.db"), "--functions", receiver.url, "--broker", receiver.url)
 
-    done = run("redrive", "--all", "--yes", "-o", "json", *where)
+    result = run_command("redrive", "--all", "--yes", "-o", "json", *options)
 
-    assert done.exit_code == 0, done.output
-    rows = json.loads(done.stdout)["redriven"]
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["redriven"]
     assert [row["open"] for row in rows] == [False, False]
-    assert rows[1]["now"] == {"note": "it was redriven meanwhile"}
-    assert len(receiver.at("/cordon")) == 1
+    assert rows[1]["now"] == {"note": "another redrive has delivered it already"}
+    assert len(receiver.list_requests("/cordon")) == 1

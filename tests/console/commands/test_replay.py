@@ -10,42 +10,44 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from console.cli import commands
+from console.cli import cli
 from eventing import events
+from eventing.http_binding import BATCH_CONTENT_TYPE
 from eventing.journal.entries import Attempt
 from eventing.journal.store import Journal
-from eventing.http_binding import BATCH
-from tests.console.conftest import Run
-from tests.receiver import Answer, Receiver
+from tests.console.conftest import RunCommand
+from tests.receiver import Receiver, Response
 
-ABOUT = events.Reference("nodemaintenance.medik8s.io/v1beta1", "replayed", "uid-replayed")
+MAINTENANCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "replayed", "uid-replayed")
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> str:
+def replay_journal(tmp_path: Path) -> str:
     """Return a journal of three events: `status` succeeded for one, failed for one, and has no attempt for one."""
     file, now = tmp_path / "journal.db", datetime.now(timezone.utc)
-    with closing(Journal(file)) as book:
-        for key, error in (("silent", ""), ("failed", "others keep writing"), ("unknown", None)):
-            event = events.event(events.NODE_DRAINED, "evict", ABOUT, "replayed-1", seed=key)
-            book.write(event)
+    with closing(Journal(file)) as store:
+        for key, error in (("silent", ""), ("failed", "other clients keep changing the status"), ("unknown", None)):
+            event = events.build_event(events.NODE_DRAINED, "evict", MAINTENANCE, "replayed-1", seed=key)
+            store.write_event(event)
             if error is not None:
-                made = Attempt(event.get_source(), event.get_id(), "status", now, 0.1, 503 if error else 204, (), error)
-                book.write_attempts([made])
+                attempt = Attempt(
+                    event.get_source(), event.get_id(), "status", now, 0.1, 503 if error else 204, (), error
+                )
+                store.write_attempts([attempt])
     return str(file)
 
 
-def events_of(journal: str) -> list[str]:
-    with closing(Journal(journal)) as book:
-        return [entry.event.get_id() for entry in book.select()]
+def list_event_ids(journal: str) -> list[str]:
+    with closing(Journal(journal)) as store:
+        return [entry.event.get_id() for entry in store.select()]
 
 
-def replayed(run: Run, receiver: Receiver, journal: str, *words: str) -> tuple[int, list[str], str]:
+def run_replay(run: RunCommand, receiver: Receiver, journal: str, *words: str) -> tuple[int, list[str], str]:
     """Run `replay`, and return its exit status, the result of each call, and its stderr."""
     base = ("--functions", receiver.url, "--function", "status", "--dry-run=server", "-o", "json")
-    done = run("replay", "--journal", journal, *base, *words)
-    rows = json.loads(done.stdout)["answers"] if done.stdout else []
-    return done.exit_code, [row["result"] for row in rows], done.stderr
+    result = run("replay", "--journal", journal, *base, *words)
+    rows = json.loads(result.stdout)["answers"] if result.stdout else []
+    return result.exit_code, [row["result"] for row in rows], result.stderr
 
 
 @pytest.mark.parametrize(
@@ -56,51 +58,71 @@ def replayed(run: Run, receiver: Receiver, journal: str, *words: str) -> tuple[i
         (("--url=http://here/status", "--functions=http://here"), "--url and --functions"),
     ],
 )
-def test_two_places_for_a_function_are_a_usage_error(words: tuple[str, ...], both: str) -> None:
+def test_two_function_locations_are_a_usage_error(words: tuple[str, ...], both: str) -> None:
     """X-6: Two options for the location of functions are a usage error, since one of them would have no effect."""
-    result = CliRunner().invoke(commands, ["replay", "--id=1", *words])
+    result = CliRunner().invoke(cli, ["replay", "--id=1", *words])
 
     assert result.exit_code == 2
-    assert f"Error: {both}: each says where functions run, leave out all but one" in result.stderr
+    assert f"Error: {both}: each specifies where functions run, omit all but one" in result.stderr
 
 
-def test_where_functions_are_for_all_commands_yields(
-    run: Run, receiver: Receiver, journal: str, monkeypatch: pytest.MonkeyPatch
+def test_url_option_overrides_functions_variable(
+    run_command: RunCommand, receiver: Receiver, replay_journal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that `--url` takes precedence over $FUNCTIONS, which `make env` sets."""
     monkeypatch.setenv("FUNCTIONS", "http://127.0.0.1:9")
-    receiver.answers["/status"] = lambda _: Answer(200, {"content-type": BATCH}, b"[]")
+    receiver.answers["/status"] = lambda _: Response(200, {"content-type": BATCH_CONTENT_TYPE}, b"[]")
 
-    event, *_ = events_of(journal)
-    done = run("replay", "--journal", journal, "--id", event, f"--url={receiver.url}/status", "--dry-run=server")
+    event, *_ = list_event_ids(replay_journal)
+    result = run_command(
+        "replay", "--journal", replay_journal, "--id", event, f"--url={receiver.url}/status", "--dry-run=server"
+    )
 
-    assert done.exit_code == 0, done.output
+    assert result.exit_code == 0, result.output
 
 
-@pytest.mark.parametrize("answer", [Answer(302, {"location": "/login"}), Answer(202), Answer(204), Answer(200)])
-def test_who_is_no_function_fails_and_gets_no_further_event(
-    run: Run, receiver: Receiver, journal: str, answer: Answer
+@pytest.mark.parametrize("answer", [Response(302, {"location": "/login"}), Response(202), Response(204), Response(200)])
+def test_response_of_non_function_fails_and_ends_the_replay(
+    run_command: RunCommand, receiver: Receiver, replay_journal: str, answer: Response
 ) -> None:
     """X-2: A response that is not a function's, as from a login page or a broker, fails and ends the replay."""
     receiver.answers["/status"] = lambda _: answer
 
-    status, results, said = replayed(run, receiver, journal, "--maintenance", "uid-replayed")
+    status, results, message = run_replay(run_command, receiver, replay_journal, "--maintenance", "uid-replayed")
 
     assert (status, results, len(receiver.requests)) == (2, ["fails"], 1)
-    words = f"status answered {answer.status} and nothing, not {BATCH} as each function of ours"
-    assert said.startswith(f"Error: {words}, so the replay ends 2 calls early: say by --functions or --url where ")
+    reason = (
+        f"status responded with {answer.status} and no content type: "
+        f"a function of this product responds with {BATCH_CONTENT_TYPE}"
+    )
+    assert message.startswith(
+        f"Error: {reason}; the replay skips the remaining 2 calls: name the address of the functions "
+    )
 
 
-ANSWERS = {
-    "silent": (Answer(200, {"content-type": BATCH}, b"[]"), 0, ["same", "differs", "not recorded"], 1),
-    "failing as then": (Answer(503, {}, b"others keep writing\n"), 1, ["differs", "fails", "fails"], 2),
-    "failing otherwise": (Answer(500, {}, b"no answer"), 1, ["differs", "differs", "fails"], 1),
+RESPONSE_CASES = {
+    "silent": (Response(200, {"content-type": BATCH_CONTENT_TYPE}, b"[]"), 0, ["same", "differs", "not recorded"], 1),
+    "same failure as recorded": (
+        Response(503, {}, b"other clients keep changing the status\n"),
+        1,
+        ["differs", "fails", "fails"],
+        2,
+    ),
+    "another failure": (Response(500, {}, b"no answer"), 1, ["differs", "differs", "fails"], 1),
 }
 
 
-@pytest.mark.parametrize(("answer", "silent", "results", "failed"), ANSWERS.values(), ids=ANSWERS)
-def test_a_function_that_fails_now_is_never_exit_0(
-    run: Run, receiver: Receiver, journal: str, answer: Answer, silent: int, results: list[str], failed: int
+@pytest.mark.parametrize(
+    ("answer", "silent_status", "results", "failed_status"), RESPONSE_CASES.values(), ids=RESPONSE_CASES
+)
+def test_failing_function_never_exits_with_0(
+    run_command: RunCommand,
+    receiver: Receiver,
+    replay_journal: str,
+    answer: Response,
+    silent_status: int,
+    results: list[str],
+    failed_status: int,
 ) -> None:
     """X-2: A replay with a failing function never exits with 0.
 
@@ -108,6 +130,6 @@ def test_a_function_that_fails_now_is_never_exit_0(
     """
     receiver.answers["/status"] = lambda _: answer
 
-    assert replayed(run, receiver, journal, "--maintenance", "uid-replayed")[:2] == (1, results)
-    for key, expected in zip(events_of(journal), (silent, failed, 2), strict=True):
-        assert replayed(run, receiver, journal, "--id", key)[0] == expected
+    assert run_replay(run_command, receiver, replay_journal, "--maintenance", "uid-replayed")[:2] == (1, results)
+    for key, expected in zip(list_event_ids(replay_journal), (silent_status, failed_status, 2), strict=True):
+        assert run_replay(run_command, receiver, replay_journal, "--id", key)[0] == expected

@@ -9,184 +9,209 @@ from collections.abc import Iterator
 
 import pytest
 
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import MEDIK8S
-from kube.virtualization.vmis import API_VERSION, instance_path
+from kube.virtualization.vmis import API_VERSION, build_vmi_path
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from tests.console.commands import virtual_machines
-from tests.console.conftest import Nodes, Run
-from tests.kubevirt import ABLE
+from tests.console.conftest import CreateNode, RunCommand
+from tests.kubevirt import MIGRATABLE
 from tests.proofs import proves
 
-READER = access.service_account("begin")
+NODE_READER = access.make_username("begin")
 """ServiceAccount that may get nodes and list maintenances, and may read no KubeVirt objects."""
 
 
 @pytest.fixture(scope="module")
-def kinds(served: LocalCluster) -> Iterator[LocalCluster]:
+def kubevirt_cluster(served_cluster: LocalCluster) -> Iterator[LocalCluster]:
     """Yield the cluster with KubeVirt's CRDs."""
-    with virtual_machines.kinds(served):
-        yield served
+    with virtual_machines.install_kubevirt_crds(served_cluster):
+        yield served_cluster
 
 
 @pytest.fixture
-def admin(kinds: LocalCluster, node: str) -> Iterator[Cluster]:
+def client_with_vms(kubevirt_cluster: LocalCluster, node_name: str) -> Iterator[SyncClient]:
     """Yield the API client, after creating four different virtual machines on the node."""
-    door = kinds.door()
-    virtual_machines.each_kind(door, node)
-    yield door
-    virtual_machines.clear(door)
+    client = kubevirt_cluster.get_client()
+    virtual_machines.create_vms(client, node_name)
+    yield client
+    virtual_machines.delete_vms(client)
 
 
 @proves("X-3")
-def test_a_cluster_without_virtual_machines_says_nothing_of_them(run: Run, node: str) -> None:
+def test_status_without_kubevirt_crds_omits_vms(run_command: RunCommand, node_name: str) -> None:
     """Check that `status` prints nothing about virtual machines if KubeVirt's CRDs are not installed.
 
     This test must run first, before the CRDs are installed. It also shows that the missing permission causes no
     request.
     """
-    report = json.loads(run("status", node, "-o", "json", user=READER).stdout)
+    report = json.loads(run_command("status", node_name, "-o", "json", user=NODE_READER).stdout)
     assert report["virtualMachines"] == []
-    assert "VIRTUAL MACHINE" not in run("status", node).stdout
+    assert "VIRTUAL MACHINE" not in run_command("status", node_name).stdout
 
 
 @proves("OSV-2", "OSV-3")
-def test_status_lists_the_machines_of_a_node(admin: Cluster, run: Run, node: str) -> None:
+def test_status_lists_vms_of_node(client_with_vms: SyncClient, run_command: RunCommand, node_name: str) -> None:
     """Check that `status` lists each VM's strategies, migratability, drain effect and migration."""
-    shown = run("status", node)
-    assert shown.exit_code == 0, shown.output
+    result = run_command("status", node_name)
+    assert result.exit_code == 0, result.output
     rows = {
-        line.split()[0]: " ".join(line.split()) for line in shown.stdout.splitlines() if line.startswith("machines/")
+        line.split()[0]: " ".join(line.split()) for line in result.stdout.splitlines() if line.startswith("machines/")
     }
     assert rows == {
-        "machines/live": "machines/live Running LiveMigrate Always yes moves: to another node, without a break "
-        f"Running to node-3: {virtual_machines.MOVING}",
+        "machines/live": "machines/live Running LiveMigrate Always yes moves: to another node, without interruption "
+        f"Running to node-3: {virtual_machines.MIGRATION_NAME}",
         "machines/manual": "machines/manual Running – Manual yes stops: shut down, and not started again",
         "machines/plain": "machines/plain Running – RerunOnFailure yes restarts: shut down, and started on another "
         "node",
         "machines/stuck": "machines/stuck Running LiveMigrate Always no: no disk blocks: until it can be migrated, "
         "or is shut down",
     }
-    found = json.loads(run("status", node, "-o", "json").stdout)["virtualMachines"]
-    assert {each["name"]: each["drain"] for each in found} == {
+    vms = json.loads(run_command("status", node_name, "-o", "json").stdout)["virtualMachines"]
+    assert {vm["name"]: vm["drain"] for vm in vms} == {
         **{"live": "moves", "manual": "stops"},
         **{"plain": "restarts", "stuck": "blocks"},
     }
 
 
 @proves("OSV-2")
-def test_only_the_nodes_own_machines_are_listed(admin: Cluster, run: Run, new_node: Nodes) -> None:
+def test_status_omits_vmi_that_migrates_to_the_node(
+    client_with_vms: SyncClient, run_command: RunCommand, create_node: CreateNode
+) -> None:
     """Check that `status` leaves out a VMI that migrates to the node and already has a second launcher pod there."""
-    other = new_node()
-    virtual_machines.launch(admin, other, admin.get(instance_path(virtual_machines.SPACE, "live")), "virt-launcher-live-target")
-    assert json.loads(run("status", other, "-o", "json").stdout)["virtualMachines"] == []
+    other = create_node()
+    virtual_machines.create_launcher_pod(
+        client_with_vms,
+        other,
+        client_with_vms.get(build_vmi_path(virtual_machines.VM_NAMESPACE, "live")),
+        "virt-launcher-live-target",
+    )
+    assert json.loads(run_command("status", other, "-o", "json").stdout)["virtualMachines"] == []
 
 
 @proves("OSV-14")
-def test_who_may_not_read_machines_sees_all_else(admin: Cluster, run: Run, node: str) -> None:
+def test_user_without_vmi_access_sees_the_rest(
+    client_with_vms: SyncClient, run_command: RunCommand, node_name: str
+) -> None:
     """Check that a user who may not read VMIs sees the API server's error instead of them, and the rest."""
-    report = json.loads(run("status", node, "-o", "json", user=READER).stdout)
+    report = json.loads(run_command("status", node_name, "-o", "json", user=NODE_READER).stdout)
     assert report["state"] == "schedulable"
     assert "virtualMachines" not in report
-    assert report["virtualMachinesUnknown"].startswith(f"the virtual machines of {node} could not be read: ")
-    assert f"the virtual machines of {node} could not be read" in run("status", node, user=READER).stdout
+    assert report["virtualMachinesUnknown"].startswith(f'cannot read the virtual machines of node "{node_name}": ')
+    assert (
+        f'cannot read the virtual machines of node "{node_name}"'
+        in run_command("status", node_name, user=NODE_READER).stdout
+    )
 
 
 @proves("OSV-3")
-@pytest.mark.parametrize("dry", [True, False])
-def test_start_says_before_what_becomes_of_machines(admin: Cluster, run: Run, node: str, dry: bool) -> None:
+@pytest.mark.parametrize("is_dry_run", [True, False])
+def test_start_prints_drain_effect_on_vms(
+    client_with_vms: SyncClient, run_command: RunCommand, node_name: str, is_dry_run: bool
+) -> None:
     """Check that `start` prints what the drain will do with each VM before it creates the maintenance.
 
     With `--dry-run`, `start` prints the same lines and creates nothing.
     """
-    started = run("start", node, *(["--dry-run"] if dry else []))
+    started = run_command("start", node_name, *(["--dry-run"] if is_dry_run else []))
     assert started.exit_code == 0, started.output
     assert started.stderr.splitlines() == [
-        "Warning: 1 virtual machine will hold the drain up: machines/stuck (no disk)",
+        "Warning: 1 virtual machine will block the drain: machines/stuck (no disk)",
         "Warning: 1 virtual machine will be shut down and not started again: machines/manual (runStrategy Manual)",
         "Warning: 1 virtual machine will be shut down and started on another node: machines/plain",
     ]
-    moved, made, *_ = started.stdout.splitlines()
-    assert moved == "1 virtual machine will move to another node without a break: machines/live"
-    assert made == f"nodemaintenance.nodemaintenance.medik8s.io/{node} {'would be created' if dry else 'created'}"
-    left = admin.list(MEDIK8S.path, fields=f"spec.nodeName={node}")["items"]
-    assert len(left) == (0 if dry else 1)
-    for item in left:
-        admin.delete(f"{MEDIK8S.path}/{node}", uid=item["metadata"]["uid"])
+    effects_line, created_line, *_ = started.stdout.splitlines()
+    assert effects_line == "1 virtual machine will move to another node without interruption: machines/live"
+    assert (
+        created_line
+        == f"nodemaintenance.nodemaintenance.medik8s.io/{node_name} {'would be created' if is_dry_run else 'created'}"
+    )
+    maintenances = client_with_vms.list(MEDIK8S.path, field_selector=f"spec.nodeName={node_name}")["items"]
+    assert len(maintenances) == (0 if is_dry_run else 1)
+    for item in maintenances:
+        client_with_vms.delete(f"{MEDIK8S.path}/{node_name}", uid=item["metadata"]["uid"])
 
 
 @proves("DRN-10")
-def test_start_says_before_that_kubevirt_does_not_see_the_drain(admin: Cluster, run: Run, node: str) -> None:
+def test_start_warns_if_kubevirt_ignores_the_drain_taint(
+    client_with_vms: SyncClient, run_command: RunCommand, node_name: str
+) -> None:
     """Check that `start` warns if KubeVirt does not react to the drain taint of the chosen API group.
 
     KubeVirt evacuates VMs at one configured taint, which is by default that of the `kubevirt` group.
     """
-    where = f"/apis/{API_VERSION}/namespaces/{virtual_machines.SPACE}/kubevirts"
+    path = f"/apis/{API_VERSION}/namespaces/{virtual_machines.VM_NAMESPACE}/kubevirts"
     body = {"apiVersion": API_VERSION, "kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {}}
-    made = admin.create(where, body)
-    unseen, seen = (run("start", node, "--dry-run", "--group", group) for group in ("medik8s", "kubevirt"))
-    admin.delete(f"{where}/kubevirt", uid=made["metadata"]["uid"])
+    created = client_with_vms.create(path, body)
+    medik8s_result, kubevirt_result = (
+        run_command("start", node_name, "--dry-run", "--group", group) for group in ("medik8s", "kubevirt")
+    )
+    client_with_vms.delete(f"{path}/kubevirt", uid=created["metadata"]["uid"])
 
-    assert "Warning: KubeVirt moves virtual machines at the taint kubevirt.io/drain, and" in unseen.stderr
-    assert "without a break" not in unseen.stdout
-    assert "at the taint" not in seen.stderr
-    assert "1 virtual machine will move to another node without a break" in seen.stdout
+    assert "Warning: KubeVirt migrates virtual machines at the taint kubevirt.io/drain, but" in medik8s_result.stderr
+    assert "without interruption" not in medik8s_result.stdout
+    assert "at the taint" not in kubevirt_result.stderr
+    assert "1 virtual machine will move to another node without interruption" in kubevirt_result.stdout
 
 
 @pytest.mark.slow
-def test_watching_reads_machines_anew_with_each_change(
-    admin: Cluster, plugin: dict[str, str], run: Run, node: str
+def test_watch_rereads_vmis_at_each_change(
+    client_with_vms: SyncClient, plugin_environment: dict[str, str], run_command: RunCommand, node_name: str
 ) -> None:
     """Check that `status --watch` reads the VMIs again at each change of the maintenance.
 
     The maintenance's status changes whenever a VM waits for something else.
     """
-    words = ["kubectl", "maintenance", "status", node, "--watch", "-o", "json"]
-    path = instance_path(virtual_machines.SPACE, "stuck")
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=plugin) as process:
+    command = ["kubectl", "maintenance", "status", node_name, "--watch", "-o", "json"]
+    path = build_vmi_path(virtual_machines.VM_NAMESPACE, "stuck")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=plugin_environment) as process:
         assert process.stdout
-        assert drains(process.stdout.readline())["stuck"] == "blocks"
-        admin.patch(path, {"status": {"conditions": [ABLE]}})
-        run("start", node)
-        assert any(drains(line)["stuck"] == "moves" for line in process.stdout)
+        assert get_drain_effects(process.stdout.readline())["stuck"] == "blocks"
+        client_with_vms.patch(path, {"status": {"conditions": [MIGRATABLE]}})
+        run_command("start", node_name)
+        assert any(get_drain_effects(line)["stuck"] == "moves" for line in process.stdout)
         process.send_signal(signal.SIGINT)
-    run("stop", node, "--no-wait")
+    run_command("stop", node_name, "--no-wait")
 
 
-def drains(line: str) -> dict[str, str]:
+def get_drain_effects(line: str) -> dict[str, str]:
     """Return the drain effect of each VM, from one line of the watch's output."""
-    return {each["name"]: each["drain"] for each in json.loads(line)["virtualMachines"]}
+    return {vm["name"]: vm["drain"] for vm in json.loads(line)["virtualMachines"]}
 
 
-def test_a_dry_run_as_json_has_the_machines(admin: Cluster, run: Run, node: str) -> None:
-    made = json.loads(run("start", node, "--dry-run", "-o", "json").stdout)
-    assert made["spec"] == {"nodeName": node}
-    assert [each["name"] for each in made["virtualMachines"]] == ["live", "manual", "plain", "stuck"]
+def test_json_of_dry_run_lists_vms(client_with_vms: SyncClient, run_command: RunCommand, node_name: str) -> None:
+    report = json.loads(run_command("start", node_name, "--dry-run", "-o", "json").stdout)
+    assert report["spec"] == {"nodeName": node_name}
+    assert [vm["name"] for vm in report["virtualMachines"]] == ["live", "manual", "plain", "stuck"]
 
 
 @proves("OSV-3", "DRN-5")
-def test_launchers_that_are_selected_alone_are_told_of_by_their_machines(admin: Cluster, run: Run, node: str) -> None:
+def test_selected_launcher_pods_are_reported_as_vms(
+    client_with_vms: SyncClient, run_command: RunCommand, node_name: str
+) -> None:
     """Check that selecting only virt-launcher pods lists their VMs, without a warning about an empty selection."""
-    result = run("start", node, "--dry-run", "--pod-selector=kubevirt.io=virt-launcher")
+    result = run_command("start", node_name, "--dry-run", "--pod-selector=kubevirt.io=virt-launcher")
 
-    assert "1 virtual machine will move to another node without a break: machines/live" in result.stdout
+    assert "1 virtual machine will move to another node without interruption: machines/live" in result.stdout
     assert "virt-launcher" not in result.stdout
     assert "selected by" not in result.stderr
 
 
 @proves("OSV-3", "DRN-5")
-def test_machines_whose_launchers_stay_are_not_said_to_move_or_end(admin: Cluster, run: Run, node: str) -> None:
-    result = run("start", node, "--dry-run", "--pod-selector=app=web")
+def test_unselected_launcher_pods_give_no_vm_messages(
+    client_with_vms: SyncClient, run_command: RunCommand, node_name: str
+) -> None:
+    result = run_command("start", node_name, "--dry-run", "--pod-selector=app=web")
 
     names = ("live", "manual", "plain", "stuck")
-    lines = [f"would leave pod machines/virt-launcher-{name}: not selected" for name in names]
+    lines = [f"would ignore pod machines/virt-launcher-{name}: not selected" for name in names]
     assert result.stdout.splitlines()[:-1] == lines
     assert "virtual machine" not in result.stderr
-    assert f"no pod that would leave {node} is selected by app=web" in result.stderr
+    assert f'pod selector app=web matches no pod that would leave node "{node_name}"' in result.stderr
 
 
-def test_a_dry_run_has_nothing_to_wait_for(run: Run, node: str) -> None:
-    refused = run("start", node, "--dry-run", "--wait")
-    assert refused.exit_code == 2
-    assert "--dry-run changes nothing that --wait could wait for: leave one of them out" in refused.stderr
+def test_dry_run_with_wait_is_a_usage_error(run_command: RunCommand, node_name: str) -> None:
+    result = run_command("start", node_name, "--dry-run", "--wait")
+    assert result.exit_code == 2
+    assert "--dry-run starts no drain that --wait could wait for: omit one of them" in result.stderr

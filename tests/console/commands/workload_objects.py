@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from kube.nodes import node_path
+from kube.nodes import build_node_path
 from kube.pods import is_ready
 from localcluster.cluster import LocalCluster
-from tests.waiting import wait_for
+from tests.waiting import wait_for_object
 
-KEEP_OUT = "test.nodemaintenance.dev/console"
+NODE_TAINT_KEY = "test.nodemaintenance.dev/console"
 """Taint key of these tests' nodes; only the pods of this module tolerate it."""
 COLLECTIONS = {
     "ReplicaSet": "/apis/apps/v1/namespaces/default/replicasets",
@@ -20,26 +20,26 @@ COLLECTIONS = {
 Manifest = dict[str, Any]
 
 
-def pod(name: str, node: str, **more: Any) -> Manifest:
-    """Build a bare pod on a node; `more` may hold `labels`, `annotations` and `volumes`."""
-    metadata = {"name": name, "namespace": "default", "labels": {"on": node, **more.get("labels", {})}}
-    metadata["annotations"] = more.get("annotations", {})
-    spec = {**_pod_spec(node), "nodeName": node, "volumes": more.get("volumes", [])}
+def build_pod(name: str, node: str, **fields: Any) -> Manifest:
+    """Build a bare pod on a node; `fields` may hold `labels`, `annotations` and `volumes`."""
+    metadata = {"name": name, "namespace": "default", "labels": {"on": node, **fields.get("labels", {})}}
+    metadata["annotations"] = fields.get("annotations", {})
+    spec = {**_pod_spec(node), "nodeName": node, "volumes": fields.get("volumes", [])}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def controlled(kind: str, node: str, labels: dict[str, str] | None = None, replicas: int = 1) -> Manifest:
+def build_controller(kind: str, node: str, labels: dict[str, str] | None = None, replicas: int = 1) -> Manifest:
     """Build a ReplicaSet or DaemonSet whose pods are scheduled to this node only."""
-    wanted = {"on": node, "by": kind.lower(), **(labels or {})}
-    template = {"metadata": {"labels": wanted}, "spec": _pod_spec(node)}
-    spec: Manifest = {"selector": {"matchLabels": wanted}, "template": template}
+    all_labels = {"on": node, "by": kind.lower(), **(labels or {})}
+    template = {"metadata": {"labels": all_labels}, "spec": _pod_spec(node)}
+    spec: Manifest = {"selector": {"matchLabels": all_labels}, "template": template}
     if kind == "ReplicaSet":
         spec["replicas"] = replicas
     metadata = {"name": f"{kind.lower()}-{node}", "namespace": "default", "labels": {"on": node}}
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
-def budget(name: str, node: str, labels: dict[str, str] | None = None, **rule: int) -> Manifest:
+def build_budget(name: str, node: str, labels: dict[str, str] | None = None, **rule: int) -> Manifest:
     """Build a PodDisruptionBudget for pods of this node; `rule` holds `minAvailable` or `maxUnavailable`."""
     metadata = {"name": name, "namespace": "default", "labels": {"on": node}}
     spec = {"selector": {"matchLabels": {"on": node, **(labels or {})}}, **rule}
@@ -52,17 +52,17 @@ def _pod_spec(node: str) -> Manifest:
     return {
         "containers": containers,
         "nodeSelector": selector,
-        "tolerations": [{"key": KEEP_OUT, "operator": "Exists"}],
+        "tolerations": [{"key": NODE_TAINT_KEY, "operator": "Exists"}],
     }
 
 
-def apply(cluster: LocalCluster, *manifests: Manifest) -> None:
+def create_and_wait(cluster: LocalCluster, *manifests: Manifest) -> None:
     """Create the objects, and wait until their pods are Ready and their budgets have a status."""
-    door = cluster.door()
-    door.together(*(door.api.create(COLLECTIONS[item["kind"]], item) for item in manifests))
+    client = cluster.get_client()
+    client.gather_all(*(client.api.create(COLLECTIONS[item["kind"]], item) for item in manifests))
     for item in manifests:
         path = f"{COLLECTIONS[item['kind']]}/{item['metadata']['name']}"
-        wait_for(door, path, lambda found: found is not None and _is_settled(found), 20)
+        wait_for_object(client, path, lambda live_object: live_object is not None and _is_settled(live_object), 20)
 
 
 def _is_settled(item: Manifest) -> bool:
@@ -76,19 +76,21 @@ def _is_settled(item: Manifest) -> bool:
     return settled[item["kind"]]
 
 
-def clear(cluster: LocalCluster, node: str) -> None:
-    """Delete all objects that `apply` created for the node."""
-    door = cluster.door()
-    wanted, at_once = {"labelSelector": f"on={node}"}, {"gracePeriodSeconds": 0}
-    door.together(*(door.api.request("DELETE", path, query=wanted, body=at_once) for path in COLLECTIONS.values()))
+def delete_objects(cluster: LocalCluster, node: str) -> None:
+    """Delete all objects that `create_and_wait` created for the node."""
+    client = cluster.get_client()
+    selector, immediately = {"labelSelector": f"on={node}"}, {"gracePeriodSeconds": 0}
+    client.gather_all(
+        *(client.api.request("DELETE", path, query=selector, body=immediately) for path in COLLECTIONS.values())
+    )
 
 
-def pods_on(cluster: LocalCluster, node: str) -> list[Manifest]:
+def list_pods(cluster: LocalCluster, node: str) -> list[Manifest]:
     """Return the pods on the node."""
-    items: list[Manifest] = cluster.door().list("/api/v1/pods", fields=f"spec.nodeName={node}")["items"]
+    items: list[Manifest] = cluster.get_client().list("/api/v1/pods", field_selector=f"spec.nodeName={node}")["items"]
     return items
 
 
 def is_cordoned(cluster: LocalCluster, node: str) -> bool:
     """Return whether the node is cordoned."""
-    return cluster.door().get(node_path(node))["spec"].get("unschedulable") is True
+    return cluster.get_client().get(build_node_path(node))["spec"].get("unschedulable") is True

@@ -5,39 +5,40 @@ from __future__ import annotations
 import pytest
 
 from console.operations.errors import Refusal
-from console.operations.maintenance_actions import create, end, foreseen
+from console.operations.maintenance_actions import create_maintenance, end_maintenances, preview_creation
 from kube.maintenance.groups import MEDIK8S
-from kube.maintenance.lookup import maintenances
+from kube.maintenance.lookup import list_maintenances
 from localcluster.cluster import LocalCluster
 
 
-def test_no_name_ends_no_maintenance(served: LocalCluster, node: str) -> None:
+def test_empty_node_name_ends_no_maintenance(served_cluster: LocalCluster, node_name: str) -> None:
     """NMO-14: An empty node name ends no maintenance, and in particular not those of all nodes."""
-    door = served.door()
-    door.run(create(door.api, MEDIK8S, node, node, "stays"))
+    client = served_cluster.get_client()
+    client.run(create_maintenance(client.api, MEDIK8S, node_name, node_name, "stays"))
 
-    with pytest.raises(Refusal, match="there is no node"):
-        door.run(end(door.api, ""))
+    with pytest.raises(Refusal, match=r'node ".*" not found'):
+        client.run(end_maintenances(client.api, ""))
 
-    (item,) = door.run(maintenances(door.api, node))
+    (item,) = client.run(list_maintenances(client.api, node_name))
     assert "deletionTimestamp" not in item["metadata"]
-    door.run(end(door.api, node))
+    client.run(end_maintenances(client.api, node_name))
 
 
-def test_a_name_that_is_taken_is_refused_before_anybody_confirms(served: LocalCluster, node: str) -> None:
+def test_preview_refuses_taken_name(served_cluster: LocalCluster, node_name: str) -> None:
     """OSV-7: The preview refuses a name that another node's or a released maintenance uses.
 
     A finalizer of another owner keeps the released maintenance in this test.
     """
-    door, path, keeper = served.door(), f"{MEDIK8S.path}/{node}", "backup.example/keep"
-    head = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance"}
-    metadata = {"name": node, "finalizers": [keeper]}
-    made = door.create(MEDIK8S.path, {**head, "metadata": metadata, "spec": {"nodeName": "elsewhere"}})
+    client, path, finalizer = served_cluster.get_client(), f"{MEDIK8S.path}/{node_name}", "backup.example/keep"
+    type_fields = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance"}
+    metadata = {"name": node_name, "finalizers": [finalizer]}
+    created = client.create(MEDIK8S.path, {**type_fields, "metadata": metadata, "spec": {"nodeName": "elsewhere"}})
 
-    with pytest.raises(Refusal, match=f"the NodeMaintenance {node} exists for elsewhere"):
-        door.run(foreseen(door.api, MEDIK8S, node))
-    door.delete(path, uid=made["metadata"]["uid"])
-    with pytest.raises(Refusal, match=f"/{node} is over, and stays until its finalizers are taken off: {keeper}"):
-        door.run(foreseen(door.api, MEDIK8S, node))
+    with pytest.raises(Refusal, match=f'NodeMaintenance "{node_name}" already exists for node "elsewhere"'):
+        client.run(preview_creation(client.api, MEDIK8S, node_name))
+    client.delete(path, uid=created["metadata"]["uid"])
+    message = f"/{node_name} is released, but exists until these finalizers are removed: {finalizer}"
+    with pytest.raises(Refusal, match=message):
+        client.run(preview_creation(client.api, MEDIK8S, node_name))
 
-    door.patch(path, {"metadata": {"finalizers": None}})
+    client.patch(path, {"metadata": {"finalizers": None}})

@@ -7,30 +7,32 @@ from datetime import datetime, timezone
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
-from console.operations.replay_report import Replayed, summary
+from console.operations.replay_report import ReplayResult, format_summary
 from eventing import events
 from eventing.journal.entries import Entry
-from eventing.replay.function_client import Answer
+from eventing.replay.function_client import FunctionResponse
 
 POD = {"namespace": "default", "name": "a", "uid": "uid-a"}
 EVICTED = {"type": events.PODS_EVICTED, "data": {"evicted": [POD], "blocked": [{**POD, "uid": "uid-b"}]}}
-WRITES = {
-    "dry": (True, (EVICTED,), "a dry run: no write was kept"),
-    "nothing evicted": (False, (), "each write was kept"),
-    "one evicted": (False, (EVICTED,), "each write was kept, 1 eviction among them"),
-    "one told of twice": (False, (EVICTED, EVICTED), "each write was kept, 1 eviction among them"),
-    "odd answers": (False, ({"type": "t", "data": "x"}, {"type": "t"}), "each write was kept"),
+SUMMARY_CASES = {
+    "dry": (True, (EVICTED,), "dry run: no writes were stored"),
+    "no eviction": (False, (), "all writes were stored"),
+    "one eviction": (False, (EVICTED,), "all writes were stored, including 1 eviction"),
+    "one eviction in two responses": (False, (EVICTED, EVICTED), "all writes were stored, including 1 eviction"),
+    "invalid responses": (False, ({"type": "t", "data": "x"}, {"type": "t"}), "all writes were stored"),
 }
 
 
-@pytest.mark.parametrize(("dry_run", "replies", "expected"), WRITES.values(), ids=WRITES)
-def test_the_last_line_says_whether_writes_were_kept(
+@pytest.mark.parametrize(("dry_run", "replies", "expected"), SUMMARY_CASES.values(), ids=SUMMARY_CASES)
+def test_summary_states_whether_writes_were_kept(
     dry_run: bool, replies: tuple[dict[str, object], ...], expected: str
 ) -> None:
     """X-2: The last line states whether writes were kept; a dry run and a real replay print the same results."""
     event = CloudEvent({"id": "1", "source": "/s", "type": events.NODE_TAINTED}, {})
     entry = Entry(1, datetime(2026, 1, 2, tzinfo=timezone.utc), event)
 
-    line = summary([Replayed(entry, None, Answer("evict", 200, 0.1, replies), [])], dry_run=dry_run)
+    line = format_summary(
+        [ReplayResult(entry, None, FunctionResponse("evict", 200, 0.1, replies), [])], dry_run=dry_run
+    )
 
-    assert line == f"1 event, 1 answer: 0 the same, 1 with nothing recorded to compare, 0 different; {expected}"
+    assert line == f"1 event, 1 response: 0 the same, 1 without a recorded response, 0 different; {expected}"

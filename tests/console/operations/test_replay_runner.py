@@ -11,102 +11,118 @@ from typing import Any
 
 import pytest
 
-from console.operations.replay_report import FAILS, UNRECORDED
 from console.operations.errors import NoResult
-from console.operations.replay_runner import FUNCTION_LABEL, FUNCTIONS, Target, Targets, Wanted, dry_run, one_by_one
+from console.operations.replay_report import FAILS, UNRECORDED
+from console.operations.replay_runner import (
+    FUNCTION_LABEL,
+    KNOWN_FUNCTIONS,
+    Target,
+    TargetOptions,
+    TargetResolver,
+    replay_calls,
+    replay_dry_run,
+)
 from eventing import events
+from eventing.http_binding import BATCH_CONTENT_TYPE
 from eventing.journal.entries import Entry
 from eventing.replay import function_client
-from eventing.replay.function_client import NoAnswer, TooLate
+from eventing.replay.function_client import NoResponse, ResponseTimeout
 from eventing.replay.object_changes import NO_CHANGES
-from eventing.http_binding import BATCH
 from functions import app
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from localcluster.cluster import LocalCluster
-from tests.receiver import PATIENCE, Answer, Receiver
+from tests.receiver import TIMEOUT_SECONDS, Receiver, Response
 
-ABOUT = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
-BEGUN = events.event(events.MAINTENANCE_BEGUN, "begin", ABOUT, "node-1")
+MAINTENANCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
+BEGUN = events.build_event(events.MAINTENANCE_BEGUN, "begin", MAINTENANCE, "node-1")
 ENTRY = Entry(1, datetime.now(timezone.utc), BEGUN)
-FOREIGN = {"broker": "default"}
+BROKER_SPEC = {"broker": "default"}
 
 
 @pytest.fixture
-def admin(cluster: LocalCluster) -> Iterator[Cluster]:
+def client(cluster: LocalCluster) -> Iterator[SyncClient]:
     """Yield a client of a cluster without Triggers."""
-    door = Cluster(str(cluster.kubeconfig))
-    yield door
-    door.close()
+    sync_client = SyncClient(str(cluster.kubeconfig))
+    yield sync_client
+    sync_client.close()
 
 
-def trigger(name: str, spec: dict[str, Any], url: str = "", function: str = "") -> str:
+def build_trigger(name: str, spec: dict[str, Any], url: str = "", function: str = "") -> str:
     """Return a Trigger as JSON, which is also YAML; empty arguments leave out the subscriber's address or the label."""
     labels = {"labels": {FUNCTION_LABEL: function}} if function else {}
-    head = {"apiVersion": "eventing.knative.dev/v1", "kind": "Trigger", "metadata": {"name": name, **labels}}
-    return json.dumps({**head, "spec": spec, "status": {"subscriberUri": url} if url else {}})
+    type_fields = {"apiVersion": "eventing.knative.dev/v1", "kind": "Trigger", "metadata": {"name": name, **labels}}
+    return json.dumps({**type_fields, "spec": spec, "status": {"subscriberUri": url} if url else {}})
 
 
-def targets(folder: Path, admin: Cluster, *documents: str, **wanted: Any) -> list[str]:
+def resolve_targets(directory: Path, client: SyncClient, *documents: str, **options: Any) -> list[str]:
     """Return the functions to which a replay posts the event if these are the Triggers."""
-    file = folder / "triggers.yaml"
+    file = directory / "triggers.yaml"
     file.write_text("\n---\n".join(documents))
-    found = Targets(Wanted(manifests=(file,), base="http://functions", **wanted), admin).of(BEGUN)
-    return [target.function for target in found]
+    targets = TargetResolver(
+        TargetOptions(manifests=(file,), functions_url="http://functions", **options), client
+    ).resolve(BEGUN)
+    return [target.function for target in targets]
 
 
-def test_the_functions_are_those_that_are_served() -> None:
+def test_replay_knows_all_served_functions() -> None:
     """Check that the replay knows exactly the functions that the product serves."""
-    assert sorted(FUNCTIONS) == sorted(app.FUNCTIONS)
+    assert sorted(KNOWN_FUNCTIONS) == sorted(app.FUNCTIONS)
 
 
-@pytest.mark.parametrize("spec", [FOREIGN, {**FOREIGN, "filters": [{"exact": {"type": "t"}}]}])
-def test_a_subscriber_that_is_no_function_of_ours_gets_nothing(
-    admin: Cluster, tmp_path: Path, spec: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("spec", [BROKER_SPEC, {**BROKER_SPEC, "filters": [{"exact": {"type": "t"}}]}])
+def test_foreign_subscriber_gets_no_replayed_event(client: SyncClient, tmp_path: Path, spec: dict[str, Any]) -> None:
     """X-2: A subscriber that is not one of our functions gets no replayed event, because it may ignore `dryrun`.
 
     If the user names such a subscriber, the command reports it as unknown.
     """
-    ours = trigger("cordon-on-begun", {**FOREIGN, "filter": {"attributes": {"type": events.MAINTENANCE_BEGUN}}})
-    labelled = trigger("ours", FOREIGN, function="status")
-    foreign = trigger("my-logger", spec)
+    own_trigger = build_trigger(
+        "cordon-on-begun", {**BROKER_SPEC, "filter": {"attributes": {"type": events.MAINTENANCE_BEGUN}}}
+    )
+    labelled = build_trigger("ours", BROKER_SPEC, function="status")
+    foreign = build_trigger("my-logger", spec)
 
-    assert targets(tmp_path, admin, foreign, ours, labelled) == ["cordon", "status"]
-    with pytest.raises(NoResult, match="there is no function my-logger: begin, "):
-        targets(tmp_path, admin, foreign, ours, functions=("my-logger",))
-    with pytest.raises(NoResult, match="no Trigger of a function of ours"):
-        targets(tmp_path, admin, foreign)
+    assert resolve_targets(tmp_path, client, foreign, own_trigger, labelled) == ["cordon", "status"]
+    with pytest.raises(NoResult, match='function "my-logger" not found: name one of begin, '):
+        resolve_targets(tmp_path, client, foreign, own_trigger, functions=("my-logger",))
+    with pytest.raises(NoResult, match="no Trigger of a nodemaintenance function found"):
+        resolve_targets(tmp_path, client, foreign)
 
 
-def test_who_took_too_long_once_is_asked_no_more() -> None:
+def test_function_that_timed_out_is_not_called_again() -> None:
     """X-6: A function that times out once is not called again, so that it costs its 10 s only once."""
-    errors: dict[str, NoAnswer] = {"hangs": TooLate("it takes too long"), "is away": NoAnswer("it cannot be reached")}
-    asked = []
+    errors: dict[str, NoResponse] = {
+        "hangs": ResponseTimeout("no response within 10 s"),
+        "unreachable": NoResponse("no response: connection refused"),
+    }
+    called_names = []
 
-    def ask(_: Entry, target: Target) -> function_client.Answer:
-        asked.append(target.function)
+    def call_function(_: Entry, target: Target) -> function_client.FunctionResponse:
+        called_names.append(target.function)
         if target.function in errors:
             raise errors[target.function]
-        return function_client.Answer(target.function, 200, 0.1)
+        return function_client.FunctionResponse(target.function, 200, 0.1)
 
-    calls = [(ENTRY, Target(name, "")) for name in ("hangs", "is away", "answers") * 2]
-    found = list(one_by_one(calls, ask, NO_CHANGES))
+    calls = [(ENTRY, Target(name, "")) for name in ("hangs", "unreachable", "answers") * 2]
+    results = list(replay_calls(calls, call_function, NO_CHANGES))
 
-    assert asked == ["hangs", "is away", "answers", "is away", "answers"]
-    assert [each.result for each in found] == [FAILS, FAILS, UNRECORDED] * 2
-    assert found[3].now == function_client.Answer("hangs", 503, 0.0, error="it takes too long")
+    assert called_names == ["hangs", "unreachable", "answers", "unreachable", "answers"]
+    assert [result.result for result in results] == [FAILS, FAILS, UNRECORDED] * 2
+    assert results[3].response == function_client.FunctionResponse("hangs", 503, 0.0, error="no response within 10 s")
 
 
-def test_a_dry_run_asks_all_functions_side_by_side(admin: Cluster, receiver: Receiver) -> None:
+def test_dry_run_calls_functions_concurrently(client: SyncClient, receiver: Receiver) -> None:
     """X-6: A dry run calls all functions concurrently, so that a few that hang do not exceed a browser's timeout."""
-    both = Barrier(2)
+    barrier = Barrier(2)
 
-    def answer(_: object) -> Answer:
-        both.wait(PATIENCE)
-        return Answer(200, {"content-type": BATCH}, b"[]")
+    def answer_when_both_are_called(_: object) -> Response:
+        barrier.wait(TIMEOUT_SECONDS)
+        return Response(200, {"content-type": BATCH_CONTENT_TYPE}, b"[]")
 
-    receiver.answers |= {"/cordon": answer, "/status": answer}
+    receiver.answers |= {"/cordon": answer_when_both_are_called, "/status": answer_when_both_are_called}
 
-    shown = dry_run(ENTRY, admin, admin.api, receiver.url)
+    report = replay_dry_run(ENTRY, client, client.api, receiver.url)
 
-    assert {each.now.function: each.now.status for each in shown.answers} == {"cordon": 200, "status": 200}
+    assert {result.response.function: result.response.status for result in report.results} == {
+        "cordon": 200,
+        "status": 200,
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from console.operations.upgrade_runs import is_named
+from console.operations.upgrade_runs import matches_name
 
 RUN = {"metadata": {"namespace": "upgrades", "name": "example"}}
 
@@ -13,6 +13,6 @@ RUN = {"metadata": {"namespace": "upgrades", "name": "example"}}
     ("name", "expected"),
     [("example", True), ("upgrades/example", True), ("elsewhere/example", False), ("exam", False), ("", False)],
 )
-def test_a_run_is_meant_by_its_name_alone_or_with_its_namespace(name: str, expected: bool) -> None:
+def test_run_is_selected_by_name_or_namespace_and_name(name: str, expected: bool) -> None:
     """MUT-48: A run is selected by its name, with or without the namespace; an empty name selects no run."""
-    assert is_named(RUN, name) is expected
+    assert matches_name(RUN, name) is expected

@@ -9,12 +9,18 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from console.operations.descriptions import phase_word, remedy
-from console.terminal.maintenance_display import awaited, bar, details, line, overview
+from console.operations.descriptions import get_phase_label, suggest_remedy
+from console.terminal.maintenance_display import (
+    format_line,
+    render_awaited,
+    render_bar,
+    render_details,
+    render_overview,
+)
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
-SINCE = "2026-01-01T11:50:00Z"
-BLOCKED = {
+TEN_MINUTES_AGO = "2026-01-01T11:50:00Z"
+BLOCKED_POD = {
     "namespace": "shop",
     "name": "web-1",
     "reason": "DisruptionBudget",
@@ -24,121 +30,134 @@ BLOCKED = {
 }
 
 
-def maintenance(**status: Any) -> dict[str, Any]:
+def build_maintenance(**status: Any) -> dict[str, Any]:
     return {
         "apiVersion": "nodemaintenance.medik8s.io/v1beta1",
         "kind": "NodeMaintenance",
-        "metadata": {"name": "disk", "uid": "1", "creationTimestamp": SINCE},
+        "metadata": {"name": "disk", "uid": "1", "creationTimestamp": TEN_MINUTES_AGO},
         "spec": {"nodeName": "node-1", "reason": "new [disk]"},
         "status": status,
     }
 
 
-RUNNING = maintenance(
+RUNNING_MAINTENANCE = build_maintenance(
     phase="Running",
     drainProgress=40,
     evictionPods=5,
     pendingPods=["web-1", "web-2", "db"],
     pendingPodsRefs=[{"namespace": "shop", "name": name} for name in ("web-1", "web-2", "db")],
-    blockedPods=[{**BLOCKED, "since": SINCE, "message": "said"}],
-    lastError="shop/web-1: said",
+    blockedPods=[{**BLOCKED_POD, "since": TEN_MINUTES_AGO, "message": "needs 2"}],
+    lastError="shop/web-1: needs 2",
 )
 
 
-def text(shown: RenderableType, width: int = 200) -> str:
-    out = StringIO()
-    Console(file=out, width=width).print(shown)
-    return out.getvalue()
+def render_text(renderable: RenderableType, width: int = 200) -> str:
+    output = StringIO()
+    Console(file=output, width=width).print(renderable)
+    return output.getvalue()
 
 
 def test_the_table_has_a_row_per_maintenance() -> None:
-    head, row = text(overview([RUNNING], NOW)).splitlines()
+    head, row = render_text(render_overview([RUNNING_MAINTENANCE], NOW)).splitlines()
 
     assert head.split() == ["NODE", "PHASE", "PROGRESS", "PENDING", "BLOCKED", "AGE", "REASON"]
     assert row.split() == ["node-1", "Running", "━" * 8 + "─" * 12, "40%", "3", "1", "10m", "new", "[disk]"]
 
 
-def test_why_one_failed_is_below_the_table_and_in_its_line() -> None:
-    failed = maintenance(phase="Failed", lastError="there is no node node-1")
+def test_failure_reason_is_below_table_and_in_line() -> None:
+    failed = build_maintenance(phase="Failed", lastError='nodes "node-1" not found')
 
-    *_, below = text(overview([RUNNING, failed], NOW)).splitlines()
+    *_, last_line = render_text(render_overview([RUNNING_MAINTENANCE, failed], NOW)).splitlines()
 
-    assert below == "nodemaintenance.nodemaintenance.medik8s.io/disk failed: there is no node node-1"
-    assert line(failed) == "node-1 Failed 0% 0 pending, 0 blocked: there is no node node-1"
-    assert "web-1: said" not in text(overview([RUNNING], NOW))
+    assert last_line == 'nodemaintenance.nodemaintenance.medik8s.io/disk failed: nodes "node-1" not found'
+    assert format_line(failed) == 'node-1 Failed 0% 0 pending, 0 blocked: nodes "node-1" not found'
+    assert "web-1: needs 2" not in render_text(render_overview([RUNNING_MAINTENANCE], NOW))
 
 
-def test_why_one_does_not_begin_is_below_the_table_and_in_its_line() -> None:
+def test_waiting_reason_is_below_table_and_in_line() -> None:
     """NMO-27a: A maintenance without a phase is shown with the reason, such as a lease of another tool."""
-    waiting = maintenance(lastError="the lease is held by another-tool")
+    waiting_maintenance = build_maintenance(lastError="the lease is held by another-tool")
 
-    *_, below = text(overview([waiting, maintenance()], NOW)).splitlines()
+    *_, last_line = render_text(render_overview([waiting_maintenance, build_maintenance()], NOW)).splitlines()
 
-    assert below == "nodemaintenance.nodemaintenance.medik8s.io/disk waits: the lease is held by another-tool"
-    assert line(waiting) == "node-1 Waiting 0% 0 pending, 0 blocked: the lease is held by another-tool"
+    assert last_line == "nodemaintenance.nodemaintenance.medik8s.io/disk waits: the lease is held by another-tool"
+    assert (
+        format_line(waiting_maintenance) == "node-1 Waiting 0% 0 pending, 0 blocked: the lease is held by another-tool"
+    )
 
 
-def test_what_holds_one_up_is_below_it_where_somebody_waits_and_in_its_line() -> None:
-    two = maintenance(phase="Running", blockedPods=[{**BLOCKED, "message": "said"}, BLOCKED])
+def test_blocked_pods_are_below_progress_and_in_line() -> None:
+    blocked_maintenance = build_maintenance(
+        phase="Running", blockedPods=[{**BLOCKED_POD, "message": "needs 2"}, BLOCKED_POD]
+    )
 
-    *_, below = text(awaited(two, NOW)).splitlines()
+    *_, last_line = render_text(render_awaited(blocked_maintenance, NOW)).splitlines()
 
-    assert below == "nodemaintenance.nodemaintenance.medik8s.io/disk waits: shop/web-1: said (and 1 more)"
-    assert line(two) == "node-1 Running 0% 0 pending, 2 blocked: shop/web-1: said (and 1 more)"
-    assert len(text(awaited(maintenance(phase="Running"), NOW)).splitlines()) == 2
+    assert last_line == "nodemaintenance.nodemaintenance.medik8s.io/disk waits: shop/web-1: needs 2 (and 1 more)"
+    assert (
+        format_line(blocked_maintenance) == "node-1 Running 0% 0 pending, 2 blocked: shop/web-1: needs 2 (and 1 more)"
+    )
+    assert len(render_text(render_awaited(build_maintenance(phase="Running"), NOW)).splitlines()) == 2
 
 
 @pytest.mark.parametrize("after", ["2026-01-01T12:01:05Z", "2026-01-01T13:01:05.5+01:00"])
-def test_what_is_tried_again_says_when(after: str) -> None:
+def test_retried_pod_has_the_retry_time(after: str) -> None:
     """Check that a pod that is retried later is shown with the time, as after a policy's denial or its recreation."""
-    assert remedy({**BLOCKED, "retryAfter": after}) == f"{remedy(BLOCKED)}; tried again at 12:01:05 UTC"
-    assert remedy({**BLOCKED, "retryAfter": "soon"}) == remedy(BLOCKED)
+    assert (
+        suggest_remedy({**BLOCKED_POD, "retryAfter": after})
+        == f"{suggest_remedy(BLOCKED_POD)}; next attempt at 12:01:05 UTC"
+    )
+    assert suggest_remedy({**BLOCKED_POD, "retryAfter": "soon"}) == suggest_remedy(BLOCKED_POD)
 
 
-def test_no_maintenance_is_said() -> None:
-    assert text(overview([], NOW)) == "No maintenance.\n"
+def test_empty_overview_is_reported() -> None:
+    assert render_text(render_overview([], NOW)) == "No maintenances found.\n"
 
 
-def test_the_details_tell_blocked_pods_from_those_on_their_way() -> None:
-    shown = text(details("node-1", "cordoned, takes no new pods", [RUNNING], NOW))
+def test_details_separate_blocked_and_pending_pods() -> None:
+    text = render_text(render_details("node-1", "cordoned, takes no new pods", [RUNNING_MAINTENANCE], NOW))
 
-    blocked, pending = shown.split("PENDING")
+    blocked, pending = text.split("PENDING")
     assert "3 of 5 pods left, created 10m ago" in blocked  # the maintenance may have begun long after its creation
-    assert "Last error: shop/web-1: said" in blocked
+    assert "Last error: shop/web-1: needs 2" in blocked
     assert "shop/web-1" in blocked.split("BLOCKED")[1]
     assert pending.split() == ["shop/web-2", "shop/db"]
 
 
-def test_on_a_narrow_terminal_no_name_and_no_command_is_broken() -> None:
+def test_narrow_terminal_keeps_names_and_commands_unbroken() -> None:
     """Check that a narrow terminal shows names and commands in one piece, where a table would break them."""
     item, error = "shop/web-6c9bff56b7-fsp2j-of-a-stateful-set", "MultipleBudgets"
-    blocked = [{**BLOCKED, "name": item.partition("/")[2], "since": SINCE, "message": "said"}]
-    running = maintenance(phase="Running", evictionPods=1, blockedPods=[*blocked, {**blocked[0], "reason": error}])
+    blocked = [{**BLOCKED_POD, "name": item.partition("/")[2], "since": TEN_MINUTES_AGO, "message": "needs 2"}]
+    running = build_maintenance(
+        phase="Running", evictionPods=1, blockedPods=[*blocked, {**blocked[0], "reason": error}]
+    )
 
-    narrow = text(details("node-1", "cordoned", [running], NOW), 80).split("BLOCKED")[1].splitlines()
-    wide = text(details("node-1", "cordoned", [running], NOW)).split("BLOCKED")[1].splitlines()
+    narrow_lines = (
+        render_text(render_details("node-1", "cordoned", [running], NOW), 80).split("BLOCKED")[1].splitlines()
+    )
+    wide_lines = render_text(render_details("node-1", "cordoned", [running], NOW)).split("BLOCKED")[1].splitlines()
 
-    assert [line.strip() for line in narrow[1:3]] == [
+    assert [line.strip() for line in narrow_lines[1:3]] == [
         item,
         "DisruptionBudget, under web, 2/2 healthy/needed, for 10m",
     ]
-    assert "kubectl -n shop edit pdb web" in [line.strip() for line in narrow]
-    assert narrow.count(item) == 2
-    assert len(wide) == 3
+    assert "kubectl -n shop edit pdb web" in [line.strip() for line in narrow_lines]
+    assert narrow_lines.count(item) == 2
+    assert len(wide_lines) == 3
     for width in range(60, 200):
-        shown = text(details("node-1", "cordoned", [running], NOW), width)
-        assert shown.count(item) == 2, width
-        assert shown.count(error) == 1, width
+        text = render_text(render_details("node-1", "cordoned", [running], NOW), width)
+        assert text.count(item) == 2, width
+        assert text.count(error) == 1, width
 
 
 @pytest.mark.parametrize("percent", [0, 1, 50, 99, 100])
-def test_a_bar_is_always_as_long(percent: int) -> None:
-    assert len(bar(percent).plain) == len(bar(0).plain)
+def test_progress_bar_has_constant_length(percent: int) -> None:
+    assert len(render_bar(percent).plain) == len(render_bar(0).plain)
 
 
-def test_before_and_after_the_phases_there_is_a_word_too() -> None:
-    ending = maintenance(phase="Running")
-    ending["metadata"]["deletionTimestamp"] = SINCE
+def test_waiting_and_ending_have_phase_labels() -> None:
+    ending_maintenance = build_maintenance(phase="Running")
+    ending_maintenance["metadata"]["deletionTimestamp"] = TEN_MINUTES_AGO
 
-    assert [phase_word(maintenance()), phase_word(ending)] == ["Waiting", "Ending"]
-    assert line(maintenance()) == "node-1 Waiting 0% 0 pending, 0 blocked"
+    assert [get_phase_label(build_maintenance()), get_phase_label(ending_maintenance)] == ["Waiting", "Ending"]
+    assert format_line(build_maintenance()) == "node-1 Waiting 0% 0 pending, 0 blocked"

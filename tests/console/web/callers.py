@@ -12,23 +12,23 @@ import requests
 
 from localcluster import access
 from localcluster.processes import await_ready
-from tests.chain.environment import Scene
-from tests.console.permissions import allow
+from tests.chain.environment import ChainEnvironment
+from tests.console.permissions import grant_permissions
 from tests.console.web.site import Site
 
-VIEWER = access.service_account("sources")
+VIEWER = access.make_username("sources")
 """ServiceAccount that may only list nodes and maintenances."""
-LOOKS = tuple(f"{verb} {kind}" for verb in ("list", "watch") for kind in ("nodes", "nodemaintenances"))
+VIEW_PERMISSIONS = tuple(f"{verb} {kind}" for verb in ("list", "watch") for kind in ("nodes", "nodemaintenances"))
 """Cluster-wide permissions that the component `console` grants."""
-HIDDEN = re.compile(r'name="csrf" value="([^"]+)"')
+CSRF_FIELD = re.compile(r'name="csrf" value="([^"]+)"')
 
 
-class Form:
+class FormSession:
     """An HTTP session that posts forms as a browser does: it keeps the cookie and sends the form's token."""
 
     def __init__(self, site: Site, session: requests.Session) -> None:
         self.site, self.session = site, session
-        self.token = token_of(self.session.get(site.url("/nodes"), timeout=10).text)
+        self.token = parse_csrf_token(self.session.get(site.url("/nodes"), timeout=10).text)
 
     def post(self, path: str, *nodes: str, headers: dict[str, str] | None = None, **fields: str) -> requests.Response:
         """Post the form, filled in for these nodes, and return the response."""
@@ -36,56 +36,57 @@ class Form:
         return self.session.post(self.site.url(path), data, headers=headers, timeout=10, allow_redirects=False)
 
 
-def token_of(page: str) -> str:
+def parse_csrf_token(page: str) -> str:
     """Return the token of the page's forms."""
-    (token, *_) = HIDDEN.findall(page)
+    (token, *_) = CSRF_FIELD.findall(page)
     return str(token)
 
 
-def look(site: Site, path: str, headers: dict[str, str] | None = None) -> requests.Response:
+def get_page(site: Site, path: str, headers: dict[str, str] | None = None) -> requests.Response:
     """Return the response to a GET request for the page with these headers."""
     return requests.get(site.url(path), headers=headers, timeout=10)
 
 
-def act(site: Site, path: str, node: str, headers: dict[str, str]) -> requests.Response:
+def post_confirmed(site: Site, path: str, node: str, headers: dict[str, str]) -> requests.Response:
     """Post a confirmed form as a caller who may view the pages, and return the response."""
     with requests.Session() as session:
         session.headers.update(headers)
-        return Form(site, session).post(path, node, confirm="yes")
+        return FormSession(site, session).post(path, node, confirm="yes")
 
 
-def bearer(scene: Scene, user: str) -> dict[str, str]:
+def build_auth_header(environment: ChainEnvironment, user: str) -> dict[str, str]:
     """Return the Authorization header of the user."""
-    return {"Authorization": f"Bearer {scene.cluster.token(user)}"}
+    return {"Authorization": f"Bearer {environment.cluster.get_token(user)}"}
 
 
-def audited(site: Site, count: int, **about: str) -> list[dict[str, Any]]:
+def wait_for_audit_lines(site: Site, count: int, **fields: str) -> list[dict[str, Any]]:
     """Wait until the audit log has `count` lines about an action or object, and return these lines."""
-    known: list[dict[str, Any]] = []
+    audit_lines: list[dict[str, Any]] = []
 
-    def written() -> bool:
+    def are_written() -> bool:
         lines = [json.loads(line) for line in site.console.server.log.read_text().splitlines() if line[:1] == "{"]
-        known[:] = [line for line in lines if line["logger"] == "audit" and about.items() <= line.items()]
-        return len(known) >= count
+        audit_lines[:] = [line for line in lines if line["logger"] == "audit" and fields.items() <= line.items()]
+        return len(audit_lines) >= count
 
-    await_ready(f"{count} lines about {about}", written, [], 5)
-    return known
+    await_ready(f"{count} lines about {fields}", are_written, [], 5)
+    return audit_lines
 
 
-def account(scene: Scene, name: str, rules: Iterable[str]) -> dict[str, str]:
+def create_account_header(environment: ChainEnvironment, name: str, permissions: Iterable[str]) -> dict[str, str]:
     """Create a ServiceAccount with these permissions, such as "list nodes", and return its Authorization header."""
     accounts = "/api/v1/namespaces/default/serviceaccounts"
-    scene.admin.create(accounts, {"metadata": {"name": name}})
+    environment.client.create(accounts, {"metadata": {"name": name}})
     subject = {"kind": "ServiceAccount", "name": name, "namespace": "default"}
-    allow(scene.admin, name, rules, subject, f"system:serviceaccount:default:{name}")
-    return {
-        "Authorization": f"Bearer {scene.admin.create(f'{accounts}/{name}/token', {'spec': {}})['status']['token']}"
-    }
+    grant_permissions(environment.client, name, permissions, subject, f"system:serviceaccount:default:{name}")
+    token = environment.client.create(f"{accounts}/{name}/token", {"spec": {}})["status"]["token"]
+    return {"Authorization": f"Bearer {token}"}
 
 
-def run_as(scene: Scene, folder: Path, name: str, rules: Iterable[str]) -> tuple[str, Path]:
+def create_account_option(
+    environment: ChainEnvironment, directory: Path, name: str, permissions: Iterable[str]
+) -> tuple[str, Path]:
     """Create a ServiceAccount with only these permissions, and return the option that makes a command use it."""
-    file, cluster = folder / f"{name}.kubeconfig", scene.cluster
-    token = account(scene, name, rules)["Authorization"].split()[1]
+    file, cluster = directory / f"{name}.kubeconfig", environment.cluster
+    token = create_account_header(environment, name, permissions)["Authorization"].split()[1]
     access.write_kubeconfig(file, cluster.url, cluster.certificate, name, token)
     return "--kubeconfig", file

@@ -10,8 +10,8 @@ from selenium.webdriver import Chrome
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
 from localcluster.product import Product
-from localcluster.web_console import Console
-from tests.chain.environment import Scene
+from localcluster.web_console import WebConsole
+from tests.chain.environment import ChainEnvironment
 from tests.console.web.site import Browser, Site, start_browser
 
 
@@ -20,19 +20,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Yield a cluster with all three NodeMaintenance API groups, the product and its console."""
     folder = tmp_path_factory.mktemp("site")
     with LocalCluster(folder / "servers", nodes=1) as cluster:
-        localproduct.install(cluster, v1alpha1=True)
+        localproduct.install_manifests(cluster, with_v1alpha1=True)
         with Product(cluster, folder / "product") as product:
-            scene = Scene(cluster, product)
+            environment = ChainEnvironment(cluster, product)
             journal = ("--journal", product.journal)
-            where = {"functions": product.functions_url, "broker": product.broker_url}
-            with Console(cluster, folder / "product", *journal, **where) as console:
-                yield Site(scene, console)
-            scene.admin.close()
+            urls = {"functions_url": product.functions_url, "broker_url": product.broker_url}
+            with WebConsole(cluster, folder / "product", *journal, **urls) as console:
+                yield Site(environment, console)
+            environment.client.close()
             product.kill()
 
 
 @pytest.fixture(scope="package")
-def driver() -> Iterator[Chrome]:
+def chrome_driver() -> Iterator[Chrome]:
     """Yield one browser for all tests."""
     driver = start_browser()
     yield driver
@@ -40,10 +40,10 @@ def driver() -> Iterator[Chrome]:
 
 
 @pytest.fixture
-def browser(driver: Chrome, site: Site) -> Browser:
+def browser(chrome_driver: Chrome, site: Site) -> Browser:
     """Return that browser with a desktop viewport, a light theme and no cookies."""
-    driver.delete_all_cookies()
-    browser = Browser(driver, site.console)
-    browser.look()
-    browser.errors()
+    chrome_driver.delete_all_cookies()
+    browser = Browser(chrome_driver, site.console)
+    browser.emulate_display()
+    browser.take_errors()
     return browser

@@ -6,12 +6,12 @@ from typing import Any
 
 from tests.console.web.site import Browser
 
-LONGEST_WORD = 14
+MAX_UNBROKEN_CHARACTERS = 14
 """Maximum characters of a word that must not be broken; longer words are pod names or ids, which may be broken."""
-OVERLAP = 2
+MAX_OVERLAP_PIXELS = 2
 """Pixels by which two text boxes may overlap, since a font's box is higher than its visible characters."""
 
-TEXTS = """
+TEXT_FUNCTIONS_SCRIPT = """
 const ancestors = element => element ? [element, ...ancestors(element.parentElement)] : [];
 const unseen = ['TITLE', 'OPTION', 'SCRIPT'];
 const hides = each => getComputedStyle(each).clipPath !== 'none' || unseen.includes(each.tagName.toUpperCase());
@@ -39,8 +39,8 @@ const rects = (node, from, to) => {
 };
 """
 
-BROKEN = (
-    TEXTS
+BROKEN_WORDS_SCRIPT = (
+    TEXT_FUNCTIONS_SCRIPT
     + """
 const broken = [];
 for (const node of texts(document.querySelector(arguments[0]))) {
@@ -54,8 +54,8 @@ return broken;
 """
 )
 
-OVERLAPPING = (
-    TEXTS
+OVERLAPPING_TEXTS_SCRIPT = (
+    TEXT_FUNCTIONS_SCRIPT
     + """
 const all = texts(document.querySelector(arguments[0]))
   .flatMap(node => rects(node, 0, node.length)
@@ -73,8 +73,8 @@ return found;
 """
 )
 
-SPILLING = (
-    TEXTS
+OVERFLOWING_TEXTS_SCRIPT = (
+    TEXT_FUNCTIONS_SCRIPT
     + """
 return [...document.querySelectorAll(arguments[0])]
   .filter(each => each.clientWidth && shown(each) && each.scrollWidth > each.clientWidth + 1)
@@ -82,7 +82,7 @@ return [...document.querySelectorAll(arguments[0])]
 """
 )
 
-BOX = """
+BOX_SCRIPT = """
 const box = arguments[0].getBoundingClientRect();
 const hit = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
 return { width: box.width, height: box.height, left: box.left, right: box.right, top: box.top, bottom: box.bottom,
@@ -91,28 +91,28 @@ return { width: box.width, height: box.height, left: box.left, right: box.right,
 """
 
 
-def broken_words(browser: Browser, selector: str) -> list[str]:
+def find_broken_words(browser: Browser, selector: str) -> list[str]:
     """Return the words in the element that are broken over several lines."""
-    found: list[str] = browser.script(BROKEN, selector, LONGEST_WORD)
-    return found
+    words: list[str] = browser.run_script(BROKEN_WORDS_SCRIPT, selector, MAX_UNBROKEN_CHARACTERS)
+    return words
 
 
-def overlapping(browser: Browser, selector: str) -> list[str]:
+def find_overlapping_texts(browser: Browser, selector: str) -> list[str]:
     """Return the pairs of texts in the element that overlap."""
-    found: list[str] = browser.script(OVERLAPPING, selector, OVERLAP)
-    return found
+    texts: list[str] = browser.run_script(OVERLAPPING_TEXTS_SCRIPT, selector, MAX_OVERLAP_PIXELS)
+    return texts
 
 
-def spilling(browser: Browser, selector: str) -> list[str]:
+def find_overflowing_texts(browser: Browser, selector: str) -> list[str]:
     """Return the texts of the elements whose content is wider than the element."""
-    found: list[str] = browser.script(SPILLING, selector)
-    return found
+    texts: list[str] = browser.run_script(OVERFLOWING_TEXTS_SCRIPT, selector)
+    return texts
 
 
-def box(browser: Browser, selector: str, *, scroll: bool = True) -> dict[str, Any]:
+def measure_box(browser: Browser, selector: str, *, scroll: bool = True) -> dict[str, Any]:
     """Return the element's position, and whether a click at its center hits it; by default, scroll to it first."""
-    element = browser.one(selector)
+    element = browser.wait_for_element(selector)
     if scroll:
-        browser.script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
-    found: dict[str, Any] = browser.script(BOX, element)
-    return found
+        browser.run_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
+    box: dict[str, Any] = browser.run_script(BOX_SCRIPT, element)
+    return box

@@ -14,15 +14,15 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from console.web.node_rows import key
-from localcluster.programs.packages import find
-from localcluster.web_console import Console
-from tests.chain.environment import Scene
+from console.web.node_rows import build_html_id
+from localcluster.programs.packages import find_program
+from localcluster.web_console import WebConsole
+from tests.chain.environment import ChainEnvironment
 
 T = TypeVar("T")
-SECONDS = 20
-PHONE, DESK = (390, 844), (1280, 800)
-FLAGS = (
+TIMEOUT_SECONDS = 20
+PHONE_VIEWPORT, DESKTOP_VIEWPORT = (390, 844), (1280, 800)
+CHROMIUM_FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars"),
 )
@@ -32,15 +32,15 @@ FLAGS = (
 class Site:
     """A cluster with the running product, and its console."""
 
-    scene: Scene
-    console: Console
+    environment: ChainEnvironment
+    console: WebConsole
 
     def url(self, path: str, **query: str) -> str:
         """Return the URL of a page."""
-        return page(self.console, path, **query)
+        return build_url(self.console, path, **query)
 
 
-def page(console: Console, path: str, **query: str) -> str:
+def build_url(console: WebConsole, path: str, **query: str) -> str:
     """Return the URL of a page."""
     return f"{console.url}{path}{'?' + urlencode(query) if query else ''}"
 
@@ -51,101 +51,101 @@ def start_browser() -> Chrome:
     Raises `LocalClusterError`, which names the package to install, if Chromium is not installed.
     """
     options = ChromeOptions()
-    options.binary_location = str(find("chromium"))
-    for flag in (*FLAGS, f"--user-data-dir={tempfile.mkdtemp(prefix='chromium')}"):
+    options.binary_location = str(find_program("chromium"))
+    for flag in (*CHROMIUM_FLAGS, f"--user-data-dir={tempfile.mkdtemp(prefix='chromium')}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    return Chrome(options=options, service=Service(str(find("chromedriver"))))
+    return Chrome(options=options, service=Service(str(find_program("chromedriver"))))
 
 
 class Browser:
     """One window of a real Chromium that shows one console."""
 
-    def __init__(self, driver: Chrome, console: Console) -> None:
+    def __init__(self, driver: Chrome, console: WebConsole) -> None:
         self.driver, self._console = driver, console
 
-    def look(self, size: tuple[int, int] = DESK, *, dark: bool = False) -> None:
+    def emulate_display(self, size: tuple[int, int] = DESKTOP_VIEWPORT, *, is_dark: bool = False) -> None:
         """Emulate a viewport size and the preference for a light or dark theme."""
         width, height = size
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == PHONE}
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == PHONE_VIEWPORT}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 
     def open(self, path: str, **query: str) -> None:
         """Load a page, and wait until its event stream is connected if it has one."""
-        self.driver.get(page(self._console, path, **query))
-        if self.all("[sse-connect]"):
-            self.until(lambda: self.text("#connection") == "live")
+        self.driver.get(build_url(self._console, path, **query))
+        if self.find_all("[sse-connect]"):
+            self.wait_until(lambda: self.get_text("#connection") == "live")
 
-    def nodes(self, *names: str) -> None:
+    def open_nodes(self, *names: str) -> None:
         """Open the list of nodes, filtered to the names with the prefix of the first one."""
         self.open("/nodes", q=names[0].rsplit("-", 1)[0] if names else "")
 
-    def all(self, selector: str) -> list[WebElement]:
+    def find_all(self, selector: str) -> list[WebElement]:
         """Return all elements that match a CSS selector."""
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
-    def one(self, selector: str) -> WebElement:
+    def wait_for_element(self, selector: str) -> WebElement:
         """Wait for an element that matches a CSS selector, and return it."""
-        return self.until(lambda: self.all(selector))[0]
+        return self.wait_until(lambda: self.find_all(selector))[0]
 
-    def text(self, selector: str) -> str:
+    def get_text(self, selector: str) -> str:
         """Return the text of the element, "" if there is none, in one call, since the page changes by itself."""
         script = "const found = document.querySelector(arguments[0]); return found ? found.innerText : ''"
-        return str(self.script(script, selector)).strip()
+        return str(self.run_script(script, selector)).strip()
 
-    def cell(self, node: str, name: str) -> str:
+    def get_cell_text(self, node: str, name: str) -> str:
         """Return the text of a cell in the node's row: `state`, `progress`, `pods` or `why`."""
-        return self.text(f"#{key(node)}-{name}")
+        return self.get_text(f"#{build_html_id(node)}-{name}")
 
-    def script(self, text: str, *arguments: Any) -> Any:
+    def run_script(self, text: str, *arguments: Any) -> Any:
         """Run a script in the page, and return its result."""
         return self.driver.execute_script(text, *arguments)
 
-    def until(self, holds: Callable[[], T], seconds: float = SECONDS) -> T:
-        """Wait until `holds` returns a true value, and return it; the timeout error contains the page's text."""
+    def wait_until(self, condition: Callable[[], T], seconds: float = TIMEOUT_SECONDS) -> T:
+        """Wait until `condition` returns a true value, and return it; the timeout error contains the page's text."""
         wait = WebDriverWait(self.driver, seconds, poll_frequency=0.1)
         try:
-            return wait.until(lambda _: holds())
+            return wait.until(lambda _: condition())
         except Exception as error:
-            raise AssertionError(f"{type(error).__name__}; the page shows: {self.text('body')}") from error
+            raise AssertionError(f"{type(error).__name__}; the page shows: {self.get_text('body')}") from error
 
-    def choose(self, node: str) -> None:
+    def select_node(self, node: str) -> None:
         """Select the node's checkbox."""
-        self.one(f"#{key(node)} input").click()
+        self.wait_for_element(f"#{build_html_id(node)} input").click()
 
-    def menu(self, node: str) -> list[str]:
+    def open_menu(self, node: str) -> list[str]:
         """Open the node's menu, and return the texts of its items."""
-        self.one(f"#{key(node)} summary").click()
-        return [item.text for item in self.all(f"#{key(node)}-offers li")]
+        self.wait_for_element(f"#{build_html_id(node)} summary").click()
+        return [item.text for item in self.find_all(f"#{build_html_id(node)}-offers li")]
 
-    def window(self) -> str:
+    def wait_for_dialog(self) -> str:
         """Wait until a dialog is open, and return its text."""
-        return self.until(lambda: self.text("dialog[open]"))
+        return self.wait_until(lambda: self.get_text("dialog[open]"))
 
-    def press(self, kind: str) -> None:
+    def open_event(self, kind: str) -> None:
         """Open an event of the timeline by keyboard."""
-        mark = self.one(f".lanes a[aria-label^='{kind}']")
-        self.script("arguments[0].focus()", mark)
-        mark.send_keys("\n")
-        self.until(lambda: self.text("#window-body h2") == kind)
+        marker = self.wait_for_element(f".lanes a[aria-label^='{kind}']")
+        self.run_script("arguments[0].focus()", marker)
+        marker.send_keys("\n")
+        self.wait_until(lambda: self.get_text("#window-body h2") == kind)
 
-    def replay(self) -> list[list[str]]:
+    def replay_event(self) -> list[list[str]]:
         """Replay the open event, and return a row per function: name, result, recorded response and new response."""
-        self.one("dialog[open] .replay button").click()
-        self.until(lambda: self.all("#replayed table"))
-        rows = self.all("#replayed tbody tr:not(.differs)")
+        self.wait_for_element("dialog[open] .replay button").click()
+        self.wait_until(lambda: self.find_all("#replayed table"))
+        rows = self.find_all("#replayed tbody tr:not(.differs)")
         return [[cell.text for cell in row.find_elements(By.CSS_SELECTOR, "th, td")] for row in rows]
 
-    def confirm(self, reason: str = "") -> None:
+    def confirm_dialog(self, reason: str = "") -> None:
         """Enter the reason, if any, press the dialog's button, and wait until the dialog is closed."""
-        self.window()
+        self.wait_for_dialog()
         if reason:
-            self.one("dialog[open] input[name=reason]").send_keys(reason)
-        self.one("dialog[open] .buttons button").click()
-        self.until(lambda: not self.all("dialog[open]"))
+            self.wait_for_element("dialog[open] input[name=reason]").send_keys(reason)
+        self.wait_for_element("dialog[open] .buttons button").click()
+        self.wait_until(lambda: not self.find_all("dialog[open]"))
 
-    def errors(self) -> list[str]:
+    def take_errors(self) -> list[str]:
         """Return the browser's errors since the last call: refused or failed scripts, styles and connections."""
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]  # type: ignore[no-untyped-call]

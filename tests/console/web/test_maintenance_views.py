@@ -5,226 +5,232 @@ from __future__ import annotations
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from console.web.node_rows import key
+from console.web.node_rows import build_html_id
 from kube.maintenance.groups import GROUPS, MEDIK8S
-from tests.chain.environment import Scene
+from tests.chain.environment import ChainEnvironment
 from tests.console.web.site import Browser, Site
 from tests.proofs import proves
 
 
 @pytest.fixture
-def scene(site: Site) -> Scene:
-    return site.scene
+def environment(site: Site) -> ChainEnvironment:
+    return site.environment
 
 
-def nodes(scene: Scene, name: str, count: int = 1) -> list[str]:
+def create_nodes(environment: ChainEnvironment, prefix: str, count: int = 1) -> list[str]:
     """Create nodes of this test, with this prefix and a number, and return their names."""
-    return [scene.node(f"{name}-{number}") for number in range(1, count + 1)]
+    return [environment.create_node(f"{prefix}-{number}") for number in range(1, count + 1)]
 
 
-def maintenances(scene: Scene, node: str) -> list[dict[str, object]]:
-    items: list[dict[str, object]] = scene.admin.list(MEDIK8S.path, fields=f"spec.nodeName={node}")["items"]
+def list_maintenances(environment: ChainEnvironment, node: str) -> list[dict[str, object]]:
+    items: list[dict[str, object]] = environment.client.list(MEDIK8S.path, field_selector=f"spec.nodeName={node}")[
+        "items"
+    ]
     return items
 
 
 @proves("OSV-7", "OSV-8")
-def test_one_node_is_taken_out_and_given_back(browser: Browser, scene: Scene) -> None:
+def test_one_node_is_started_and_stopped(browser: Browser, environment: ChainEnvironment) -> None:
     """OSV-7, OSV-8: A user starts and stops a maintenance by menu and dialog, and the row updates without a reload."""
-    (node,) = nodes(scene, "solo")
-    scene.pods(node, 2)
-    browser.nodes(node)
-    loaded = browser.script("return performance.timeOrigin")
+    (node,) = create_nodes(environment, "solo")
+    environment.create_pods(node, 2)
+    browser.open_nodes(node)
+    loaded = browser.run_script("return performance.timeOrigin")
 
-    assert browser.menu(node) == ["Start Maintenance"]
-    browser.one(f"#{key(node)}-offers a").click()
-    assert "Take solo-1 out of service?" in browser.window()
-    assert maintenances(scene, node) == []  # only the confirmation changes anything
-    browser.confirm("new disk")
+    assert browser.open_menu(node) == ["Start Maintenance"]
+    browser.wait_for_element(f"#{build_html_id(node)}-offers a").click()
+    assert "Take solo-1 out of service?" in browser.wait_for_dialog()
+    assert list_maintenances(environment, node) == []  # only the confirmation changes anything
+    browser.confirm_dialog("new disk")
 
-    browser.until(lambda: browser.cell(node, "state") == "Drained")
-    assert browser.cell(node, "progress") == "100 %"
-    assert browser.cell(node, "why") == "new disk"
-    (made,) = maintenances(scene, node)
-    assert made["spec"] == {"nodeName": node, "reason": "new disk"}
-    assert made["metadata"]["annotations"]["nodemaintenance.dev/requested-by"] == "admin"  # type: ignore[index]
+    browser.wait_until(lambda: browser.get_cell_text(node, "state") == "Drained")
+    assert browser.get_cell_text(node, "progress") == "100 %"
+    assert browser.get_cell_text(node, "why") == "new disk"
+    (maintenance,) = list_maintenances(environment, node)
+    assert maintenance["spec"] == {"nodeName": node, "reason": "new disk"}
+    assert maintenance["metadata"]["annotations"]["nodemaintenance.dev/requested-by"] == "admin"  # type: ignore[index]
 
-    assert browser.menu(node) == ["Stop Maintenance"]
-    browser.one(f"#{key(node)}-offers a").click()
-    browser.confirm()
-    browser.until(lambda: browser.cell(node, "state") == "In service")
-    assert not scene.spec(node).get("unschedulable")
-    assert browser.script("return performance.timeOrigin") == loaded  # the page was never reloaded
-    assert browser.errors() == []
+    assert browser.open_menu(node) == ["Stop Maintenance"]
+    browser.wait_for_element(f"#{build_html_id(node)}-offers a").click()
+    browser.confirm_dialog()
+    browser.wait_until(lambda: browser.get_cell_text(node, "state") == "In service")
+    assert not environment.get_node_spec(node).get("unschedulable")
+    assert browser.run_script("return performance.timeOrigin") == loaded  # the page was never reloaded
+    assert browser.take_errors() == []
 
 
 @pytest.mark.slow
 @proves("OSV-7")
-def test_three_nodes_are_taken_out_at_once_from_the_list(browser: Browser, scene: Scene) -> None:
+def test_three_nodes_are_started_and_stopped_together(browser: Browser, environment: ChainEnvironment) -> None:
     """OSV-7: A user starts and stops the maintenance of several nodes from the list."""
-    names = nodes(scene, "trio", 3)
-    browser.nodes(*names)
+    names = create_nodes(environment, "trio", 3)
+    browser.open_nodes(*names)
     for name in names:
-        browser.choose(name)
-    assert browser.text("#count") == "3 chosen"
+        browser.select_node(name)
+    assert browser.get_text("#count") == "3 selected"
 
-    browser.one(".bulk button").click()
-    text = browser.window()
+    browser.wait_for_element(".bulk button").click()
+    text = browser.wait_for_dialog()
     assert all(name in text for name in names)
-    browser.confirm("rack move")
+    browser.confirm_dialog("rack move")
 
     for name in names:
-        browser.until(lambda name=name: browser.cell(name, "state") == "Drained")  # type: ignore[misc]
-        assert browser.cell(name, "why") == "rack move"
-    assert browser.text("#messages") == "Maintenance of trio-1, trio-2, trio-3 begins."
-    assert browser.text("#count") == "None chosen"
+        browser.wait_until(lambda name=name: browser.get_cell_text(name, "state") == "Drained")  # type: ignore[misc]
+        assert browser.get_cell_text(name, "why") == "rack move"
+    assert browser.get_text("#messages") == "Maintenance of trio-1, trio-2, trio-3 begins."
+    assert browser.get_text("#count") == "None selected"
 
-    browser.one("#all").click()
-    browser.one(".bulk button.secondary").click()
-    browser.confirm()
+    browser.wait_for_element("#all").click()
+    browser.wait_for_element(".bulk button.secondary").click()
+    browser.confirm_dialog()
     for name in names:
-        browser.until(lambda name=name: browser.cell(name, "state") == "In service")  # type: ignore[misc]
+        browser.wait_until(lambda name=name: browser.get_cell_text(name, "state") == "In service")  # type: ignore[misc]
 
 
 @proves("OSV-7", "OSV-9")
-def test_a_drain_that_a_budget_blocks_says_so_and_goes_on_when_it_opens(browser: Browser, scene: Scene) -> None:
+def test_blocked_drain_shows_reason_and_continues(browser: Browser, environment: ChainEnvironment) -> None:
     """OSV-9, KNM-5: The page shows the blocking budget with counts and remedy, and updates without a reload."""
-    (node,) = nodes(scene, "held")
-    namespace = scene.namespace()
-    scene.deployment(namespace, node, 3)
-    scene.pods(node, 3)
-    scene.budget(namespace, {"app": "web"}, name="web", allowed=0, minAvailable=3)
-    browser.nodes(node)
-    browser.menu(node)
-    browser.one(f"#{key(node)}-offers a").click()
-    browser.confirm("<script>document.title = 'owned'</script>")
+    (node,) = create_nodes(environment, "held")
+    namespace = environment.create_namespace()
+    environment.create_deployment(namespace, node, 3)
+    environment.create_pods(node, 3)
+    environment.create_budget(namespace, {"app": "web"}, name="web", disruptions_allowed=0, minAvailable=3)
+    browser.open_nodes(node)
+    browser.open_menu(node)
+    browser.wait_for_element(f"#{build_html_id(node)}-offers a").click()
+    browser.confirm_dialog("<script>document.title = 'owned'</script>")
 
-    browser.until(lambda: browser.cell(node, "pods") == "3 of 6 left, 3 blocked")
-    assert browser.cell(node, "state") == "Blocked"
-    assert "budget web needs 3 healthy pods and has 3" in browser.cell(node, "why")
+    browser.wait_until(lambda: browser.get_cell_text(node, "pods") == "3 of 6 left, 3 blocked")
+    assert browser.get_cell_text(node, "state") == "Blocked"
+    assert "budget web needs 3 healthy pods and has 3" in browser.get_cell_text(node, "why")
 
-    browser.one(f"#{key(node)} th a").click()
-    browser.until(lambda: "kubectl -n" in browser.text("main"))
-    shown = browser.text("main")
-    for words in (
+    browser.wait_for_element(f"#{build_html_id(node)} th a").click()
+    browser.wait_until(lambda: "kubectl -n" in browser.get_text("main"))
+    text = browser.get_text("main")
+    for expected in (
         *("Running", "50 %, 3 of 6 pods left", "3 / 3", "1 more ready pod under this budget", "Last error:", "admin"),
         *(f"kubectl -n {namespace} edit pdb web", "medik8s.io/drain:NoSchedule", "takes no new pods"),
     ):
-        assert words in shown
+        assert expected in text
     # OSV-7: a script in a reason is displayed as text and not executed
-    assert "<script>document.title = 'owned'</script>" in shown
+    assert "<script>document.title = 'owned'</script>" in text
     assert browser.driver.title == "held-1 · Node maintenance"
 
-    scene.allow(namespace, scene.node("held-spare"))
-    scene.cluster.kubectl("scale", "deployment/web", "-n", namespace, "--replicas=4")
-    browser.until(lambda: "Succeeded" in browser.text("main"))
-    assert "100 %" in browser.text("main")
+    environment.allow_on_node(namespace, environment.create_node("held-spare"))
+    environment.cluster.kubectl("scale", "deployment/web", "-n", namespace, "--replicas=4")
+    browser.wait_until(lambda: "Succeeded" in browser.get_text("main"))
+    assert "100 %" in browser.get_text("main")
 
-    browser.one(".actions summary").click()
-    browser.one(".actions li a").click()
-    browser.confirm()
-    browser.until(lambda: "Not in maintenance." in browser.text("main"))
+    browser.wait_for_element(".actions summary").click()
+    browser.wait_for_element(".actions li a").click()
+    browser.confirm_dialog()
+    browser.wait_until(lambda: "Not in maintenance." in browser.get_text("main"))
     assert browser.driver.current_url.endswith("/nodes/held-1")
-    assert browser.errors() == []
+    assert browser.take_errors() == []
 
 
 @pytest.mark.slow
-def test_a_budget_that_lets_no_pod_go_has_to_be_changed(browser: Browser, scene: Scene) -> None:
+def test_budget_without_any_disruption_needs_change(browser: Browser, environment: ChainEnvironment) -> None:
     """OSV-13: For a budget with `maxUnavailable: 0`, the page suggests a looser budget and not more ready pods."""
-    (node,) = nodes(scene, "closed")
-    namespace = scene.namespace()
-    scene.deployment(namespace, node, 2)
-    scene.budget(namespace, {"app": "web"}, name="all", allowed=0, maxUnavailable=0)
-    path = scene.maintain(node)
-    scene.reaches(path, lambda item: len((item.get("status") or {}).get("blockedPods") or []) == 2)
+    (node,) = create_nodes(environment, "closed")
+    namespace = environment.create_namespace()
+    environment.create_deployment(namespace, node, 2)
+    environment.create_budget(namespace, {"app": "web"}, name="all", disruptions_allowed=0, maxUnavailable=0)
+    path = environment.create_maintenance(node)
+    environment.await_state(path, lambda item: len((item.get("status") or {}).get("blockedPods") or []) == 2)
 
     browser.open(f"/nodes/{node}")
-    shown = browser.text("main")
+    text = browser.get_text("main")
 
-    assert f"a looser budget: kubectl -n {namespace} edit pdb all (this one lets no pod go, however many" in shown
-    assert "more ready pod" not in shown
-    scene.delete(path)
+    assert f"a looser budget: kubectl -n {namespace} edit pdb all (this one allows no eviction, however many" in text
+    assert "more ready pod" not in text
+    environment.request_deletion(path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
-def test_maintenances_of_every_group_are_shown_and_stopped(browser: Browser, scene: Scene, group: str) -> None:
+def test_maintenances_of_every_group_can_be_stopped(
+    browser: Browser, environment: ChainEnvironment, group: str
+) -> None:
     """C2, X-7: The console shows and stops maintenances of every API group, also those that other tools created."""
-    node = scene.node(f"group-{list(GROUPS).index(group)}")
-    browser.nodes(node)
-    scene.maintain(node, group=group, reason="by kubectl")
+    node = environment.create_node(f"group-{list(GROUPS).index(group)}")
+    browser.open_nodes(node)
+    environment.create_maintenance(node, api_version=group, reason="by kubectl")
 
-    browser.until(lambda: browser.cell(node, "state") == "Drained")
-    assert browser.cell(node, "why") == "by kubectl"
-    assert browser.menu(node) == ["Stop Maintenance"]
-    browser.one(f"#{key(node)}-offers a").click()
-    browser.confirm()
-    browser.until(lambda: browser.cell(node, "state") == "In service")
+    browser.wait_until(lambda: browser.get_cell_text(node, "state") == "Drained")
+    assert browser.get_cell_text(node, "why") == "by kubectl"
+    assert browser.open_menu(node) == ["Stop Maintenance"]
+    browser.wait_for_element(f"#{build_html_id(node)}-offers a").click()
+    browser.confirm_dialog()
+    browser.wait_until(lambda: browser.get_cell_text(node, "state") == "In service")
 
 
-def test_a_node_that_comes_or_goes_appears_and_disappears(browser: Browser, scene: Scene) -> None:
+def test_list_follows_new_and_deleted_nodes(browser: Browser, environment: ChainEnvironment) -> None:
     """Check that nodes appear in and disappear from the list, which is sorted naturally by name."""
-    scene.node("come-2")
-    browser.nodes("come-2")
+    environment.create_node("come-2")
+    browser.open_nodes("come-2")
 
-    scene.node("come-10")
-    scene.node("come-1")
-    browser.until(lambda: listed(browser) == ["come-1", "come-2", "come-10"])
-    scene.cluster.kubectl("delete", "node", "come-2")
-    browser.until(lambda: listed(browser) == ["come-1", "come-10"])
+    environment.create_node("come-10")
+    environment.create_node("come-1")
+    browser.wait_until(lambda: get_listed_names(browser) == ["come-1", "come-2", "come-10"])
+    environment.cluster.kubectl("delete", "node", "come-2")
+    browser.wait_until(lambda: get_listed_names(browser) == ["come-1", "come-10"])
 
 
-def listed(browser: Browser) -> list[str]:
+def get_listed_names(browser: Browser) -> list[str]:
     """Return the node names in the list, read in one call."""
-    found: list[str] = browser.script("return [...document.querySelectorAll('tbody th')].map(item => item.innerText)")
-    return found
+    names: list[str] = browser.run_script(
+        "return [...document.querySelectorAll('tbody th')].map(item => item.innerText)"
+    )
+    return names
 
 
 @pytest.mark.slow
 @proves("OSV-8")
-def test_a_node_cordoned_by_hand_is_told_from_one_in_maintenance(browser: Browser, scene: Scene) -> None:
+def test_node_cordoned_by_hand_offers_no_stop(browser: Browser, environment: ChainEnvironment) -> None:
     """OSV-8: For a node that was cordoned by hand, the menu explains why it offers no stop."""
-    (node,) = nodes(scene, "byhand")
-    scene.cluster.kubectl("cordon", node)
-    browser.nodes(node)
-    browser.until(lambda: browser.cell(node, "state") == "Cordoned")
+    (node,) = create_nodes(environment, "byhand")
+    environment.cluster.kubectl("cordon", node)
+    browser.open_nodes(node)
+    browser.wait_until(lambda: browser.get_cell_text(node, "state") == "Cordoned")
 
-    items = browser.menu(node)
+    items = browser.open_menu(node)
 
     assert items[0] == "Start Maintenance"
-    assert items[1].startswith("Cordoned by hand: there is no maintenance to stop.")
+    assert items[1].startswith("Cordoned without a maintenance: ")
     assert len(items) == 2
 
 
-def test_menu_and_window_work_by_keyboard(browser: Browser, scene: Scene) -> None:
+def test_menu_and_dialog_work_by_keyboard(browser: Browser, environment: ChainEnvironment) -> None:
     """Check that menu and dialog can be opened, left and confirmed by keyboard without losing the focus."""
-    (node,) = nodes(scene, "keys")
-    browser.nodes(node)
-    summary = browser.one(f"#{key(node)} summary")
+    (node,) = create_nodes(environment, "keys")
+    browser.open_nodes(node)
+    summary = browser.wait_for_element(f"#{build_html_id(node)} summary")
 
     summary.send_keys(Keys.ENTER)
     summary.send_keys(Keys.ARROW_DOWN)
-    assert focused(browser) == "Start Maintenance"
+    assert get_focused_text(browser) == "Start Maintenance"
     browser.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
     assert browser.driver.switch_to.active_element == summary
-    assert not browser.all("details[open]")
+    assert not browser.find_all("details[open]")
 
     summary.send_keys(Keys.ARROW_DOWN)
     browser.driver.switch_to.active_element.send_keys(Keys.ENTER)
-    browser.window()
-    browser.until(lambda: browser.script("return document.activeElement.name") == "reason")
+    browser.wait_for_dialog()
+    browser.wait_until(lambda: browser.run_script("return document.activeElement.name") == "reason")
     browser.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
-    browser.until(lambda: not browser.all("dialog[open]"))
-    assert maintenances(scene, node) == []
+    browser.wait_until(lambda: not browser.find_all("dialog[open]"))
+    assert list_maintenances(environment, node) == []
 
     assert browser.driver.switch_to.active_element == summary
     summary.send_keys(Keys.ARROW_DOWN)
     browser.driver.switch_to.active_element.send_keys(Keys.ENTER)
-    browser.window()
-    browser.until(lambda: browser.script("return document.activeElement.name") == "reason")
+    browser.wait_for_dialog()
+    browser.wait_until(lambda: browser.run_script("return document.activeElement.name") == "reason")
     browser.driver.switch_to.active_element.send_keys("by keys", Keys.ENTER)
-    browser.until(lambda: browser.cell(node, "state") == "Drained")
-    assert browser.cell(node, "why") == "by keys"
+    browser.wait_until(lambda: browser.get_cell_text(node, "state") == "Drained")
+    assert browser.get_cell_text(node, "why") == "by keys"
 
 
-def focused(browser: Browser) -> str:
-    return str(browser.script("return document.activeElement.innerText"))
+def get_focused_text(browser: Browser) -> str:
+    return str(browser.run_script("return document.activeElement.innerText"))

@@ -10,189 +10,241 @@ import pytest
 import requests
 from cloudevents.core.v1.event import CloudEvent
 
-from console.web.redrive_views import digest
+from console.web.redrive_views import compute_digest
 from eventing import events
-from eventing.dead_letters import DeadLetter, as_dead_letter
+from eventing.dead_letters import DeadLetter, to_dead_letter
+from eventing.http_binding import BATCH_CONTENT_TYPE
 from eventing.journal.entries import Query
 from eventing.journal.store import Journal
-from eventing.http_binding import BATCH
 from kube.maintenance.groups import MEDIK8S
-from kube.mutex.objects import RULE, RUN
+from kube.mutex.objects import RULE_KIND, RUN_KIND
 from localcluster import access
 from localcluster.access import UNPRIVILEGED
-from localcluster.web_console import Console
-from tests.chain.environment import Scene
-from tests.console.web.callers import LOOKS, VIEWER, Form, account, audited, bearer, look, run_as
+from localcluster.web_console import WebConsole
+from tests.chain.environment import ChainEnvironment
+from tests.console.web.callers import (
+    VIEW_PERMISSIONS,
+    VIEWER,
+    FormSession,
+    build_auth_header,
+    create_account_header,
+    create_account_option,
+    get_page,
+    wait_for_audit_lines,
+)
 from tests.console.web.site import Site
 from tests.proofs import proves
-from tests.receiver import Answer, Receiver
+from tests.receiver import Receiver, Response
 
-READ = ("/events", "/events/1", "/events/2", "/timeline/told-1", "/dead-letters")
-REPLAY, REDRIVE = "/events/1/replay", "/dead-letters/redrive"
-NODE = "told-1"
+JOURNAL_PATHS = ("/events", "/events/1", "/events/2", "/timeline/told-1", "/dead-letters")
+REPLAY_PATH, REDRIVE_PATH = "/events/1/replay", "/dead-letters/redrive"
+NODE_NAME = "told-1"
 SECRET = "secret-of-the-journal"  # noqa: S105 - a word that only the recorded event has
 
 
-def recorded() -> CloudEvent:
+def build_event() -> CloudEvent:
     """Build an event that `cordon` consumes."""
-    maintenance = {"apiVersion": MEDIK8S.api_version, "name": NODE, "uid": "uid-1"}
-    attributes = {"id": "id-1", "source": "/test", "type": events.MAINTENANCE_BEGUN, "subject": NODE, "node": NODE}
-    about = {"maintenance": "uid-1", "datacontenttype": "application/json"}
-    return CloudEvent({**attributes, **about}, {"node": NODE, "maintenance": maintenance, "said": SECRET})
+    maintenance = {"apiVersion": MEDIK8S.api_version, "name": NODE_NAME, "uid": "uid-1"}
+    attributes = {
+        "id": "id-1",
+        "source": "/test",
+        "type": events.MAINTENANCE_BEGUN,
+        "subject": NODE_NAME,
+        "node": NODE_NAME,
+    }
+    base_attributes = {"maintenance": "uid-1", "datacontenttype": "application/json"}
+    return CloudEvent(
+        {**attributes, **base_attributes}, {"node": NODE_NAME, "maintenance": maintenance, "said": SECRET}
+    )
 
 
 @pytest.fixture(scope="module")
-def function() -> Iterator[Receiver]:
+def function_receiver() -> Iterator[Receiver]:
     """Yield a receiver that answers as every function and as the broker."""
-    silent = Answer(200, {"content-type": BATCH}, b"[]")
-    receiver = Receiver(otherwise=lambda request: silent if "ce-replay" in request.headers else Answer())
+    empty_response = Response(200, {"content-type": BATCH_CONTENT_TYPE}, b"[]")
+    receiver = Receiver(default_answer=lambda request: empty_response if "ce-replay" in request.headers else Response())
     yield receiver
     receiver.close()
 
 
 @pytest.fixture(scope="module")
-def journal(tmp_path_factory: pytest.TempPathFactory, function: Receiver) -> Path:
+def journal_file(tmp_path_factory: pytest.TempPathFactory, function_receiver: Receiver) -> Path:
     """Return a journal with event 1, a dead letter of the same event as 2, and upgrade mutex objects as 3 and 4."""
     file = tmp_path_factory.mktemp("rights") / "journal.db"
-    with closing(Journal(file)) as book:
-        book.write(recorded())
-        book.write(as_dead_letter(recorded(), DeadLetter(f"{function.url}/cordon", 503, SECRET)))
-        for kind in (RULE, RUN):
-            about = {"id": kind, "source": "/apis", "type": events.RESOURCE_ADDED, "kind": kind}
-            book.write(CloudEvent(about, {"metadata": {"name": "disks", "uid": kind}, "spec": {"said": SECRET}}))
+    with closing(Journal(file)) as journal:
+        journal.write_event(build_event())
+        journal.write_event(to_dead_letter(build_event(), DeadLetter(f"{function_receiver.url}/cordon", 503, SECRET)))
+        for kind in (RULE_KIND, RUN_KIND):
+            attributes = {"id": kind, "source": "/apis", "type": events.RESOURCE_ADDED, "kind": kind}
+            journal.write_event(
+                CloudEvent(attributes, {"metadata": {"name": "disks", "uid": kind}, "spec": {"said": SECRET}})
+            )
     return file
 
 
 @pytest.fixture(scope="module")
-def tokens(site: Site, journal: Path, function: Receiver) -> Iterator[Site]:
+def token_console(site: Site, journal_file: Path, function_receiver: Receiver) -> Iterator[Site]:
     """Yield a console as in a cluster: other hosts can reach it, and callers send tokens.
 
     The console's own ServiceAccount may only view.
     """
-    where = {"functions": function.url, "broker": f"{function.url}/broker", "address": "0.0.0.0"}  # noqa: S104
-    own = run_as(site.scene, journal.parent, "looking", [*LOOKS, "list triggers", "list brokers"])
-    with Console(site.scene.cluster, journal.parent, "--journal", journal, *own, **where) as console:
-        yield Site(site.scene, console)
+    options = {
+        "functions_url": function_receiver.url,
+        "broker_url": f"{function_receiver.url}/broker",
+        "address": "0.0.0.0",  # noqa: S104 - as in a cluster
+    }
+    account_option = create_account_option(
+        site.environment, journal_file.parent, "viewing", [*VIEW_PERMISSIONS, "list triggers", "list brokers"]
+    )
+    with WebConsole(
+        site.environment.cluster, journal_file.parent, "--journal", journal_file, *account_option, **options
+    ) as console:
+        yield Site(site.environment, console)
 
 
 @pytest.fixture
-def scene(site: Site) -> Scene:
-    return site.scene
+def environment(site: Site) -> ChainEnvironment:
+    return site.environment
 
 
-def form(site: Site, headers: dict[str, str], path: str, *, looks: dict[str, str], **fields: str) -> requests.Response:
-    """Post a form with a valid token: `looks` are the headers that fetch it, `headers` those that post it."""
+def post_form(
+    site: Site, headers: dict[str, str], path: str, *, viewer_headers: dict[str, str], **fields: str
+) -> requests.Response:
+    """Post a form with a valid token: `viewer_headers` are the headers that fetch it, `headers` those that post it."""
     with requests.Session() as session:
-        session.headers.update(looks)
-        filled = Form(site, session)
+        session.headers.update(viewer_headers)
+        filled = FormSession(site, session)
         session.headers.pop("Authorization")
         return filled.post(path, headers=headers, **fields)
 
 
-@pytest.mark.parametrize("path", READ)
-def test_who_may_not_look_reads_nothing_of_the_journal(tokens: Site, scene: Scene, path: str) -> None:
+@pytest.mark.parametrize("path", JOURNAL_PATHS)
+def test_journal_pages_need_view_permissions(token_console: Site, environment: ChainEnvironment, path: str) -> None:
     """Check that journal pages need a token and view permissions, since events name pods, nodes and users."""
-    nobody, wrong = look(tokens, path), look(tokens, path, {"Authorization": "Bearer wrong"})
-    unprivileged = look(tokens, path, bearer(scene, UNPRIVILEGED))
+    anonymous, wrong_token = (
+        get_page(token_console, path),
+        get_page(token_console, path, {"Authorization": "Bearer wrong"}),
+    )
+    unprivileged = get_page(token_console, path, build_auth_header(environment, UNPRIVILEGED))
 
-    assert (nobody.status_code, wrong.status_code, unprivileged.status_code) == (401, 401, 403)
+    assert (anonymous.status_code, wrong_token.status_code, unprivileged.status_code) == (401, 401, 403)
     assert "User &#34;unprivileged&#34; cannot list resource &#34;nodes&#34;" in unprivileged.text
-    assert SECRET not in nobody.text + wrong.text + unprivileged.text
+    assert SECRET not in anonymous.text + wrong_token.text + unprivileged.text
 
 
-@pytest.mark.parametrize("path", READ)
-def test_who_may_look_reads_the_journal(tokens: Site, scene: Scene, path: str) -> None:
+@pytest.mark.parametrize("path", JOURNAL_PATHS)
+def test_viewer_may_read_journal_pages(token_console: Site, environment: ChainEnvironment, path: str) -> None:
     """Check that journal pages need the same permissions as the pages about nodes."""
-    assert look(tokens, path, bearer(scene, VIEWER)).status_code == 200
+    assert get_page(token_console, path, build_auth_header(environment, VIEWER)).status_code == 200
 
 
 @pytest.mark.parametrize(("page", "right"), [("/events/3", "get mutexrules"), ("/events/4", "list mutexrunconfigs")])
-def test_an_object_of_the_upgrade_mutex_is_shown_to_who_may_read_it(
-    tokens: Site, scene: Scene, page: str, right: str
+def test_mutex_objects_need_permission_to_read_the_kind(
+    token_console: Site, environment: ChainEnvironment, page: str, right: str
 ) -> None:
     """Check that an event about a mutex object needs the permission to read that kind.
 
     Rules contain images and scripts. The pages about runs need the same permission.
     """
-    allowed = account(scene, right.replace(" ", "-"), [*LOOKS, right])
+    allowed = create_account_header(environment, right.replace(" ", "-"), [*VIEW_PERMISSIONS, right])
 
-    refused, shown = look(tokens, page, bearer(scene, VIEWER)), look(tokens, page, allowed)
+    denied, accepted = (
+        get_page(token_console, page, build_auth_header(environment, VIEWER)),
+        get_page(token_console, page, allowed),
+    )
 
-    assert (refused.status_code, shown.status_code) == (403, 200)
-    assert (SECRET in refused.text, SECRET in shown.text) == (False, True)
+    assert (denied.status_code, accepted.status_code) == (403, 200)
+    assert (SECRET in denied.text, SECRET in accepted.text) == (False, True)
 
 
-def test_what_is_not_there_is_nobodys_to_know_without_the_right_to_look(tokens: Site, scene: Scene) -> None:
+def test_missing_event_gets_403_without_view_permission(token_console: Site, environment: ChainEnvironment) -> None:
     """Check that a caller without view permissions cannot find out which event numbers exist."""
-    assert look(tokens, "/events/77", bearer(scene, UNPRIVILEGED)).status_code == 403
-    assert look(tokens, "/events/77", bearer(scene, VIEWER)).status_code == 404
+    assert get_page(token_console, "/events/77", build_auth_header(environment, UNPRIVILEGED)).status_code == 403
+    assert get_page(token_console, "/events/77", build_auth_header(environment, VIEWER)).status_code == 404
 
 
 @proves("OSV-14")
-@pytest.mark.parametrize(("path", "confirm"), [(REPLAY, ""), (REDRIVE, ""), (REDRIVE, "yes")])
+@pytest.mark.parametrize(("path", "confirm"), [(REPLAY_PATH, ""), (REDRIVE_PATH, ""), (REDRIVE_PATH, "yes")])
 @pytest.mark.parametrize("user", ["", UNPRIVILEGED, VIEWER])
-def test_who_may_only_look_replays_and_redrives_nothing(
-    tokens: Site, scene: Scene, journal: Path, function: Receiver, path: str, confirm: str, user: str
+def test_viewer_may_not_replay_or_redrive(
+    token_console: Site,
+    environment: ChainEnvironment,
+    journal_file: Path,
+    function_receiver: Receiver,
+    path: str,
+    confirm: str,
+    user: str,
 ) -> None:
     """Check that replay and redrive need the permission to start a maintenance, and otherwise call no function."""
-    headers = bearer(scene, user) if user else {}
+    headers = build_auth_header(environment, user) if user else {}
 
-    refused = form(tokens, headers, path, looks=bearer(scene, VIEWER), letter="2", confirm=confirm)
+    response = post_form(
+        token_console, headers, path, viewer_headers=build_auth_header(environment, VIEWER), letter="2", confirm=confirm
+    )
 
-    assert refused.status_code == (403 if user else 401)
-    assert "cannot" in refused.text or not user
-    assert function.requests == []
-    assert attempts(journal) == []
-
-
-TO_SEE = ("list nodes", "get nodes", "get pods", "get poddisruptionbudgets")
-TO_REPLAY = (*TO_SEE, *(f"{verb} nodemaintenances" for verb in ("get", "list", "create")))
+    assert response.status_code == (403 if user else 401)
+    assert "cannot" in response.text or not user
+    assert function_receiver.requests == []
+    assert list_attempts(journal_file) == []
 
 
-@pytest.mark.parametrize("lacking", ["get pods", "get poddisruptionbudgets", "create nodemaintenances"])
-def test_a_replay_needs_the_rights_to_start_and_to_see_pods(
-    tokens: Site, scene: Scene, function: Receiver, lacking: str
+CURRENT_STATE_PERMISSIONS = ("list nodes", "get nodes", "get pods", "get poddisruptionbudgets")
+REPLAY_PERMISSIONS = (*CURRENT_STATE_PERMISSIONS, *(f"{verb} nodemaintenances" for verb in ("get", "list", "create")))
+
+
+@pytest.mark.parametrize("missing_permission", ["get pods", "get poddisruptionbudgets", "create nodemaintenances"])
+def test_replay_needs_permissions_to_start_and_to_read_pods(
+    token_console: Site, environment: ChainEnvironment, function_receiver: Receiver, missing_permission: str
 ) -> None:
     """Check that a replay also needs permission to read pods and budgets, since it shows their changes."""
-    rules = [rule for rule in TO_REPLAY if rule != lacking]
-    headers = account(scene, f"without-{lacking.replace(' ', '-')}", rules)
+    rules = [rule for rule in REPLAY_PERMISSIONS if rule != missing_permission]
+    headers = create_account_header(environment, f"without-{missing_permission.replace(' ', '-')}", rules)
 
-    refused = form(tokens, headers, REPLAY, looks=headers)
+    response = post_form(token_console, headers, REPLAY_PATH, viewer_headers=headers)
 
-    assert refused.status_code == 403
-    verb, resource = lacking.split()
-    assert f"cannot {verb} resource &#34;{resource}&#34;" in refused.text
-    assert function.requests == []
+    assert response.status_code == 403
+    verb, resource = missing_permission.split()
+    assert f"cannot {verb} resource &#34;{resource}&#34;" in response.text
+    assert function_receiver.requests == []
 
 
-def test_who_may_start_replays_and_redrives(tokens: Site, scene: Scene, journal: Path, function: Receiver) -> None:
+def test_maintainer_may_replay_and_redrive(
+    token_console: Site, environment: ChainEnvironment, journal_file: Path, function_receiver: Receiver
+) -> None:
     """Check that a caller with the permission to start a maintenance may replay and redrive."""
-    headers = bearer(scene, access.ADMIN)
+    headers = build_auth_header(environment, access.ADMIN)
 
-    assert form(tokens, headers, REPLAY, looks=headers).status_code == 200
-    assert [request.headers["ce-replay"] != "" for request in function.at("/cordon")] == [True]
-    with closing(Journal(journal)) as book:
-        (letter,) = book.select(Query(dead=True))
-    chosen = {"letter": "2", "digest": digest(letter), "confirm": "yes"}
-    assert form(tokens, headers, REDRIVE, looks=headers, **chosen).status_code == 200
-    assert "ce-replay" not in function.wait_for("/cordon", 2)[1].headers
-    for about in ({"action": "replay", "event": "1"}, {"action": "redrive", "letter": "2"}):
-        line = audited(tokens, 1, **about)[-1]
+    assert post_form(token_console, headers, REPLAY_PATH, viewer_headers=headers).status_code == 200
+    assert [request.headers["ce-replay"] != "" for request in function_receiver.list_requests("/cordon")] == [True]
+    with closing(Journal(journal_file)) as journal:
+        (dead_letter,) = journal.select(Query(dead_letters_only=True))
+    fields = {"letter": "2", "digest": compute_digest(dead_letter), "confirm": "yes"}
+    assert post_form(token_console, headers, REDRIVE_PATH, viewer_headers=headers, **fields).status_code == 200
+    assert "ce-replay" not in function_receiver.wait_for_requests("/cordon", 2)[1].headers
+    for expected in ({"action": "replay", "event": "1"}, {"action": "redrive", "letter": "2"}):
+        line = wait_for_audit_lines(token_console, 1, **expected)[-1]
         assert (line["user"], line["outcome"], line["from"]) == ("admin", "done", "127.0.0.1")
 
 
-def test_who_was_refused_is_written_down(tokens: Site, scene: Scene) -> None:
+def test_refusals_are_in_the_audit_log(token_console: Site, environment: ChainEnvironment) -> None:
     """Check that a refused replay or redrive is in the audit log, with its object."""
-    for path in (REPLAY, REDRIVE):
-        form(tokens, bearer(scene, VIEWER), path, looks=bearer(scene, VIEWER), letter="77", confirm="yes")
+    for path in (REPLAY_PATH, REDRIVE_PATH):
+        post_form(
+            token_console,
+            build_auth_header(environment, VIEWER),
+            path,
+            viewer_headers=build_auth_header(environment, VIEWER),
+            letter="77",
+            confirm="yes",
+        )
 
-    (redriven,) = audited(tokens, 1, action="redrive", letter="77")
-    replayed = audited(tokens, 1, action="replay", user=VIEWER)[-1]
-    assert (redriven["user"], redriven["outcome"], redriven["status"]) == (VIEWER, "refused", 403)
+    (audit_line,) = wait_for_audit_lines(token_console, 1, action="redrive", letter="77")
+    replayed = wait_for_audit_lines(token_console, 1, action="replay", user=VIEWER)[-1]
+    assert (audit_line["user"], audit_line["outcome"], audit_line["status"]) == (VIEWER, "refused", 403)
     assert (replayed["event"], replayed["outcome"]) == ("1", "refused")
-    assert "cannot create" in redriven["error"]
+    assert "cannot create" in audit_line["error"]
 
 
-def attempts(journal: Path) -> list[object]:
-    with closing(Journal(journal)) as book:
-        return [attempt for entry in book.select(Query()) for attempt in entry.attempts]
+def list_attempts(journal: Path) -> list[object]:
+    with closing(Journal(journal)) as store:
+        return [attempt for entry in store.select(Query()) for attempt in entry.attempts]

@@ -19,40 +19,40 @@ from cloudevents.core.v1.event import CloudEvent
 from flask import Flask
 from selenium.webdriver import Chrome
 
-from console.operations.maintenance_watch import served_groups
-from console.web import cluster_state as following
+from console.operations.maintenance_watch import list_served_groups
+from console.web import cluster_state
 from console.web.app import create_app
-from console.web.callers import as_owner
-from console.web.cluster_state import STALE_SECONDS, Live
+from console.web.callers import identify_by_kubeconfig
+from console.web.cluster_state import STALE_AFTER_SECONDS, ClusterWatcher
 from eventing import events
-from eventing.dead_letters import DeadLetter, as_dead_letter
+from eventing.dead_letters import DeadLetter, to_dead_letter
 from eventing.journal.store import Journal
 from kube.client.api import Api
-from kube.client.sync_client import Cluster
-from kube.maintenance.groups import MEDIK8S, Group
-from kube.mutex.objects import NAMESPACE, RUN
+from kube.client.sync_client import SyncClient
+from kube.maintenance.groups import MEDIK8S, ApiGroup
+from kube.mutex.objects import DEFAULT_NAMESPACE, RUN_KIND
 from localcluster.access import write_kubeconfig
 from localcluster.processes import await_ready
-from localcluster.web_console import Console
+from localcluster.web_console import WebConsole
 from tests.console.commands import mutex_runs
-from tests.console.web.callers import look
+from tests.console.web.callers import get_page
 from tests.console.web.site import Browser, Site
-from tests.receiver import PATIENCE, Answer, Received, Receiver
+from tests.receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 from tests.relay import Relay
 
 pytestmark = pytest.mark.slow
 
 T = TypeVar("T")
-CLOSING_SECONDS = 0.2
+CONNECTION_CLOSE_SECONDS = 0.2
 """Seconds to wait until connections that were cut during their TLS handshake are closed; no callback reports it."""
-HIDE = """
+SET_HIDDEN_SCRIPT = """
   Object.defineProperty(document, "hidden", {value: arguments[0], configurable: true});
   document.dispatchEvent(new Event("visibilitychange"));
 """
 """Script that hides a page or shows it again, as switching tabs does; a headless browser never hides a page."""
-HASTY = """
-from console.web import live
-live.CHECK_SECONDS, live.STALE_SECONDS = 0.2, 2.0
+FAST_STALE_PROGRAM = """
+from console.web import cluster_state
+cluster_state.CRD_CHECK_SECONDS, cluster_state.STALE_AFTER_SECONDS = 0.2, 2.0
 from console.cli import main
 main()
 """
@@ -63,18 +63,20 @@ The tests with `Clock` cover the real duration.
 
 
 @pytest.fixture(scope="module")
-def relay(site: Site) -> Iterator[Relay]:
+def api_server_relay(site: Site) -> Iterator[Relay]:
     """Yield a relay to the API server that can be cut."""
-    relay = Relay(urlsplit(site.scene.cluster.url).port or 0)
+    relay = Relay(urlsplit(site.environment.cluster.url).port or 0)
     yield relay
     relay.close()
 
 
 @pytest.fixture(scope="module")
-def kubeconfig(site: Site, relay: Relay, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def relay_kubeconfig(site: Site, api_server_relay: Relay, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a kubeconfig of the administrator that connects through the relay."""
-    cluster, file = site.scene.cluster, tmp_path_factory.mktemp("relay") / "kubeconfig"
-    write_kubeconfig(file, f"https://127.0.0.1:{relay.port}", cluster.certificate, "admin", cluster.token())
+    cluster, file = site.environment.cluster, tmp_path_factory.mktemp("relay") / "kubeconfig"
+    write_kubeconfig(
+        file, f"https://127.0.0.1:{api_server_relay.port}", cluster.certificate, "admin", cluster.get_token()
+    )
     return file
 
 
@@ -82,336 +84,354 @@ class Clock:
     """A clock like `time.monotonic` that tests can advance."""
 
     def __init__(self) -> None:
-        self.ahead = 0.0
+        self.offset_seconds = 0.0
 
     def __call__(self) -> float:
-        return time.monotonic() + self.ahead
+        return time.monotonic() + self.offset_seconds
 
 
 @pytest.fixture
-def app(kubeconfig: Path, relay: Relay, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Flask, Clock]]:
+def app_and_clock(
+    relay_kubeconfig: Path, api_server_relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Flask, Clock]]:
     """Yield the console's app in this process, and the clock that it uses."""
-    clock, cluster = Clock(), Cluster(str(kubeconfig))
-    monkeypatch.setattr("console.web.app.Live", lambda door: Live(door, clock))
-    monkeypatch.setattr(following, "CHECK_SECONDS", 0.2)
-    app = create_app(cluster, as_owner(cluster.api))
+    clock, cluster = Clock(), SyncClient(str(relay_kubeconfig))
+    monkeypatch.setattr("console.web.app.ClusterWatcher", lambda client: ClusterWatcher(client, clock))
+    monkeypatch.setattr(cluster_state, "CRD_CHECK_SECONDS", 0.2)
+    app = create_app(cluster, identify_by_kubeconfig(cluster.api))
     yield app, clock
-    relay.mend()
+    api_server_relay.restore()
     app.extensions["live"].close()
-    cluster.run(asyncio.sleep(CLOSING_SECONDS))
+    cluster.run(asyncio.sleep(CONNECTION_CLOSE_SECONDS))
     cluster.close()
 
 
-def ready(app: Flask) -> tuple[int, str]:
-    answer = app.test_client().get("/health/readiness")
-    return answer.status_code, answer.text
+def get_readiness(app: Flask) -> tuple[int, str]:
+    response = app.test_client().get("/health/readiness")
+    return response.status_code, response.text
 
 
-def missed(live: Live) -> None:
+def wait_for_missed_checks(watcher: ClusterWatcher) -> None:
     """Wait until the console, which checks the cluster five times a second here, has no answer for a second."""
-    await_ready("the console to miss the cluster", lambda: live.age() > 1, [], 10)
+    await_ready("the console to miss the cluster", lambda: watcher.get_age_seconds() > 1, [], 10)
 
 
-def test_after_a_minute_without_the_cluster_the_console_is_not_ready(app: tuple[Flask, Clock], relay: Relay) -> None:
+def test_console_is_unready_after_a_minute_without_cluster(
+    app_and_clock: tuple[Flask, Clock], api_server_relay: Relay
+) -> None:
     """Check that the console is not ready after a minute without the cluster, so that a Service does not use it.
 
     The console is ready again as soon as the cluster answers.
     """
-    console, clock = app
-    live = console.extensions["live"]
-    live.now()
-    assert ready(console)[0] == 200
+    console, clock = app_and_clock
+    watcher = console.extensions["live"]
+    watcher.get_state()
+    assert get_readiness(console)[0] == 200
 
-    relay.cut()
-    missed(live)
-    clock.ahead += 44
-    assert ready(console)[0] == 200
-    clock.ahead += 16
-    assert ready(console)[0] == 503
-    assert "what is shown was last known to be so" in ready(console)[1]
+    api_server_relay.cut()
+    wait_for_missed_checks(watcher)
+    clock.offset_seconds += 44
+    assert get_readiness(console)[0] == 200
+    clock.offset_seconds += 16
+    assert get_readiness(console)[0] == 503
+    assert "nodes and maintenances were last confirmed" in get_readiness(console)[1]
 
-    relay.mend()
-    await_ready("the console", lambda: ready(console)[0] == 200, [], 20)
+    api_server_relay.restore()
+    await_ready("the console", lambda: get_readiness(console)[0] == 200, [], 20)
 
 
-def test_what_is_old_says_since_when(app: tuple[Flask, Clock], relay: Relay) -> None:
+def test_stale_state_has_a_time(app_and_clock: tuple[Flask, Clock], api_server_relay: Relay) -> None:
     """Check that a stale state has the time at which it was last confirmed, and becomes current after a new read."""
-    console, clock = app
-    live = console.extensions["live"]
-    before = live.now()
-    assert before.stale == ""
+    console, clock = app_and_clock
+    watcher = console.extensions["live"]
+    before = watcher.get_state()
+    assert before.stale_since == ""
 
-    relay.cut()
-    missed(live)
-    clock.ahead += STALE_SECONDS
-    old = live.when(lambda state: bool(state.stale), 10)
+    api_server_relay.cut()
+    wait_for_missed_checks(watcher)
+    clock.offset_seconds += STALE_AFTER_SECONDS
+    old = watcher.wait_for_state(lambda state: bool(state.stale_since), 10)
     assert old
     assert old.nodes == before.nodes
-    assert datetime.now(timezone.utc) - datetime.fromisoformat(old.stale.replace("Z", "+00:00")) < timedelta(minutes=1)
+    assert datetime.now(timezone.utc) - datetime.fromisoformat(old.stale_since.replace("Z", "+00:00")) < timedelta(
+        minutes=1
+    )
 
-    relay.mend()
-    assert live.when(lambda state: not state.stale, 20)
+    api_server_relay.restore()
+    assert watcher.wait_for_state(lambda state: not state.stale_since, 20)
 
 
-def test_what_is_old_stays_so_until_all_lists_are_read_anew(
-    app: tuple[Flask, Clock], relay: Relay, monkeypatch: pytest.MonkeyPatch
+def test_state_is_stale_until_all_lists_are_read(
+    app_and_clock: tuple[Flask, Clock], api_server_relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that the state stays stale until all lists are read again, even if discovery already works."""
-    console, clock = app
-    live, api = console.extensions["live"], console.extensions["live"]._cluster.api
-    live.now()
-    relay.cut()
-    missed(live)
-    clock.ahead += STALE_SECONDS
-    assert live.when(lambda state: bool(state.stale), 10)
+    console, clock = app_and_clock
+    watcher, api = console.extensions["live"], console.extensions["live"]._client.api
+    watcher.get_state()
+    api_server_relay.cut()
+    wait_for_missed_checks(watcher)
+    clock.offset_seconds += STALE_AFTER_SECONDS
+    assert watcher.wait_for_state(lambda state: bool(state.stale_since), 10)
     checks: list[int] = []
-    asked, listed = threading.Event(), api.list
+    called, list_objects = threading.Event(), api.list
 
-    async def slow(*words: str, **options: Any) -> Any:
-        asked.set()
+    async def list_when_released(*arguments: str, **options: Any) -> Any:
+        called.set()
         while not released.is_set():
             await asyncio.sleep(0.01)
-        return await listed(*words, **options)
+        return await list_objects(*arguments, **options)
 
-    async def counted(door: Api) -> list[Group]:
-        groups = await served_groups(door)
+    async def count_checks(api: Api) -> list[ApiGroup]:
+        groups = await list_served_groups(api)
         checks.append(len(groups))
         return groups
 
     released = threading.Event()
-    monkeypatch.setattr(api, "list", slow)
-    monkeypatch.setattr(following, "served_groups", counted)
-    relay.mend()
-    assert asked.wait(20)
+    monkeypatch.setattr(api, "list", list_when_released)
+    monkeypatch.setattr(cluster_state, "list_served_groups", count_checks)
+    api_server_relay.restore()
+    assert called.wait(20)
     await_ready("some checks", lambda: len(checks) > 3, [], 10)
-    assert live.age() > STALE_SECONDS
-    assert live.now().stale
+    assert watcher.get_age_seconds() > STALE_AFTER_SECONDS
+    assert watcher.get_state().stale_since
 
     released.set()
-    assert live.when(lambda state: not state.stale, 20)
+    assert watcher.wait_for_state(lambda state: not state.stale_since, 20)
 
 
-def test_a_console_that_is_told_nothing_but_answers_is_not_old(app: tuple[Flask, Clock]) -> None:
+def test_state_of_quiet_cluster_is_not_stale(app_and_clock: tuple[Flask, Clock]) -> None:
     """Check that the state of a quiet cluster is not stale, because the periodic checks confirm it."""
-    console, clock = app
-    live = console.extensions["live"]
-    state = live.now()
+    console, clock = app_and_clock
+    watcher = console.extensions["live"]
+    state = watcher.get_state()
 
-    clock.ahead += STALE_SECONDS + 1
+    clock.offset_seconds += STALE_AFTER_SECONDS + 1
 
-    await_ready("a check", lambda: live.age() < 1, [], 10)
-    assert live.now().stale == ""
-    assert live.now().version >= state.version
+    await_ready("a check", lambda: watcher.get_age_seconds() < 1, [], 10)
+    assert watcher.get_state().stale_since == ""
+    assert watcher.get_state().version >= state.version
 
 
-PAGES = {
+TEXT_BY_PAGE = {
     "/nodes": "relayed-1",
     "/nodes/relayed-1": "All events of this maintenance",
-    f"/upgrades/{NAMESPACE}/relayed-1": "All events of this run",
+    f"/upgrades/{DEFAULT_NAMESPACE}/relayed-1": "All events of this run",
 }
 """Page → text that it shows, from its timeline if it has one."""
-COUNT_REFUSED = """
+COUNT_FAILURES_SCRIPT = """
   window.refused = 0;
   document.addEventListener("htmx:afterRequest", (event) => { window.refused += event.detail.xhr.status >= 500; });
 """
 
 
 @dataclass(frozen=True)
-class Shown:
+class OutagePage:
     """Observations of one page: the banner before the outage, then page text, banner and liveness during the outage."""
 
-    before: str
-    main: str
+    banner_before: str
+    main_text: str
     banner: str
-    alive: int
+    liveness_status: int
 
 
-class Windows:
+class PageWindows:
     """One browser window for each page."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser, self._driver = browser, browser.driver
-        self._home, self._handles = self._driver.current_window_handle, dict.fromkeys(PAGES, "")
-        for path in PAGES:
+        self._home, self._handles = self._driver.current_window_handle, dict.fromkeys(TEXT_BY_PAGE, "")
+        for path in TEXT_BY_PAGE:
             self._driver.switch_to.new_window("window")
             self._handles[path] = self._driver.current_window_handle
-            browser.look()
+            browser.emulate_display()
             browser.open(path)
 
-    def at(self, path: str, see: Callable[[], T]) -> T:
-        """Return what `see` returns in the window of this page."""
+    def run_at(self, path: str, observe: Callable[[], T]) -> T:
+        """Return what `observe` returns in the window of this page."""
         self._driver.switch_to.window(self._handles[path])
-        return see()
+        return observe()
 
-    def each(self, see: Callable[[], T]) -> dict[str, T]:
-        """Return what `see` returns in each window, by page."""
-        return {path: self.at(path, see) for path in self._handles}
+    def run_in_each(self, observe: Callable[[], T]) -> dict[str, T]:
+        """Return what `observe` returns in each window, by page."""
+        return {path: self.run_at(path, observe) for path in self._handles}
 
     def close(self) -> None:
         """Close the windows, and return to the original window."""
-        self.each(self._driver.close)
+        self.run_in_each(self._driver.close)
         self._driver.switch_to.window(self._home)
 
 
 @pytest.fixture(scope="module")
-def outage(
-    site: Site, driver: Chrome, relay: Relay, kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Shown]:
+def pages_during_outage(
+    site: Site,
+    chrome_driver: Chrome,
+    api_server_relay: Relay,
+    relay_kubeconfig: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, OutagePage]:
     """Return what the pages show while the connection to the cluster is cut, after all pages have recovered."""
-    site.scene.node("relayed-1")
+    site.environment.create_node("relayed-1")
     folder = tmp_path_factory.mktemp("far")
     journal = folder / "journal.db"
-    console = Console(site.scene.cluster, folder, "--kubeconfig", kubeconfig, "--journal", journal)
-    console.server.command[1:3] = ["-c", HASTY]
-    with mutex_runs.kinds(site.scene.cluster), console:
-        run = mutex_runs.create(site.scene.admin, "relayed-1")
-        with closing(Journal(journal)) as book:
-            book.write(drained("relayed-1"))
-            book.write(CloudEvent({"id": "run", "source": "/apis", "type": events.RESOURCE_ADDED, "kind": RUN}, run))
-        far, browser = Site(site.scene, console), Browser(driver, console)
+    console = WebConsole(site.environment.cluster, folder, "--kubeconfig", relay_kubeconfig, "--journal", journal)
+    console.server.command[1:3] = ["-c", FAST_STALE_PROGRAM]
+    with mutex_runs.install_mutex_crds(site.environment.cluster), console:
+        run = mutex_runs.create_run_config(site.environment.client, "relayed-1")
+        with closing(Journal(journal)) as store:
+            store.write_event(build_node_drained("relayed-1"))
+            store.write_event(
+                CloudEvent({"id": "run", "source": "/apis", "type": events.RESOURCE_ADDED, "kind": RUN_KIND}, run)
+            )
+        outage_site, browser = Site(site.environment, console), Browser(chrome_driver, console)
 
-        def be_new(words: str) -> str:
-            browser.until(lambda: words in browser.text("main"))
-            browser.script(COUNT_REFUSED)
-            return browser.text("#stale")
+        def check_current(text: str) -> str:
+            browser.wait_until(lambda: text in browser.get_text("main"))
+            browser.run_script(COUNT_FAILURES_SCRIPT)
+            return browser.get_text("#stale")
 
-        def be_old() -> tuple[str, str, int]:
-            browser.until(lambda: browser.text("#stale"))
-            browser.until(lambda: browser.text("#connection") == "old")
-            if browser.all("[sse-connect] [hx-get]"):
-                browser.until(lambda: browser.script("return window.refused"))
-            return browser.text("main"), browser.text("#stale"), look(far, "/health/liveness").status_code
+        def wait_until_stale() -> tuple[str, str, int]:
+            browser.wait_until(lambda: browser.get_text("#stale"))
+            browser.wait_until(lambda: browser.get_text("#connection") == "outdated")
+            if browser.find_all("[sse-connect] [hx-get]"):
+                browser.wait_until(lambda: browser.run_script("return window.refused"))
+            return (
+                browser.get_text("main"),
+                browser.get_text("#stale"),
+                get_page(outage_site, "/health/liveness").status_code,
+            )
 
-        with closing(Windows(browser)) as windows:
-            before = {path: windows.at(path, partial(be_new, words)) for path, words in PAGES.items()}
-            relay.cut()
-            away = windows.each(be_old)
-            relay.mend()
-            windows.each(lambda: browser.until(lambda: browser.text("#stale") == ""))
-            windows.each(lambda: browser.until(lambda: browser.text("#connection") == "live"))
-    return {path: Shown(before[path], *away[path]) for path in PAGES}
+        with closing(PageWindows(browser)) as windows:
+            before = {path: windows.run_at(path, partial(check_current, words)) for path, words in TEXT_BY_PAGE.items()}
+            api_server_relay.cut()
+            during = windows.run_in_each(wait_until_stale)
+            api_server_relay.restore()
+            windows.run_in_each(lambda: browser.wait_until(lambda: browser.get_text("#stale") == ""))
+            windows.run_in_each(lambda: browser.wait_until(lambda: browser.get_text("#connection") == "live"))
+    return {path: OutagePage(before[path], *during[path]) for path in TEXT_BY_PAGE}
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_an_open_page_says_so_while_the_cluster_is_away(outage: dict[str, Shown], path: str) -> None:
+@pytest.mark.parametrize("path", TEXT_BY_PAGE)
+def test_open_page_shows_banner_during_outage(pages_during_outage: dict[str, OutagePage], path: str) -> None:
     """Check that during an outage an open page keeps its content and shows a banner with the time of its data."""
-    page = outage[path]
+    page = pages_during_outage[path]
 
-    assert page.before == ""
-    assert "The cluster does not answer" in page.banner
-    assert PAGES[path] in page.main
-    assert page.alive == 200
+    assert page.banner_before == ""
+    assert "The API server does not respond" in page.banner
+    assert TEXT_BY_PAGE[path] in page.main_text
+    assert page.liveness_status == 200
 
 
-def test_the_progress_of_a_redrive_outlasts_an_answer_that_fails(
-    site: Site, browser: Browser, relay: Relay, kubeconfig: Path, receiver: Receiver, tmp_path: Path
+def test_redrive_progress_survives_failed_request(
+    site: Site, browser: Browser, api_server_relay: Relay, relay_kubeconfig: Path, receiver: Receiver, tmp_path: Path
 ) -> None:
     """X-6: The progress dialog of a redrive keeps its content after a failed request, retries, and shows the end."""
-    file, go = tmp_path / "journal.db", threading.Event()
+    file, release = tmp_path / "journal.db", threading.Event()
 
-    def slow(_: Received) -> Answer:
-        go.wait(PATIENCE)
-        return Answer(204)
+    def answer_when_released(_: ReceivedRequest) -> Response:
+        release.wait(TIMEOUT_SECONDS)
+        return Response(204)
 
-    receiver.answers["/cordon"] = slow
-    with closing(Journal(file)) as book:
+    receiver.answers["/cordon"] = answer_when_released
+    with closing(Journal(file)) as store:
         event = CloudEvent({"id": "1", "source": "/s", "type": events.MAINTENANCE_BEGUN}, {})
-        book.write(as_dead_letter(event, DeadLetter("http://gone/cordon", 503, "away")))
-    where = {"functions": receiver.url, "broker": receiver.url}
-    options = ("--kubeconfig", kubeconfig, "--journal", file)
-    with Console(site.scene.cluster, tmp_path, *options, **where) as console:
-        far = Browser(browser.driver, console)
-        far.open("/dead-letters")
-        far.one("tbody form button").click()
-        far.window()
-        far.one("dialog[open] .buttons button").click()
-        far.until(lambda: "Redriving: 0 of 1" in far.text("dialog[open]"))
-        far.script(COUNT_REFUSED)
-        relay.cut()
-        far.until(lambda: far.script("return window.refused"))
-        assert "Redriving: 0 of 1" in far.text("dialog[open]")
-        go.set()
-        relay.mend()
-        far.until(lambda: far.text("#redriven h2") == "Redriven")
+        store.write_event(to_dead_letter(event, DeadLetter("http://gone/cordon", 503, "away")))
+    urls = {"functions_url": receiver.url, "broker_url": receiver.url}
+    options = ("--kubeconfig", relay_kubeconfig, "--journal", file)
+    with WebConsole(site.environment.cluster, tmp_path, *options, **urls) as console:
+        outage_browser = Browser(browser.driver, console)
+        outage_browser.open("/dead-letters")
+        outage_browser.wait_for_element("tbody form button").click()
+        outage_browser.wait_for_dialog()
+        outage_browser.wait_for_element("dialog[open] .buttons button").click()
+        outage_browser.wait_until(lambda: "Redriving: 0 of 1" in outage_browser.get_text("dialog[open]"))
+        outage_browser.run_script(COUNT_FAILURES_SCRIPT)
+        api_server_relay.cut()
+        outage_browser.wait_until(lambda: outage_browser.run_script("return window.refused"))
+        assert "Redriving: 0 of 1" in outage_browser.get_text("dialog[open]")
+        release.set()
+        api_server_relay.restore()
+        outage_browser.wait_until(lambda: outage_browser.get_text("#redriven h2") == "Redriven")
 
 
 @pytest.mark.parametrize("path", ["/nodes", "/nodes/hidden-2"])
-def test_a_page_that_nobody_sees_has_no_stream(site: Site, browser: Browser, path: str) -> None:
+def test_hidden_page_has_no_stream(site: Site, browser: Browser, path: str) -> None:
     """Check that a hidden page receives no messages, and shows all changes when it is visible again."""
-    scene = site.scene
-    node = scene.node(path.removeprefix("/nodes/") if path != "/nodes" else "hidden-1")
+    environment = site.environment
+    node = environment.create_node(path.removeprefix("/nodes/") if path != "/nodes" else "hidden-1")
     browser.open(path, q=node)  # filters the list; a node's page ignores the parameter
-    browser.script("window.told = 0; document.addEventListener('htmx:sseMessage', () => { window.told += 1; })")
+    browser.run_script(
+        "window.messageCount = 0; document.addEventListener('htmx:sseMessage', () => { window.messageCount += 1; })"
+    )
 
-    browser.script(HIDE, True)
-    assert browser.text("#connection") == "paused"
-    counts = browser.text("#counts")
-    made = scene.maintain(node)
-    scene.reaches(made)
-    shown = browser.text("main")
-    assert browser.script("return window.told") == 0
-    assert "Drained" not in shown
+    browser.run_script(SET_HIDDEN_SCRIPT, True)
+    assert browser.get_text("#connection") == "paused"
+    counts = browser.get_text("#counts")
+    created = environment.create_maintenance(node)
+    environment.await_state(created)
+    text = browser.get_text("main")
+    assert browser.run_script("return window.messageCount") == 0
+    assert "Drained" not in text
 
-    browser.script(HIDE, False)
-    browser.until(lambda: "Drained" in browser.text("main"))
-    browser.until(lambda: browser.text("#connection") == "live")
+    browser.run_script(SET_HIDDEN_SCRIPT, False)
+    browser.wait_until(lambda: "Drained" in browser.get_text("main"))
+    browser.wait_until(lambda: browser.get_text("#connection") == "live")
     if path == "/nodes":
-        assert browser.text("#counts") != counts
-    scene.delete(made)
-    scene.gone(made)
-    browser.until(lambda: "In service" in browser.text("main"))
+        assert browser.get_text("#counts") != counts
+    environment.request_deletion(created)
+    environment.await_deletion(created)
+    browser.wait_until(lambda: "In service" in browser.get_text("main"))
 
 
-def test_a_list_that_gets_its_first_node_says_no_more_that_there_is_none(site: Site, browser: Browser) -> None:
+def test_empty_message_follows_matching_nodes(site: Site, browser: Browser) -> None:
     """Check that the list's empty message disappears with the first matching node, and returns after its deletion."""
     browser.open("/nodes", q="lonely")
-    assert browser.text("#none") == "No node is like that."
+    assert browser.get_text("#none") == "No nodes match this filter."
 
-    name = site.scene.node("lonely-1")
-    browser.until(lambda: name in browser.text("table.nodes") and not browser.text("#none"))
-    site.scene.cluster.kubectl("delete", "node", name)
-    browser.until(lambda: browser.text("#none") == "No node is like that.")
+    name = site.environment.create_node("lonely-1")
+    browser.wait_until(lambda: name in browser.get_text("table.nodes") and not browser.get_text("#none"))
+    site.environment.cluster.kubectl("delete", "node", name)
+    browser.wait_until(lambda: browser.get_text("#none") == "No nodes match this filter.")
 
 
-def drained(node: str) -> CloudEvent:
+def build_node_drained(node: str) -> CloudEvent:
     """Build the event that a maintenance, which no longer exists, drained the node."""
-    about = events.Reference(MEDIK8S.api_version, node, f"uid-{node}")
-    return events.event(events.NODE_DRAINED, "evict", about, node)
+    reference = events.ObjectReference(MEDIK8S.api_version, node, f"uid-{node}")
+    return events.build_event(events.NODE_DRAINED, "evict", reference, node)
 
 
-def heartbeat(number: int, node: str) -> CloudEvent:
+def build_heartbeat(number: int, node: str) -> CloudEvent:
     fields = {"id": f"beat-{number}", "source": "/apis", "type": events.RESOURCE_UPDATED, "kind": "Node"}
     return CloudEvent(fields, {"metadata": {"name": node}})
 
 
-def test_a_timeline_is_found_however_many_heartbeats_came_after_it(site: Site, tmp_path: Path) -> None:
+def test_timeline_is_found_after_many_heartbeats(site: Site, tmp_path: Path) -> None:
     """Check that the timeline finds the node's last maintenance, however many node updates followed it."""
     file = tmp_path / "journal.db"
-    with closing(Journal(file)) as book:
-        book.write(drained("beaten-1"))
+    with closing(Journal(file)) as store:
+        store.write_event(build_node_drained("beaten-1"))
         for number in range(200):
-            book.write(heartbeat(number, "beaten-1"))
-    with Console(site.scene.cluster, tmp_path, "--journal", file) as console:
-        shown = look(Site(site.scene, console), "/timeline/beaten-1").text
+            store.write_event(build_heartbeat(number, "beaten-1"))
+    with WebConsole(site.environment.cluster, tmp_path, "--journal", file) as console:
+        page = get_page(Site(site.environment, console), "/timeline/beaten-1").text
 
-    assert "No event of this node was recorded" not in shown
-    assert "/events?maintenance=uid-beaten-1" in shown
+    assert "No events of this node are recorded" not in page
+    assert "/events?maintenance=uid-beaten-1" in page
 
 
-def test_a_timeline_is_of_the_maintenance_that_the_page_shows(site: Site) -> None:
+def test_timeline_shows_the_draining_maintenance(site: Site) -> None:
     """X-7: The timeline shows the maintenance that drains the node, not a newer one that was refused."""
-    scene = site.scene
-    node = scene.node("twice-1")
-    first = scene.maintain(node)
-    scene.reaches(first)
-    second = scene.maintain(node)
-    scene.reaches(second, lambda item: (item.get("status") or {}).get("phase") == "Failed")
-    await_ready("the second one", lambda: "(1 of 2)" in look(site, f"/nodes?q={node}").text, [], 10)
+    environment = site.environment
+    node = environment.create_node("twice-1")
+    first = environment.create_maintenance(node)
+    environment.await_state(first)
+    second = environment.create_maintenance(node)
+    environment.await_state(second, lambda item: (item.get("status") or {}).get("phase") == "Failed")
+    await_ready("the second maintenance", lambda: "(1 of 2)" in get_page(site, f"/nodes?q={node}").text, [], 10)
 
-    shown = look(site, f"/timeline/{node}").text
+    page = get_page(site, f"/timeline/{node}").text
 
-    uids = [scene.admin.get(path)["metadata"]["uid"] for path in (first, second)]
-    assert [f"/events?maintenance={uid}" in shown for uid in uids] == [True, False]
+    uids = [environment.client.get(path)["metadata"]["uid"] for path in (first, second)]
+    assert [f"/events?maintenance={uid}" in page for uid in uids] == [True, False]
     for path in (second, first):
-        scene.delete(path)
-        scene.gone(path)
+        environment.request_deletion(path)
+        environment.await_deletion(path)

@@ -5,87 +5,95 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
-from console.web.swimlanes import LEAST, LEFT, MOST, Scale, draw, seconds
+from console.web.swimlanes import LEFT_MARGIN, MAX_GAP_PIXELS, MIN_GAP_PIXELS, TimeScale, build_diagram, format_duration
 from eventing import events
-from eventing.events import Reference, event
+from eventing.events import ObjectReference, build_event
 from eventing.journal.entries import Attempt, Entry
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
-MAINTENANCE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid")
+MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid")
 
 
-def after(value: float) -> datetime:
+def add_to_start(value: float) -> datetime:
     return START + timedelta(seconds=value)
 
 
-def entry(seq: int, kind: str, step: str, at: float, *functions: str, status: int = 200) -> Entry:
+def build_entry(
+    seq: int, event_type: str, step: str, offset_seconds: float, *functions: str, status: int = 200
+) -> Entry:
     """Build an entry of an event that `step` emitted, with one attempt of each of these functions."""
-    emitted = event(kind, step, MAINTENANCE, "node-1", seed=str(seq))
-    made = [Attempt(emitted.get_source(), emitted.get_id(), name, after(at + 0.01), 0.02, status) for name in functions]
-    return Entry(seq, after(at), emitted, tuple(made))
+    emitted = build_event(event_type, step, MAINTENANCE, "node-1", seed=str(seq))
+    attempts = [
+        Attempt(emitted.get_source(), emitted.get_id(), name, add_to_start(offset_seconds + 0.01), 0.02, status)
+        for name in functions
+    ]
+    return Entry(seq, add_to_start(offset_seconds), emitted, tuple(attempts))
 
 
-def test_a_wait_is_drawn_short_and_a_burst_wide_enough() -> None:
+def test_scale_has_minimum_and_maximum_width() -> None:
     """Check that a long wait is drawn with the maximum width and a very short delay with the minimum width."""
-    scale = Scale([START, after(0.00001), after(3600)])
+    time_scale = TimeScale([START, add_to_start(0.00001), add_to_start(3600)])
 
-    assert scale(START) == LEFT
-    assert scale(after(0.00001)) == LEFT + LEAST
-    assert scale(after(3600)) == scale.end == LEFT + LEAST + MOST
-    assert LEFT < scale(after(0.000005)) < LEFT + LEAST
-    assert scale.ticks()[-1].wait
+    assert time_scale(START) == LEFT_MARGIN
+    assert time_scale(add_to_start(0.00001)) == LEFT_MARGIN + MIN_GAP_PIXELS
+    assert time_scale(add_to_start(3600)) == time_scale.end == LEFT_MARGIN + MIN_GAP_PIXELS + MAX_GAP_PIXELS
+    assert LEFT_MARGIN < time_scale(add_to_start(0.000005)) < LEFT_MARGIN + MIN_GAP_PIXELS
+    assert time_scale.build_ticks()[-1].follows_gap
 
 
-def test_every_function_has_a_lane_in_the_order_of_a_maintenance() -> None:
+def test_lanes_are_in_the_order_of_a_maintenance() -> None:
     """Check that emitters and functions with attempts have lanes, in the order of a maintenance."""
-    picture = draw(
+    diagram = build_diagram(
         [
-            entry(1, events.MAINTENANCE_BEGUN, "begin", 0, "status", "cordon"),
-            entry(2, events.NODE_CORDONED, "cordon", 1, "taint"),
+            build_entry(1, events.MAINTENANCE_BEGUN, "begin", 0, "status", "cordon"),
+            build_entry(2, events.NODE_CORDONED, "cordon", 1, "taint"),
         ]
     )
 
-    assert picture
-    assert [name for name, _ in picture.lanes] == ["begin", "cordon", "taint", "status"]
-    assert [(bar.seq, bar.bad) for bar in picture.attempts] == [(1, False), (1, False), (2, False)]
-    assert len(picture.lines) == 3
-    assert all(LEFT <= bar.x <= bar.x + bar.width <= picture.width for bar in picture.attempts)
+    assert diagram
+    assert [name for name, _ in diagram.lanes] == ["begin", "cordon", "taint", "status"]
+    assert [(bar.seq, bar.is_failed) for bar in diagram.attempts] == [(1, False), (1, False), (2, False)]
+    assert len(diagram.lines) == 3
+    assert all(LEFT_MARGIN <= bar.x <= bar.x + bar.width <= diagram.width for bar in diagram.attempts)
 
 
-def test_what_failed_is_marked() -> None:
-    picture = draw([entry(1, events.MAINTENANCE_FAILED, "begin", 0, "status", status=503)])
+def test_failures_are_marked() -> None:
+    diagram = build_diagram([build_entry(1, events.MAINTENANCE_STEP_FAILED, "begin", 0, "status", status=503)])
 
-    assert picture
-    assert picture.events[0].bad
-    assert picture.attempts[0].bad
+    assert diagram
+    assert diagram.events[0].is_failed
+    assert diagram.attempts[0].is_failed
 
 
-def test_each_attempt_of_a_function_on_an_event_has_a_bar() -> None:
+def test_each_attempt_has_a_bar() -> None:
     """Check that each attempt has a bar and a line from the event, so that earlier failures are visible."""
-    once = entry(1, events.NODE_TAINTED, "taint", 0, "evict")
-    made = (replace(once.attempts[0], at=after(at), status=status) for at, status in ((1, 503), (3, 503), (9, 200)))
+    event_entry = build_entry(1, events.NODE_TAINTED, "taint", 0, "evict")
+    attempts = (
+        replace(event_entry.attempts[0], at=add_to_start(at), status=status)
+        for at, status in ((1, 503), (3, 503), (9, 200))
+    )
 
-    picture = draw([replace(once, attempts=tuple(made))])
+    diagram = build_diagram([replace(event_entry, attempts=tuple(attempts))])
 
-    assert picture
-    assert [bar.bad for bar in picture.attempts] == [True, True, False]
-    assert [(line.x2, line.y2) for line in picture.lines] == [(bar.x, bar.y) for bar in picture.attempts]
+    assert diagram
+    assert [bar.is_failed for bar in diagram.attempts] == [True, True, False]
+    assert [(line.x2, line.y2) for line in diagram.lines] == [(bar.x, bar.y) for bar in diagram.attempts]
 
 
-def test_an_event_is_never_drawn_after_an_attempt_on_it() -> None:
+def test_event_is_drawn_before_its_attempts() -> None:
     """Check that an event is drawn before its attempts, even if it arrived in the journal later."""
-    late = entry(1, events.NODE_TAINTED, "taint", 5)
-    early = Attempt("s", "e", "evict", after(1), 0.1, 200)
+    late_entry = build_entry(1, events.NODE_TAINTED, "taint", 5)
+    early_attempt = Attempt("s", "e", "evict", add_to_start(1), 0.1, 200)
 
-    picture = draw([Entry(1, late.arrived, late.event, (early,))])
+    diagram = build_diagram([Entry(1, late_entry.arrived, late_entry.event, (early_attempt,))])
 
-    assert picture
-    assert picture.events[0].x <= picture.attempts[0].x
-
-
-def test_of_nothing_there_is_no_picture() -> None:
-    assert draw([]) is None
+    assert diagram
+    assert diagram.events[0].x <= diagram.attempts[0].x
 
 
-def test_a_length_of_time_is_for_the_eye() -> None:
-    assert [seconds(value) for value in (0.5, 12.3, 600)] == ["0.50 s", "12 s", "10 min"]
+def test_no_events_give_no_diagram() -> None:
+    assert build_diagram([]) is None
+
+
+def test_durations_are_rounded() -> None:
+    assert [format_duration(value) for value in (0.5, 12.3, 600)] == ["0.50 s", "12 s", "10 min"]

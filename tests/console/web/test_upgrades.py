@@ -10,166 +10,193 @@ from pathlib import Path
 import pytest
 import requests
 
-from console.web.context import KNOWN_SECONDS
+from console.web.context import AVAILABILITY_TTL_SECONDS
 from eventing import events
 from eventing.journal.store import Journal
-from kube.mutex.objects import NAMESPACE, RUN, path_of
+from kube.mutex.objects import DEFAULT_NAMESPACE, RUN_KIND, build_path
 from kube.paths import Object
-from localcluster.web_console import Console
+from localcluster.web_console import WebConsole
 from tests.console.commands import mutex_runs
-from tests.console.web.callers import LOOKS as RIGHTS
-from tests.console.web.callers import account
-from tests.console.web.layout import broken_words, overlapping, spilling
-from tests.console.web.site import SECONDS, Browser, Site
-from tests.console.web.test_display_modes import LOOKS, SIGHTS, faults
+from tests.console.web.callers import VIEW_PERMISSIONS as RIGHTS
+from tests.console.web.callers import create_account_header
+from tests.console.web.layout import find_broken_words, find_overflowing_texts, find_overlapping_texts
+from tests.console.web.site import TIMEOUT_SECONDS, Browser, Site
+from tests.console.web.test_display_modes import ALL_DISPLAY_MODES, DISPLAY_MODES, find_axe_violations
 
-PAGE = f"/upgrades/{NAMESPACE}/example"
-BAD_GATEWAY = """
+RUN_PATH = f"/upgrades/{DEFAULT_NAMESPACE}/example"
+BAD_GATEWAY_SCRIPT = """
   window.refused ??= 0;
   window.away = arguments[0];
   if (!window.watching) document.addEventListener("htmx:beforeSend", (event) => {
     if (!window.away || event.target.id !== "run") return;
-    const ask = event.detail.xhr;
-    Object.defineProperty(ask, "status", {value: 502});
-    Object.defineProperty(ask, "response", {value: "<h1>502 Bad Gateway</h1>"});
-    ask.addEventListener("load", () => { window.refused += 1; });
+    const request = event.detail.xhr;
+    Object.defineProperty(request, "status", {value: 502});
+    Object.defineProperty(request, "response", {value: "<h1>502 Bad Gateway</h1>"});
+    request.addEventListener("load", () => { window.refused += 1; });
   });
   window.watching = true;
 """
 """Script that makes the page receive 502 responses, as from a proxy of a stopped console, or real ones again."""
-STEPS = (
-    *((events.RUN_FOUND, "resync-runs"), (events.RUN_VALIDATED, "check-run"), (events.UPGRADE_FOUND, "detect-upgrade")),
+EVENT_STEPS = (
+    *(
+        (events.RUN_CHECK_PENDING, "resync-runs"),
+        (events.RUN_VALIDATED, "check-run"),
+        (events.UPGRADE_DETECTED, "detect-upgrade"),
+    ),
     *((events.POOLS_CLAIMED, "claim-pools"), (events.POOLS_PAUSED, "pause-pools")),
 )
 
 
 @pytest.fixture(scope="module")
-def runs(site: Site) -> Iterator[Object]:
+def active_run(site: Site) -> Iterator[Object]:
     """Yield the run config of an active run with recorded events; another run config has a halted run."""
-    with mutex_runs.kinds(site.scene.cluster):
-        run = mutex_runs.create(site.scene.admin, "example")
-        failure = {**mutex_runs.STOPPED, "at": mutex_runs.AT, "message": "Job disks-1 did not complete: BackoffLimitExceeded"}
-        mutex_runs.create(site.scene.admin, "stopped", failure=failure)
+    with mutex_runs.install_mutex_crds(site.environment.cluster):
+        run = mutex_runs.create_run_config(site.environment.client, "example")
+        failure = {
+            **mutex_runs.HALTED_FAILURE,
+            "at": mutex_runs.FIVE_MINUTES_AGO,
+            "message": "Job disks-1 did not complete: BackoffLimitExceeded",
+        }
+        mutex_runs.create_run_config(site.environment.client, "stopped", failure=failure)
         _record(site, run)
         yield run
 
 
 def _record(site: Site, run: Object) -> None:
-    reference = events.Reference.of({"kind": RUN, **run})
+    reference = events.ObjectReference.from_object({"kind": RUN_KIND, **run})
     cause = None
-    with closing(Journal(site.scene.product.journal)) as book:
-        for kind, step in STEPS:
-            cause = events.event(kind, step, reference, cause=cause)
-            book.write(cause)
+    with closing(Journal(site.environment.product.journal)) as journal:
+        for kind, step in EVENT_STEPS:
+            cause = events.build_event(kind, step, reference, cause=cause)
+            journal.write_event(cause)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("look", SIGHTS)
+@pytest.mark.parametrize("display_mode", ALL_DISPLAY_MODES)
 @pytest.mark.parametrize("page", ["upgrades", "upgrade", "upgrade-stopped"])
-def test_a_page_is_accessible_and_fits(browser: Browser, runs: Object, page: str, look: str) -> None:
+def test_page_is_accessible_and_fits(browser: Browser, active_run: Object, page: str, display_mode: str) -> None:
     """Check that axe finds no serious violation, that no texts break or overlap, and that the page fits the window."""
-    size, dark = SIGHTS[look]
-    browser.look(size, dark=dark)
-    browser.open({"upgrades": "/upgrades", "upgrade": PAGE, "upgrade-stopped": f"/upgrades/{NAMESPACE}/stopped"}[page])
+    size, dark = ALL_DISPLAY_MODES[display_mode]
+    browser.emulate_display(size, is_dark=dark)
+    browser.open(
+        {"upgrades": "/upgrades", "upgrade": RUN_PATH, "upgrade-stopped": f"/upgrades/{DEFAULT_NAMESPACE}/stopped"}[
+            page
+        ]
+    )
     if page == "upgrade":
-        browser.until(lambda: browser.all(".lanes svg a"))
+        browser.wait_until(lambda: browser.find_all(".lanes svg a"))
     if page == "upgrade-stopped":
-        browser.until(lambda: "No event of this run" in browser.text("section"))
+        browser.wait_until(lambda: "No events of this run" in browser.get_text("section"))
 
-    assert faults(browser) == []
-    assert browser.script("return document.documentElement.scrollWidth <= innerWidth")
-    assert broken_words(browser, "main") == []
-    assert overlapping(browser, "main") == []
-    assert spilling(browser, "table.cards td, table.cards th") == []
-    assert browser.errors() == []
+    assert find_axe_violations(browser) == []
+    assert browser.run_script("return document.documentElement.scrollWidth <= innerWidth")
+    assert find_broken_words(browser, "main") == []
+    assert find_overlapping_texts(browser, "main") == []
+    assert find_overflowing_texts(browser, "table.cards td, table.cards th") == []
+    assert browser.take_errors() == []
     folder = os.environ.get("SCREENSHOTS")
-    if folder and look in LOOKS:
+    if folder and display_mode in DISPLAY_MODES:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        browser.driver.save_screenshot(f"{folder}/{page}-{look}.png")
+        browser.driver.save_screenshot(f"{folder}/{page}-{display_mode}.png")
 
 
-def test_the_list_says_what_each_run_waits_for(browser: Browser, runs: Object) -> None:
+def test_list_shows_what_each_run_waits_for(browser: Browser, active_run: Object) -> None:
     browser.open("/upgrades")
-    shown = browser.text("table.runs")
-    assert f"{NAMESPACE}/example" in shown
-    assert "disks-1 of rule" in shown
-    assert "BackoffLimitExceeded" in shown
+    text = browser.get_text("table.runs")
+    assert f"{DEFAULT_NAMESPACE}/example" in text
+    assert "disks-1 of rule" in text
+    assert "BackoffLimitExceeded" in text
 
 
-def test_a_run_has_its_steps_nodes_jobs_and_timeline(browser: Browser, runs: Object) -> None:
+def test_run_page_has_steps_nodes_jobs_and_timeline(browser: Browser, active_run: Object) -> None:
     """Check that the page shows steps, nodes, Jobs and timeline, with the text of the command line."""
-    browser.open(PAGE)
-    assert "Nodes upgraded (1 of 3)" in browser.text("table.steps")
-    assert f"kubectl logs -n {NAMESPACE} job/disks-1" in browser.text("table.upgraded")
-    assert "Waits for: Job" in browser.text(".waits")
-    names = [element.text for element in browser.until(lambda: browser.all(".lanes .name"))]
+    browser.open(RUN_PATH)
+    assert "Nodes upgraded (1 of 3)" in browser.get_text("table.steps")
+    assert f"kubectl logs -n {DEFAULT_NAMESPACE} job/disks-1" in browser.get_text("table.upgraded")
+    assert "Waits for: Job" in browser.get_text(".waits")
+    names = [element.text for element in browser.wait_until(lambda: browser.find_all(".lanes .name"))]
     assert names == ["check-run", "detect-upgrade", "claim-pools", "pause-pools", "resync-runs"]
-    browser.open(f"/upgrades/{NAMESPACE}/stopped")
-    assert f"kubectl maintenance mutex retry {NAMESPACE}/stopped" in browser.text(".fault")
+    browser.open(f"/upgrades/{DEFAULT_NAMESPACE}/stopped")
+    assert f"kubectl maintenance mutex retry {DEFAULT_NAMESPACE}/stopped" in browser.get_text(".fault")
 
 
 @pytest.mark.slow
-def test_the_page_changes_by_itself(browser: Browser, site: Site, runs: Object) -> None:
+def test_run_page_is_updated(browser: Browser, site: Site, active_run: Object) -> None:
     """Check that the page follows the run, and that its timeline follows new events."""
-    browser.open(PAGE)
-    browser.until(lambda: browser.all(".lanes svg a"))
-    marks = len(browser.all(".lanes circle"))
-    with closing(Journal(site.scene.product.journal)) as book:
-        book.write(events.event(events.NODE_CLEARED, "run-job", events.Reference.of({"kind": RUN, **runs}), "worker-2"))
-    uid = runs["metadata"]["uid"]
-    mutex_runs.write(site.scene.admin, "example", step="ReleasingNode", **mutex_runs.begun(uid))
-    browser.until(lambda: "ReleasingNode" in browser.text("#run .facts"))
-    browser.until(lambda: len(browser.all(".lanes circle")) > marks)
-    mutex_runs.write(site.scene.admin, "example", **mutex_runs.begun(uid))
+    browser.open(RUN_PATH)
+    browser.wait_until(lambda: browser.find_all(".lanes svg a"))
+    marks = len(browser.find_all(".lanes circle"))
+    with closing(Journal(site.environment.product.journal)) as journal:
+        journal.write_event(
+            events.build_event(
+                events.NODE_PREJOBS_DONE,
+                "run-job",
+                events.ObjectReference.from_object({"kind": RUN_KIND, **active_run}),
+                "worker-2",
+            )
+        )
+    uid = active_run["metadata"]["uid"]
+    mutex_runs.write_run_status(
+        site.environment.client, "example", step="ReleasingNode", **mutex_runs.build_run_record(uid)
+    )
+    browser.wait_until(lambda: "ReleasingNode" in browser.get_text("#run .facts"))
+    browser.wait_until(lambda: len(browser.find_all(".lanes circle")) > marks)
+    mutex_runs.write_run_status(site.environment.client, "example", **mutex_runs.build_run_record(uid))
 
 
 @pytest.mark.slow
-def test_a_page_survives_a_proxy_that_cannot_answer(browser: Browser, site: Site, runs: Object) -> None:
+def test_page_survives_bad_gateway_responses(browser: Browser, site: Site, active_run: Object) -> None:
     """Check that a page keeps its content on a proxy's 502 response, retries, and then shows the current state."""
-    browser.open(PAGE)
-    uid = runs["metadata"]["uid"]
-    browser.script(BAD_GATEWAY, True)
-    browser.until(lambda: browser.script("return window.refused") > 1)
-    assert "Nodes upgraded (1 of 3)" in browser.text("table.steps")
+    browser.open(RUN_PATH)
+    uid = active_run["metadata"]["uid"]
+    browser.run_script(BAD_GATEWAY_SCRIPT, True)
+    browser.wait_until(lambda: browser.run_script("return window.refused") > 1)
+    assert "Nodes upgraded (1 of 3)" in browser.get_text("table.steps")
 
-    mutex_runs.write(site.scene.admin, "example", step="ReleasingNode", **mutex_runs.begun(uid))
-    browser.script(BAD_GATEWAY, False)
-    browser.until(lambda: "ReleasingNode" in browser.text("#run .facts"))
-    mutex_runs.write(site.scene.admin, "example", **mutex_runs.begun(uid))
-    browser.errors()
+    mutex_runs.write_run_status(
+        site.environment.client, "example", step="ReleasingNode", **mutex_runs.build_run_record(uid)
+    )
+    browser.run_script(BAD_GATEWAY_SCRIPT, False)
+    browser.wait_until(lambda: "ReleasingNode" in browser.get_text("#run .facts"))
+    mutex_runs.write_run_status(site.environment.client, "example", **mutex_runs.build_run_record(uid))
+    browser.take_errors()
 
 
-def test_what_has_not_changed_is_not_sent_again(site: Site, runs: Object) -> None:
+def test_unchanged_page_is_not_sent_again(site: Site, active_run: Object) -> None:
     """Check that a page, which polls every two seconds, gets an empty response if nothing has changed."""
-    version = site.scene.admin.get(path_of(RUN, NAMESPACE, "example"))["metadata"]["resourceVersion"]
-    assert requests.get(site.url(f"{PAGE}/status", version=version), timeout=10).status_code == 204
-    assert requests.get(site.url(f"{PAGE}/status", version="1"), timeout=10).headers["HX-Trigger"] == "moved"
+    version = site.environment.client.get(build_path(RUN_KIND, DEFAULT_NAMESPACE, "example"))["metadata"][
+        "resourceVersion"
+    ]
+    assert requests.get(site.url(f"{RUN_PATH}/status", version=version), timeout=10).status_code == 204
+    assert requests.get(site.url(f"{RUN_PATH}/status", version="1"), timeout=10).headers["HX-Trigger"] == "moved"
 
 
-def test_a_run_that_is_not_there_is_404(site: Site, runs: Object) -> None:
-    answer = requests.get(site.url(f"/upgrades/{NAMESPACE}/nobody"), timeout=10)
-    assert answer.status_code == 404
-    assert f"there is no MutexRunConfig {NAMESPACE}/nobody" in answer.text
+def test_unknown_run_gets_404(site: Site, active_run: Object) -> None:
+    response = requests.get(site.url(f"/upgrades/{DEFAULT_NAMESPACE}/unknown"), timeout=10)
+    assert response.status_code == 404
+    assert f"MutexRunConfig &#34;{DEFAULT_NAMESPACE}/unknown&#34; not found" in response.text
 
 
 @pytest.mark.slow
-def test_only_who_may_list_runs_sees_them(site: Site, runs: Object, tmp_path: Path) -> None:
+def test_run_page_needs_permission_to_list_runs(site: Site, active_run: Object, tmp_path: Path) -> None:
     """Check that the page needs the caller's own permission to list runs; the console's account does not need it."""
-    with Console(site.scene.cluster, tmp_path, address="0.0.0.0") as console:  # noqa: S104
-        there = Site(site.scene, console)
-        looks = account(site.scene, "looks", RIGHTS)
-        reads = account(site.scene, "reads", [*RIGHTS, "list mutexrunconfigs"])
-        answers = [requests.get(there.url(PAGE), headers=headers, timeout=10) for headers in (looks, reads)]
-    assert [answer.status_code for answer in answers] == [403, 200]
-    assert "mutexrunconfigs" in answers[0].text
+    with WebConsole(site.environment.cluster, tmp_path, address="0.0.0.0") as console:  # noqa: S104
+        own_site = Site(site.environment, console)
+        viewer_headers = create_account_header(site.environment, "views", RIGHTS)
+        reads = create_account_header(site.environment, "reads", [*RIGHTS, "list mutexrunconfigs"])
+        responses = [
+            requests.get(own_site.url(RUN_PATH), headers=headers, timeout=10) for headers in (viewer_headers, reads)
+        ]
+    assert [response.status_code for response in responses] == [403, 200]
+    assert "mutexrunconfigs" in responses[0].text
 
 
-def test_each_page_leads_to_the_runs_once_there_are_some(browser: Browser, site: Site, runs: Object) -> None:
+def test_pages_link_to_runs_once_crd_is_installed(browser: Browser, site: Site, active_run: Object) -> None:
     """Check that each page links to the runs within seconds after the CRD was installed."""
-    assert KNOWN_SECONDS < SECONDS
+    assert AVAILABILITY_TTL_SECONDS < TIMEOUT_SECONDS
 
-    def leads_there() -> bool:
+    def has_link() -> bool:
         browser.open("/nodes")
-        return "Upgrades" in browser.text("nav")
+        return "Upgrades" in browser.get_text("nav")
 
-    browser.until(leads_there)
+    browser.wait_until(has_link)

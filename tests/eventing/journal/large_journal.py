@@ -17,46 +17,51 @@ from eventing import events
 from eventing.journal.schema import ATTEMPTS, BODIES, EVENTS, METADATA
 from eventing.journal.store import Journal
 
-COUNT, DRAINS, NODES = 1_000_000, 2000, 200
+EVENT_COUNT, DRAIN_COUNT, NODE_COUNT = 1_000_000, 2000, 200
 TYPES = [events.RESOURCE_UPDATED] * 4 + [events.PODS_GONE] * 3 + [events.PODS_EVICTED] * 2 + [events.TICK]
-RARE = {500: events.MAINTENANCE_FAILED, 501: events.NODE_DRIFTED}
+RARE_TYPES = {500: events.MAINTENANCE_STEP_FAILED, 501: events.NODE_DRIFTED}
 """Remainder of an event's number by 1000 → its rare type."""
-FAILING, DEAD = 199, 1999
+FAILED_ATTEMPT_INTERVAL, DEAD_LETTER_INTERVAL = 199, 1999
 """Interval, in events, of failed attempts and of dead letters."""
-SECONDS = 30 * 86400.0
+PERIOD_SECONDS = 30 * 86400.0
 Row = tuple[object, ...]
 Insert = Callable[[Table, Iterable[Row]], None]
 
 
-def kind(number: int) -> str:
-    return RARE.get(number % 1000) or TYPES[number % len(TYPES)]
+def get_event_type(number: int) -> str:
+    return RARE_TYPES.get(number % 1000) or TYPES[number % len(TYPES)]
 
 
-def drain(number: int) -> int:
+def get_drain(number: int) -> int:
     """Return the drain that an event belongs to; neighbouring drains overlap."""
-    return min(DRAINS - 1, (number * DRAINS // COUNT + number % 3))
+    return min(DRAIN_COUNT - 1, (number * DRAIN_COUNT // EVENT_COUNT + number % 3))
 
 
-def rows(count: int) -> Iterator[tuple[Row, Row, Row]]:
+def iter_rows(count: int) -> Iterator[tuple[Row, Row, Row]]:
     """Yield event, body and attempt, with values in the order of the tables' columns."""
-    begin = time.time() - SECONDS
+    start_time = time.time() - PERIOD_SECONDS
     for number in range(count):
-        of, key, type_ = drain(number), f"id-{number}", kind(number)
-        arrived, node, uid = begin + number * SECONDS / count, f"node-{of % NODES}", f"uid-{of}"
+        drain_number, key, type_ = get_drain(number), f"id-{number}", get_event_type(number)
+        arrival_time, node, uid = (
+            start_time + number * PERIOD_SECONDS / count,
+            f"node-{drain_number % NODE_COUNT}",
+            f"uid-{drain_number}",
+        )
         body = (
-            f'{{"specversion": "1.0", "id": "{key}", "source": "/x", "type": "{type_}", "subject": "drain-{of}", '
-            f'"node": "{node}", "maintenance": "{uid}", "partitionkey": "{node}", "datacontenttype": '
-            f'"application/json", "data": {{"node": "{node}", "podsVersion": "{number}", "evicted": [{{"namespace": '
+            f'{{"specversion": "1.0", "id": "{key}", "source": "/x", "type": "{type_}", '
+            f'"subject": "drain-{drain_number}", "node": "{node}", "maintenance": "{uid}", '
+            f'"partitionkey": "{node}", "datacontenttype": "application/json", '
+            f'"data": {{"node": "{node}", "podsVersion": "{number}", "evicted": [{{"namespace": '
             f'"default", "name": "web-{number}", "uid": "{number:036}"}}]}}}}'
         )
-        destination = "http://evict/" if number % DEAD == 0 else ""
-        event = (number + 1, "/x", key, destination, type_, node, uid, f"drain-{of}", arrived, len(body))
-        status = 503 if number % FAILING == 0 else 204
-        attempt = (key, "/x", "evict", arrived, "", 0.02, status, "[]", "", 2)
+        destination = "http://evict/" if number % DEAD_LETTER_INTERVAL == 0 else ""
+        event = (number + 1, "/x", key, destination, type_, node, uid, f"drain-{drain_number}", arrival_time, len(body))
+        status = 503 if number % FAILED_ATTEMPT_INTERVAL == 0 else 204
+        attempt = (key, "/x", "evict", arrival_time, "", 0.02, status, "[]", "", 2)
         yield event, (number + 1, body), attempt
 
 
-def load(url: str, count: int = COUNT) -> None:
+def create_journal(url: str, count: int = EVENT_COUNT) -> None:
     """Create a journal and fill it with `count` events."""
     Journal(url).close()
     (_load_postgresql if url.startswith("postgresql") else _load_sqlite)(url, count)
@@ -66,13 +71,14 @@ def _load_sqlite(path: str, count: int) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
 
         def insert(table: Table, values: Iterable[Row]) -> None:
-            marks = ", ".join("?" * len(table.columns))
-            connection.executemany(f"INSERT INTO {table.name} VALUES ({marks})", values)  # noqa: S608 - our tables
+            placeholders = ", ".join("?" * len(table.columns))
+            statement = f"INSERT INTO {table.name} VALUES ({placeholders})"  # noqa: S608 - our tables
+            connection.executemany(statement, values)
 
         def execute(statement: str) -> None:
             connection.execute(statement)
 
-        _fill(insert, execute, sqlite.dialect(), count)
+        _insert_rows(insert, execute, sqlite.dialect(), count)
 
 
 def _load_postgresql(url: str, count: int) -> None:
@@ -86,10 +92,10 @@ def _load_postgresql(url: str, count: int) -> None:
         def execute(statement: str) -> None:
             connection.execute(statement.encode())
 
-        _fill(insert, execute, postgresql.dialect(), count)  # type: ignore[no-untyped-call]
+        _insert_rows(insert, execute, postgresql.dialect(), count)  # type: ignore[no-untyped-call]
 
 
-def _fill(
+def _insert_rows(
     insert: Callable[[Table, Iterable[Row]], None], execute: Callable[[str], None], dialect: object, count: int
 ) -> None:
     """Insert all rows in one transaction, and build the indexes at its end, which is faster."""
@@ -97,8 +103,8 @@ def _fill(
     indexes = [index for table in METADATA.sorted_tables for index in table.indexes]
     for index in indexes:
         execute(f"DROP INDEX {index.name}")
-    some = rows(count)
-    while batch := list(islice(some, 50_000)):
+    rows = iter_rows(count)
+    while batch := list(islice(rows, 50_000)):
         for table, values in zip((EVENTS, BODIES, ATTEMPTS), zip(*batch, strict=True), strict=True):
             insert(table, values)
     for index in indexes:

@@ -9,75 +9,77 @@ from itertools import islice
 
 import pytest
 
-from eventing.journal.fail_fast_lock import FEW, OneTries
-from tests.receiver import PATIENCE
+from eventing.journal.fail_fast_lock import MAX_WAITERS, FailFastLock
+from tests.receiver import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.slow
 
 
-def test_behind_one_that_does_not_end_only_one_waits_and_only_once() -> None:
+def test_only_one_thread_waits_for_a_hanging_holder() -> None:
     """Check that one thread waits for a hanging holder until its timeout, and that later threads are refused at once.
 
     A database may accept a commit and not answer. Waiting threads could answer neither requests nor the kubelet's
     probes.
     """
-    turns, entered, ends = OneTries(OSError), threading.Event(), threading.Event()
+    lock, acquired, release = FailFastLock(OSError), threading.Event(), threading.Event()
 
-    def hang() -> None:
-        with turns.turn(PATIENCE):
-            entered.set()
-            ends.wait(PATIENCE)
+    def hold_until_released() -> None:
+        with lock.hold(TIMEOUT_SECONDS):
+            acquired.set()
+            release.wait(TIMEOUT_SECONDS)
 
     with ThreadPoolExecutor(1) as thread:
-        hanging = thread.submit(hang)
-        entered.wait(PATIENCE)
-        with pytest.raises(BlockingIOError), turns.turn(0.05):
+        holder = thread.submit(hold_until_released)
+        acquired.wait(TIMEOUT_SECONDS)
+        with pytest.raises(BlockingIOError), lock.hold(0.05):
             pass
         started = time.monotonic()
-        with pytest.raises(BlockingIOError), turns.turn(PATIENCE):
+        with pytest.raises(BlockingIOError), lock.hold(TIMEOUT_SECONDS):
             pass
-        assert time.monotonic() - started < PATIENCE / 2
-        ends.set()
-        hanging.result(PATIENCE)
+        assert time.monotonic() - started < TIMEOUT_SECONDS / 2
+        release.set()
+        holder.result(TIMEOUT_SECONDS)
 
-    with turns.turn(0):
+    with lock.hold(0):
         pass
 
 
-def test_for_one_that_is_slow_a_few_wait_and_the_others_are_refused_soon() -> None:
-    """Check that at most `FEW` threads wait for a slow holder, and that the others are refused soon.
+def test_few_threads_wait_for_a_slow_holder() -> None:
+    """Check that at most `MAX_WAITERS` threads wait for a slow holder, and that the others are refused soon.
 
     Otherwise events for the journal could occupy all ten threads of a process while a commit lasts.
     """
-    turns = OneTries(OSError)
+    lock = FailFastLock(OSError)
 
-    def take() -> None:
-        with turns.turn(PATIENCE):
+    def acquire_and_release() -> None:
+        with lock.hold(TIMEOUT_SECONDS):
             pass
 
     with ThreadPoolExecutor(10) as threads:
-        with turns.turn(0):
-            waiting = [threads.submit(take) for _ in range(10)]
-            refused = list(islice(as_completed(waiting, PATIENCE / 2), 10 - FEW))
-            assert [type(each.exception()) for each in refused] == [BlockingIOError] * (10 - FEW)
-            assert [each.done() for each in waiting].count(False) == FEW
-        assert [each.result(PATIENCE) for each in waiting if each not in refused] == [None] * FEW
+        with lock.hold(0):
+            attempts = [threads.submit(acquire_and_release) for _ in range(10)]
+            rejected = list(islice(as_completed(attempts, TIMEOUT_SECONDS / 2), 10 - MAX_WAITERS))
+            assert [type(attempt.exception()) for attempt in rejected] == [BlockingIOError] * (10 - MAX_WAITERS)
+            assert [attempt.done() for attempt in attempts].count(False) == MAX_WAITERS
+        assert [attempt.result(TIMEOUT_SECONDS) for attempt in attempts if attempt not in rejected] == [
+            None
+        ] * MAX_WAITERS
 
 
-def test_of_a_crowd_each_has_his_turn_where_nobody_is_slow() -> None:
+def test_burst_of_threads_is_served_if_each_is_fast() -> None:
     """Check that every thread of a burst acquires the lock if each holds it only briefly.
 
     The drains of many nodes cause such bursts, and no event should need a retry after a second.
     """
-    turns, together = OneTries(OSError), threading.Barrier(11)
+    lock, barrier = FailFastLock(OSError), threading.Barrier(11)
 
-    def take() -> None:
-        together.wait(PATIENCE)
-        with turns.turn(PATIENCE, crowded=PATIENCE / 2):
+    def acquire_and_release() -> None:
+        barrier.wait(TIMEOUT_SECONDS)
+        with lock.hold(TIMEOUT_SECONDS, crowded_timeout=TIMEOUT_SECONDS / 2):
             pass
 
     with ThreadPoolExecutor(10) as threads:
-        with turns.turn(0):
-            waiting = [threads.submit(take) for _ in range(10)]
-            together.wait(PATIENCE)
-        assert [each.result(PATIENCE) for each in waiting] == [None] * 10
+        with lock.hold(0):
+            attempts = [threads.submit(acquire_and_release) for _ in range(10)]
+            barrier.wait(TIMEOUT_SECONDS)
+        assert [attempt.result(TIMEOUT_SECONDS) for attempt in attempts] == [None] * 10

@@ -14,37 +14,39 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from eventing.events import Reference, event
+from eventing.events import ObjectReference, build_event
 from eventing.journal.store import Attempt, Entry, Journal, Query
-from eventing.journal.transfer import LINE_LIMIT, BrokenLine, exported, imported
+from eventing.journal.transfer import MAX_LINE_BYTES, InvalidLine, export_lines, import_file
 
-MINE = Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
-THEN = datetime(2026, 1, 2, 3, 4, 5, 678901, timezone.utc)
+MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "uid-1")
+FIXED_TIME = datetime(2026, 1, 2, 3, 4, 5, 678901, timezone.utc)
 
 
 @pytest.fixture
-def journals(journal_url: str, tmp_path: Path) -> Iterator[tuple[Journal, Journal]]:
+def source_and_target_journal(journal_url: str, tmp_path: Path) -> Iterator[tuple[Journal, Journal]]:
     """Yield the journal to export, and another, empty one."""
-    with closing(Journal(journal_url)) as one, closing(Journal(tmp_path / "other.db")) as other:
-        yield one, other
+    with closing(Journal(journal_url)) as source, closing(Journal(tmp_path / "other.db")) as target:
+        yield source, target
 
 
-def numbered(number: int) -> CloudEvent:
-    return event(events.NODE_CORDONED, "cordon", MINE, "node-1", seed=str(number), data={"number": number})
+def build_numbered_event(number: int) -> CloudEvent:
+    return build_event(events.NODE_CORDONED, "cordon", MAINTENANCE, "node-1", seed=str(number), data={"number": number})
 
 
-def fill(journal: Journal, count: int) -> None:
-    made = [(numbered(number), THEN + timedelta(seconds=number)) for number in range(count)]
-    journal.write_all(made)
+def fill_journal(journal: Journal, count: int) -> None:
+    dated_events = [(build_numbered_event(number), FIXED_TIME + timedelta(seconds=number)) for number in range(count)]
+    journal.write_events(dated_events)
     reply = {"id": "r", "type": events.NODE_TAINTED}
-    journal.write_attempts(Attempt(one.get_source(), one.get_id(), "taint", at, 0.1, 200, (reply,)) for one, at in made)
+    journal.write_attempts(
+        Attempt(event.get_source(), event.get_id(), "taint", at, 0.1, 200, (reply,)) for event, at in dated_events
+    )
 
 
-def text(journal: Journal, query: Query | None = None) -> bytes:
-    return b"".join(exported(journal, query or Query()))
+def export_text(journal: Journal, query: Query | None = None) -> bytes:
+    return b"".join(export_lines(journal, query or Query()))
 
 
-def held(journal: Journal) -> list[tuple[object, ...]]:
+def read_content(journal: Journal) -> list[tuple[object, ...]]:
     """Return the complete content of the journal."""
     return [
         (entry.arrived, entry.event.get_attributes(), entry.event.get_data(), entry.attempts)
@@ -53,55 +55,57 @@ def held(journal: Journal) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.slow
-def test_what_is_exported_is_the_same_when_it_is_imported(journals: tuple[Journal, Journal]) -> None:
+def test_import_restores_the_export(source_and_target_journal: tuple[Journal, Journal]) -> None:
     """X-2: An import restores events, times of arrival, attempts and dead letters, in several transactions."""
-    one, other = journals
-    fill(one, 700)
+    source, target = source_and_target_journal
+    fill_journal(source, 700)
     dead = {"knativeerrordest": "http://x/", "knativeerrorcode": "400", "knativeerrordata": "bm8="}
-    one.write(CloudEvent({**numbered(1).get_attributes(), **dead}, {"number": 1}))
-    one.write(CloudEvent({"id": "1", "source": "/x", "type": "x", "datacontenttype": "image/png"}, b"\xff\x00"))
+    source.write_event(CloudEvent({**build_numbered_event(1).get_attributes(), **dead}, {"number": 1}))
+    source.write_event(
+        CloudEvent({"id": "1", "source": "/x", "type": "x", "datacontenttype": "image/png"}, b"\xff\x00")
+    )
 
-    count = imported(other, io.BytesIO(text(one)))
+    count = import_file(target, io.BytesIO(export_text(source)))
 
     assert count == 702
-    assert held(other) == held(one)
+    assert read_content(target) == read_content(source)
 
 
-def test_attempts_that_are_more_than_a_line_takes_are_several(journals: tuple[Journal, Journal]) -> None:
+def test_attempts_beyond_line_limit_are_split(source_and_target_journal: tuple[Journal, Journal]) -> None:
     """X-2: The attempts on one event are exported in several lines if they exceed the maximum length of a line.
 
     Any client may cause large error responses, and each export must be importable.
     """
-    one, other = journals
-    event = numbered(1)
-    one.write(event, THEN)
-    made = Attempt(event.get_source(), event.get_id(), "taint", THEN, 0.1, 503, (), "\N{MEMO}" * 300_000)
-    one.write_attempts(replace(made, at=THEN + timedelta(seconds=number)) for number in range(5))
+    source, target = source_and_target_journal
+    event = build_numbered_event(1)
+    source.write_event(event, FIXED_TIME)
+    attempt = Attempt(event.get_source(), event.get_id(), "taint", FIXED_TIME, 0.1, 503, (), "\N{MEMO}" * 300_000)
+    source.write_attempts(replace(attempt, at=FIXED_TIME + timedelta(seconds=number)) for number in range(5))
 
-    lines = text(one).splitlines(keepends=True)
-    imported(other, io.BytesIO(b"".join(lines)))
+    lines = export_text(source).splitlines(keepends=True)
+    import_file(target, io.BytesIO(b"".join(lines)))
 
-    assert sum(map(len, lines)) > LINE_LIMIT > max(map(len, lines))
-    assert held(other) == held(one)
+    assert sum(map(len, lines)) > MAX_LINE_BYTES > max(map(len, lines))
+    assert read_content(target) == read_content(source)
 
 
-def test_an_import_twice_changes_nothing(journals: tuple[Journal, Journal]) -> None:
+def test_second_import_adds_nothing(source_and_target_journal: tuple[Journal, Journal]) -> None:
     """X-2: A second import adds nothing, because source and id identify duplicates."""
-    one, other = journals
-    fill(one, 3)
-    imported(other, io.BytesIO(text(one)))
-    before = held(other)
+    source, target = source_and_target_journal
+    fill_journal(source, 3)
+    import_file(target, io.BytesIO(export_text(source)))
+    before = read_content(target)
 
-    assert imported(other, io.BytesIO(text(one))) == 0
-    assert held(other) == before
+    assert import_file(target, io.BytesIO(export_text(source))) == 0
+    assert read_content(target) == before
 
 
-def test_each_line_is_an_event_in_the_json_format(journals: tuple[Journal, Journal]) -> None:
+def test_each_line_is_an_event_in_json_format(source_and_target_journal: tuple[Journal, Journal]) -> None:
     """Check that each line is an event in the JSON format of CloudEvents 1.0, and that a query selects the events."""
-    one, _ = journals
-    fill(one, 3)
+    source, _ = source_and_target_journal
+    fill_journal(source, 3)
 
-    lines = [json.loads(line) for line in text(one, Query(limit=2)).splitlines()]
+    lines = [json.loads(line) for line in export_text(source, Query(limit=2)).splitlines()]
 
     assert [line["type"] for line in lines] == [events.NODE_CORDONED, events.ATTEMPTS_MADE] * 2
     assert all(line["specversion"] == "1.0" for line in lines)
@@ -109,61 +113,64 @@ def test_each_line_is_an_event_in_the_json_format(journals: tuple[Journal, Journ
 
 
 @pytest.mark.slow
-def test_an_export_goes_on_where_its_first_events_are_pruned_meanwhile(journal_url: str) -> None:
+def test_export_continues_after_pruning(journal_url: str) -> None:
     """X-2: An export continues if its first events are pruned between two reads, and exports all remaining events."""
-    begin = THEN + timedelta(seconds=599.5)
+    start = FIXED_TIME + timedelta(seconds=599.5)
 
-    class Pruned(Journal):
+    class PrunedJournal(Journal):
         def select(self, query: Query | None = None) -> list[Entry]:
-            self.prune(age=datetime.now(timezone.utc) - begin)
+            self.prune(max_age=datetime.now(timezone.utc) - start)
             return super().select(query)
 
-    with closing(Pruned(journal_url)) as journal:
-        fill(journal, 1200)
-        lines = [json.loads(line) for line in text(journal).splitlines()]
+    with closing(PrunedJournal(journal_url)) as journal:
+        fill_journal(journal, 1200)
+        lines = [json.loads(line) for line in export_text(journal).splitlines()]
 
     assert [line["data"]["number"] for line in lines if line["type"] == events.NODE_CORDONED] == list(range(600, 1200))
 
 
-def test_what_no_journal_wrote_arrives_now(journals: tuple[Journal, Journal]) -> None:
+def test_event_of_another_tool_arrives_at_import(source_and_target_journal: tuple[Journal, Journal]) -> None:
     """X-2: Events of another tool can be imported; they arrive at the time of the import."""
     before = datetime.now(timezone.utc)
     line = b'{"specversion": "1.0", "id": "1", "source": "/x", "type": "x"}\n\n'
 
-    assert imported(journals[0], io.BytesIO(line)) == 1
-    assert before <= journals[0].select()[0].arrived <= datetime.now(timezone.utc)
+    assert import_file(source_and_target_journal[0], io.BytesIO(line)) == 1
+    assert before <= source_and_target_journal[0].select()[0].arrived <= datetime.now(timezone.utc)
 
 
 @pytest.mark.parametrize(
-    ("line", "wrong"),
+    ("line", "message_pattern"),
     [
         (b"{half a li", "line 3: not a CloudEvent 1.0"),
-        (b'"text"', "line 3: not a CloudEvent 1.0: the body is no JSON object"),
+        (b'"text"', "line 3: not a CloudEvent 1.0: the body is not a JSON object"),
         (b'{"specversion": "1.0", "source": "/x", "type": "x"}', "line 3: .*id missing"),
         (
             b'{"specversion": "1.0", "id": "1", "source": "/x", "type": "x", "journaltime": "noon"}',
-            "line 3: 'noon' is no ISO",
+            "line 3: 'noon' is not an ISO",
         ),
         (
             b'{"specversion": "1.0", "id": "1", "source": "/x", "type": "dev.nodemaintenance.attempts.made"}',
             "line 3: data.attempts is missing",
         ),
         (b"\xff\xfe", "line 3: not a CloudEvent 1.0"),
-        (b'{"specversion": "1.0", "source": "/x", "type": "x", "id": "' + b"1" * 600 + b'"}', "line 3: id is over 512"),
+        (
+            b'{"specversion": "1.0", "source": "/x", "type": "x", "id": "' + b"1" * 600 + b'"}',
+            "line 3: id is longer than 512",
+        ),
         (
             b'{"specversion": "1.0", "id": "1", "source": "/x", "type": "x", "journaltime": "9999-12-31T23:59:59Z"}',
-            "line 3: .*no time that can be kept",
+            "line 3: .*is out of range",
         ),
     ],
 )
-def test_a_broken_line_is_named_and_nothing_is_imported(
-    journals: tuple[Journal, Journal], line: bytes, wrong: str
+def test_invalid_line_is_named_and_nothing_is_imported(
+    source_and_target_journal: tuple[Journal, Journal], line: bytes, message_pattern: str
 ) -> None:
     """X-6: An invalid line is reported with its number, counted from 1, and nothing is imported."""
-    one, other = journals
-    fill(one, 2)
-    lines = text(one).splitlines()
+    source, target = source_and_target_journal
+    fill_journal(source, 2)
+    lines = export_text(source).splitlines()
 
-    with pytest.raises(BrokenLine, match=f"{wrong}.*nothing was imported"):
-        imported(other, io.BytesIO(b"\n".join([*lines[:2], line, *lines[2:]])))
-    assert other.select() == []
+    with pytest.raises(InvalidLine, match=f"{message_pattern}.*nothing was imported"):
+        import_file(target, io.BytesIO(b"\n".join([*lines[:2], line, *lines[2:]])))
+    assert target.select() == []

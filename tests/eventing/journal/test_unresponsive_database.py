@@ -13,84 +13,86 @@ from functools import partial
 import pytest
 from sqlalchemy import make_url
 
-from eventing.journal.database import BUSY_SECONDS
+from eventing.journal.database import BUSY_TIMEOUT_SECONDS
 from eventing.journal.store import Journal, JournalError
-from tests.eventing.journal.test_store import numbered
+from tests.eventing.journal.test_store import build_numbered_event
 from tests.postgresql import PostgreSQL
 from tests.relay import Relay
 
 THREADS = 16
 """Threads of a function."""
-SOON = 1.0
+MAX_REFUSAL_SECONDS = 1.0
 """Maximum seconds of a refused write; a thread that tries the database needs five seconds to detect the outage."""
 
 
 @pytest.fixture
-def relay(postgresql: PostgreSQL) -> Iterator[Relay]:
+def database_relay(postgresql: PostgreSQL) -> Iterator[Relay]:
     """Yield a relay to the database server."""
     relay = Relay(postgresql.port)
     yield relay
     relay.close()
 
 
-def seconds_to_refuse(journal: Journal, number: int) -> float:
+def measure_refused_write_seconds(journal: Journal, number: int) -> float:
     started = time.monotonic()
     with pytest.raises(JournalError):
-        journal.write(numbered(number))
+        journal.write_event(build_numbered_event(number))
     return time.monotonic() - started
 
 
 @pytest.mark.slow
-def test_one_thread_tries_it_and_no_other_waits(postgresql: PostgreSQL, relay: Relay) -> None:
+def test_one_thread_tries_the_database_and_others_are_refused(postgresql: PostgreSQL, database_relay: Relay) -> None:
     """Check that one thread tries the unresponsive database, and that all other writes are refused at once.
 
     The other threads can then answer brokers, which retry, and the kubelet, which would otherwise restart the process.
     """
-    url = make_url(postgresql.database()).set(host="127.0.0.1", port=relay.port)
+    url = make_url(postgresql.create_database()).set(host="127.0.0.1", port=database_relay.port)
     with closing(Journal(url.render_as_string(hide_password=False))) as journal:
-        assert journal.write(numbered(0))
+        assert journal.write_event(build_numbered_event(0))
 
-        relay.silence()
-        seconds_to_refuse(journal, 1)
+        database_relay.stop_responding()
+        measure_refused_write_seconds(journal, 1)
         with ThreadPoolExecutor(THREADS) as threads:
-            took = sorted(threads.map(partial(seconds_to_refuse, journal), range(2, 2 + THREADS)))
-        assert took[-2] < SOON
+            seconds = sorted(threads.map(partial(measure_refused_write_seconds, journal), range(2, 2 + THREADS)))
+        assert seconds[-2] < MAX_REFUSAL_SECONDS
 
-        relay.mend()
-        assert journal.write(numbered(1))
+        database_relay.restore()
+        assert journal.write_event(build_numbered_event(1))
 
 
-def test_a_reader_that_starts_before_the_server_reads_once_that_answers(postgresql: PostgreSQL, relay: Relay) -> None:
+def test_reader_can_start_before_the_server(postgresql: PostgreSQL, database_relay: Relay) -> None:
     """X-6: A reader can start before the database; it reports errors that name the journal until it can read.
 
     A console needs no journal for its pages about nodes.
     """
-    url = make_url(postgresql.database()).set(host="127.0.0.1", port=relay.port)
-    through = url.render_as_string(hide_password=False)
-    Journal(through).close()
-    relay.cut()
+    url = make_url(postgresql.create_database()).set(host="127.0.0.1", port=database_relay.port)
+    relay_url = url.render_as_string(hide_password=False)
+    Journal(relay_url).close()
+    database_relay.cut()
     with pytest.raises(JournalError):
-        Journal(through, create=False)
-    with closing(Journal(through, create=False, awaited=True)) as reader:
-        with pytest.raises(JournalError, match=f"journal {through}: "):
+        Journal(relay_url, create=False)
+    with closing(Journal(relay_url, create=False, defer_not_ready=True)) as reader:
+        with pytest.raises(JournalError, match=f"journal {relay_url}: "):
             reader.select()
 
-        relay.mend()
+        database_relay.restore()
 
         assert reader.select() == []
 
 
-def test_who_waits_for_an_answer_asks_whether_the_host_is_there(postgresql: PostgreSQL) -> None:
+def test_connections_use_tcp_keepalive(postgresql: PostgreSQL) -> None:
     """Check that TCP keepalive detects a dead host soon while a connection waits for an answer.
 
     TCP retransmits nothing while no data is sent, and the system's own keepalive probes start only after two hours.
     """
-    with closing(Journal(postgresql.database())) as journal, journal._database.reading() as connection:
+    with closing(Journal(postgresql.create_database())) as journal, journal._database.connect() as connection:
         driver = connection.connection.driver_connection
         assert driver
-        with socket.socket(fileno=os.dup(driver.fileno())) as asking:
+        with socket.socket(fileno=os.dup(driver.fileno())) as duplicate:
             options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
-            idle, interval, count = (asking.getsockopt(socket.IPPROTO_TCP, option) for option in options)
-            assert asking.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            idle_seconds, interval_seconds, count = (
+                duplicate.getsockopt(socket.IPPROTO_TCP, option) for option in options
+            )
+            assert duplicate.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
-    assert idle + interval * count <= 2 * BUSY_SECONDS
+    assert idle_seconds + interval_seconds * count <= 2 * BUSY_TIMEOUT_SECONDS

@@ -15,33 +15,40 @@ from typing import Any
 import requests
 import yaml
 
-from tests.receiver import PATIENCE, Answer
+from tests.receiver import TIMEOUT_SECONDS, Response
 
 ROOT = Path(__file__).parents[3]
 
 
-class Broker:
+class BrokerProcess:
     """A `python -m eventing.local.broker` process; `lines` are its log lines since the last restart."""
 
     program: tuple[str, ...] = ("-m", "eventing.local.broker")
 
     def __init__(
-        self, folder: Path, manifests: Iterable[Mapping[str, Any]], functions: str, **environment: str
+        self, directory: Path, manifests: Iterable[Mapping[str, Any]], functions: str, **environment: str
     ) -> None:
-        self.folder = folder
-        self.manifests = folder / "manifests.yaml"
+        self.directory = directory
+        self.manifests = directory / "manifests.yaml"
         self.manifests.write_text(yaml.safe_dump_all(manifests))
         self.functions = functions
         self.environment = environment
         self.lines: list[dict[str, Any]] = []
-        self.text = ""
+        self.output = ""
         self._changed = threading.Condition()
         self.start()
         self.url = self.wait_line(msg="listening")["url"]
 
     def command(self, listen: str = "127.0.0.1:0") -> list[str]:
-        where = ["--functions", self.functions, "--database", str(self.folder / "delivery.db"), "--listen", listen]
-        return [sys.executable, *self.program, "--manifests", str(self.manifests), *where]
+        arguments = [
+            "--functions",
+            self.functions,
+            "--database",
+            str(self.directory / "delivery.db"),
+            "--listen",
+            listen,
+        ]
+        return [sys.executable, *self.program, "--manifests", str(self.manifests), *arguments]
 
     def start(self, listen: str = "127.0.0.1:0") -> None:
         self.process = subprocess.Popen(
@@ -65,7 +72,7 @@ class Broker:
         assert process.stdout is not None
         for line in process.stdout:
             with self._changed:
-                self.text += line
+                self.output += line
                 if line.startswith("{"):
                     self.lines.append(json.loads(line))
                 self._changed.notify_all()
@@ -78,12 +85,12 @@ class Broker:
     def wait_line(self, **fields: Any) -> dict[str, Any]:
         """Wait for a log line with these fields, and return the first one."""
         with self._changed:
-            assert self._changed.wait_for(lambda: bool(self.find(**fields)), PATIENCE), self.text
+            assert self._changed.wait_for(lambda: bool(self.find(**fields)), TIMEOUT_SECONDS), self.output
             return self.find(**fields)[0]
 
     def post(self, body: bytes | str = b"{}", path: str = "/", **attributes: str) -> requests.Response:
         """Post an event in binary mode, and check that it was accepted."""
-        response = requests.post(self.url + path, data=body, headers=binary(**attributes), timeout=10)
+        response = requests.post(self.url + path, data=body, headers=build_binary_headers(**attributes), timeout=10)
         assert response.status_code == 202, response.text
         return response
 
@@ -105,36 +112,36 @@ class Broker:
         return status
 
 
-def binary(**attributes: str) -> dict[str, str]:
+def build_binary_headers(**attributes: str) -> dict[str, str]:
     """Build the headers of an event in binary mode."""
-    given = {"specversion": "1.0", "id": "1", "source": "/test", "type": "test.event", **attributes}
-    content_type = given.pop("datacontenttype", "application/json")
-    return {"content-type": content_type, **{f"ce-{name}": value for name, value in given.items()}}
+    event_attributes = {"specversion": "1.0", "id": "1", "source": "/test", "type": "test.event", **attributes}
+    content_type = event_attributes.pop("datacontenttype", "application/json")
+    return {"content-type": content_type, **{f"ce-{name}": value for name, value in event_attributes.items()}}
 
 
-def trigger(
+def build_trigger(
     name: str, *, subscriber: str = "", delivery: Mapping[str, Any] | None = None, **attributes: str
 ) -> dict[str, Any]:
     """Build a Trigger manifest; the subscriber's Service defaults to the Trigger's name."""
-    spec: dict[str, Any] = {"broker": "default", "subscriber": service(subscriber or name)}
+    spec: dict[str, Any] = {"broker": "default", "subscriber": build_service_reference(subscriber or name)}
     if attributes:
         spec["filter"] = {"attributes": attributes}
     if delivery is not None:
         spec["delivery"] = dict(delivery)
-    return document("eventing.knative.dev/v1", "Trigger", name, spec)
+    return build_manifest("eventing.knative.dev/v1", "Trigger", name, spec)
 
 
-def service(name: str) -> dict[str, Any]:
+def build_service_reference(name: str) -> dict[str, Any]:
     return {"ref": {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "namespace": "test", "name": name}}
 
 
-def source(kind: str, name: str, **spec: Any) -> dict[str, Any]:
+def build_source(kind: str, name: str, **spec: Any) -> dict[str, Any]:
     """Build the manifest of a source whose sink is the Broker."""
     ref = {"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "namespace": "test", "name": "default"}
-    return document("sources.knative.dev/v1", kind, name, {**spec, "sink": {"ref": ref}})
+    return build_manifest("sources.knative.dev/v1", kind, name, {**spec, "sink": {"ref": ref}})
 
 
-def document(api_version: str, kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+def build_manifest(api_version: str, kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "apiVersion": api_version,
         "kind": kind,
@@ -143,6 +150,6 @@ def document(api_version: str, kind: str, name: str, spec: Mapping[str, Any]) ->
     }
 
 
-def reply(**attributes: str) -> Answer:
+def build_event_response(**attributes: str) -> Response:
     """Build an HTTP response that contains an event."""
-    return Answer(200, binary(**attributes), b'{"answered": true}')
+    return Response(200, build_binary_headers(**attributes), b'{"answered": true}')

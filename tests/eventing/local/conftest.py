@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from tests.eventing.local.broker_process import Broker
+from tests.eventing.local.broker_process import BrokerProcess
 from tests.receiver import Receiver
 
-Start = Callable[..., Broker]
+StartBroker = Callable[..., BrokerProcess]
 
 
 @pytest.fixture
-def start(receiver: Receiver, tmp_path: Path) -> Iterator[Start]:
+def start_broker(receiver: Receiver, tmp_path: Path) -> Iterator[StartBroker]:
     """Yield a function that starts a broker with these manifests, which delivers to `receiver`."""
-    started: list[Broker] = []
+    started: list[BrokerProcess] = []
 
-    def begin(*manifests: dict[str, Any], **environment: str) -> Broker:
-        broker = Broker(tmp_path, manifests, receiver.url, **environment)
+    def start(*manifests: dict[str, Any], **environment: str) -> BrokerProcess:
+        broker = BrokerProcess(tmp_path, manifests, receiver.url, **environment)
         started.append(broker)
         return broker
 
-    yield begin
+    yield start
     for broker in started:
         broker.stop()

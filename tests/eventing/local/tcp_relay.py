@@ -7,7 +7,7 @@ import socket
 import threading
 
 
-class Cable:
+class TcpRelay:
     """A relay to 127.0.0.1:`port`; `cut()` closes all connections and refuses new ones until `mend()`."""
 
     def __init__(self, port: int) -> None:
@@ -23,9 +23,9 @@ class Cable:
 
     def cut(self) -> None:
         self._whole = False
-        for one in list(self._sockets):
+        for connection in list(self._sockets):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def mend(self) -> None:
         self._whole = True
@@ -38,21 +38,21 @@ class Cable:
     def _serve(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                near, _ = self._server.accept()
+                client_side, _ = self._server.accept()
                 if not self._whole:
-                    near.close()
+                    client_side.close()
                     continue
-                far = socket.create_connection(self._target)
-                self._sockets |= {near, far}
-                for pair in ((near, far), (far, near)):
-                    threading.Thread(target=self._pump, args=pair, daemon=True).start()
+                server_side = socket.create_connection(self._target)
+                self._sockets |= {client_side, server_side}
+                for pair in ((client_side, server_side), (server_side, client_side)):
+                    threading.Thread(target=self._forward, args=pair, daemon=True).start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 sink.sendall(data)
-        for one in (source, sink):
+        for connection in (source, sink):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-            self._sockets.discard(one)
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+            self._sockets.discard(connection)

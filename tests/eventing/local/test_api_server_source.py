@@ -14,26 +14,26 @@ import pytest
 import requests
 import yaml
 
-from kube.certificates.components import LABEL as LABEL_OF_SECRETS
-from kube.nodes import LABEL
+from kube.certificates.components import COMPONENT_LABEL as LABEL_OF_SECRETS
+from kube.nodes import MAINTENANCE_LABEL
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from tests.eventing.local.tcp_relay import Cable
-from tests.eventing.local.broker_process import ROOT, Broker, source, trigger
-from tests.fault_proxy import Fault, Faults
+from tests.eventing.local.broker_process import ROOT, BrokerProcess, build_source, build_trigger
+from tests.eventing.local.tcp_relay import TcpRelay
+from tests.fault_proxy import Fault, FaultProxy
 from tests.proofs import proves
-from tests.receiver import PATIENCE, Receiver
+from tests.receiver import TIMEOUT_SECONDS, Receiver
 
-Start = Callable[..., Broker]
-ADD, UPDATE, DELETE = (f"dev.knative.apiserver.resource.{change}" for change in ("add", "update", "delete"))
-CONFIG_MAPS = source(
+StartBroker = Callable[..., BrokerProcess]
+ADD, UPDATE, DELETE = (f"dev.knative.apiserver.resource.{verb}" for verb in ("add", "update", "delete"))
+CONFIG_MAP_SOURCE = build_source(
     "ApiServerSource",
     "maps",
     mode="Resource",
     resources=[{"apiVersion": "v1", "kind": "ConfigMap", "selector": {"matchLabels": {"test": "apisource"}}}],
     namespaceSelector={},
 )
-NODE = {"apiVersion": "v1", "kind": "Node"}
+NODE_HEAD = {"apiVersion": "v1", "kind": "Node"}
 CRD = """
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -48,218 +48,237 @@ spec:
     storage: true
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 """
-LAMPPOST = "{apiVersion: example.com/v1, kind: Lamppost, metadata: {name: first}}"
+CUSTOM_RESOURCE = "{apiVersion: example.com/v1, kind: Lamppost, metadata: {name: first}}"
 
 
 @pytest.fixture
-def start_synced(start: Start, cluster: LocalCluster) -> Start:
+def start_ready_broker(start_broker: StartBroker, cluster: LocalCluster) -> StartBroker:
     """Return a function that starts a broker as the administrator, and waits until its sources are ready."""
 
-    def begin(*manifests: dict[str, object], kubeconfig: str = "") -> Broker:
-        broker = start(*manifests, trigger("f"), KUBECONFIG=kubeconfig or str(cluster.kubeconfig))
-        await_ready(broker)
+    def start(*manifests: dict[str, object], kubeconfig: str = "") -> BrokerProcess:
+        broker = start_broker(*manifests, build_trigger("f"), KUBECONFIG=kubeconfig or str(cluster.kubeconfig))
+        wait_until_ready(broker)
         return broker
 
-    return begin
+    return start
 
 
-def await_ready(broker: Broker) -> None:
+def wait_until_ready(broker: BrokerProcess) -> None:
     """Poll the readiness endpoint until the broker is ready."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT_SECONDS
     while requests.get(f"{broker.url}/health/readiness", timeout=10).status_code != 200:
-        assert time.monotonic() < end, broker.text
+        assert time.monotonic() < end, broker.output
         time.sleep(0.02)
 
 
-def config_map(cluster: LocalCluster, name: str, value: str) -> None:
+def apply_config_map(cluster: LocalCluster, name: str, value: str) -> None:
     metadata = {"name": name, "namespace": "default", "labels": {"test": "apisource"}}
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"value": value}}
     cluster.kubectl("apply", "-f", "-", input=json.dumps(body))
 
 
-def test_changes_come_as_knatives_events(cluster: LocalCluster, receiver: Receiver, start_synced: Start) -> None:
+def test_changes_give_events_like_knatives(
+    cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
+) -> None:
     """Check that changes give events with Knative's types, subject, extensions and data.
 
     Objects that existed before the start give no event.
     """
-    config_map(cluster, "before", "1")
-    start_synced(CONFIG_MAPS)
+    apply_config_map(cluster, "before", "1")
+    start_ready_broker(CONFIG_MAP_SOURCE)
 
-    config_map(cluster, "lamp", "1")
-    config_map(cluster, "lamp", "2")
+    apply_config_map(cluster, "lamp", "1")
+    apply_config_map(cluster, "lamp", "2")
     cluster.kubectl("delete", "configmap", "lamp", "before")
 
-    got = [one for one in receiver.wait_for("/f", 4) if one.headers["ce-name"] == "lamp"]
-    assert [one.headers["ce-type"] for one in got] == [ADD, UPDATE, DELETE]
-    assert [json.loads(one.body)["data"]["value"] for one in got] == ["1", "2", "2"]
-    assert len({one.id for one in got}) == 3
-    headers = got[0].headers
+    received = [request for request in receiver.wait_for_requests("/f", 4) if request.headers["ce-name"] == "lamp"]
+    assert [request.headers["ce-type"] for request in received] == [ADD, UPDATE, DELETE]
+    assert [json.loads(request.body)["data"]["value"] for request in received] == ["1", "2", "2"]
+    assert len({request.id for request in received}) == 3
+    headers = received[0].headers
     assert headers["ce-source"] == cluster.url
     assert headers["ce-subject"] == "/apis/v1/namespaces/default/configmaps/lamp"
     assert (headers["ce-kind"], headers["ce-apiversion"], headers["ce-namespace"]) == ("ConfigMap", "v1", "default")
     assert headers["content-type"] == "application/json"
-    assert json.loads(got[0].body)["kind"] == "ConfigMap"
-    before = [one.headers["ce-type"] for one in receiver.at("/f") if one.headers["ce-name"] == "before"]
+    assert json.loads(received[0].body)["kind"] == "ConfigMap"
+    before = [
+        request.headers["ce-type"] for request in receiver.list_requests("/f") if request.headers["ce-name"] == "before"
+    ]
     assert before == [DELETE]
 
 
 @pytest.mark.slow
-def test_a_kind_that_appears_later_is_followed_from_its_first_object(
-    cluster: LocalCluster, receiver: Receiver, start_synced: Start
+def test_kind_installed_later_is_watched_from_first_object(
+    cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
 ) -> None:
     """Check that a kind whose CRD is installed later is watched from its first object.
 
     A missing kind does not prevent readiness. An object of a cluster-scoped kind has an empty namespace in its subject.
     """
-    lampposts = source(
+    source = build_source(
         "ApiServerSource", "l", mode="Resource", resources=[{"apiVersion": "example.com/v1", "kind": "Lamppost"}]
     )
-    start_synced(lampposts)
+    start_ready_broker(source)
     cluster.kubectl("apply", "-f", "-", input=CRD)
-    cluster.await_kinds("lampposts.example.com")
-    cluster.kubectl("create", "-f", "-", input=LAMPPOST)
+    cluster.await_crds("lampposts.example.com")
+    cluster.kubectl("create", "-f", "-", input=CUSTOM_RESOURCE)
 
-    (added,) = receiver.wait_for("/f")
+    (added,) = receiver.wait_for_requests("/f")
     cluster.kubectl("delete", "crd", "lampposts.example.com")
-    deleted = receiver.wait_for("/f", 2)[-1]
+    deleted = receiver.wait_for_requests("/f", 2)[-1]
     cluster.kubectl("apply", "-f", "-", input=CRD)
-    cluster.await_kinds("lampposts.example.com")
-    cluster.kubectl("create", "-f", "-", input=LAMPPOST)
-    again = receiver.wait_for("/f", 3)[-1]
+    cluster.await_crds("lampposts.example.com")
+    cluster.kubectl("create", "-f", "-", input=CUSTOM_RESOURCE)
+    readded = receiver.wait_for_requests("/f", 3)[-1]
     cluster.kubectl("delete", "crd", "lampposts.example.com")
 
-    assert (added.headers["ce-type"], deleted.headers["ce-type"], again.headers["ce-type"]) == (ADD, DELETE, ADD)
+    assert (added.headers["ce-type"], deleted.headers["ce-type"], readded.headers["ce-type"]) == (ADD, DELETE, ADD)
     assert added.headers["ce-subject"] == "/apis/example.com/v1/namespaces//lampposts/first"
     assert "ce-namespace" not in added.headers
 
 
-def test_of_nodes_only_those_under_maintenance_are_heard(
-    cluster: LocalCluster, receiver: Receiver, start_synced: Start
+def test_only_labelled_nodes_give_events(
+    cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
 ) -> None:
     """Rule 10: The shipped source emits events only about nodes with the maintenance label.
 
     Setting the label gives an addition, and removing it gives a deletion although the node still exists.
     """
     documents = yaml.safe_load_all((ROOT / "manifests/base/eventing/sources.yaml").read_text())
-    (nodes,) = [one for one in documents if one["metadata"]["name"] == "nodes"]
-    start_synced(nodes)
-    name, ours = "heard-node", f"{LABEL}=some-uid"
+    (nodes,) = [document for document in documents if document["metadata"]["name"] == "nodes"]
+    start_ready_broker(nodes)
+    name, label = "labelled-node", f"{MAINTENANCE_LABEL}=some-uid"
     for other in (name, "healthy-node"):
-        cluster.kubectl("create", "-f", "-", input=json.dumps({**NODE, "metadata": {"name": other}}))
+        cluster.kubectl("create", "-f", "-", input=json.dumps({**NODE_HEAD, "metadata": {"name": other}}))
 
     for number in range(10):
-        heartbeat(cluster, "healthy-node", number)
-        heartbeat(cluster, name, number)
-    cluster.kubectl("label", "node", name, ours)
-    heartbeat(cluster, "healthy-node", 10)
-    heartbeat(cluster, name, 10)
-    cluster.kubectl("label", "node", name, f"{LABEL}-")
-    heartbeat(cluster, name, 11)
-    cluster.kubectl("label", "node", name, ours)
+        write_heartbeat(cluster, "healthy-node", number)
+        write_heartbeat(cluster, name, number)
+    cluster.kubectl("label", "node", name, label)
+    write_heartbeat(cluster, "healthy-node", 10)
+    write_heartbeat(cluster, name, 10)
+    cluster.kubectl("label", "node", name, f"{MAINTENANCE_LABEL}-")
+    write_heartbeat(cluster, name, 11)
+    cluster.kubectl("label", "node", name, label)
 
-    receiver.wait(lambda: [one.headers["ce-type"] for one in receiver.at("/f")].count(ADD) == 2)
-    got = receiver.at("/f")
+    receiver.wait_until(
+        lambda: [document.headers["ce-type"] for document in receiver.list_requests("/f")].count(ADD) == 2
+    )
+    received = receiver.list_requests("/f")
     cluster.kubectl("delete", "node", name, "healthy-node")
     # On a busy machine the controller manager may also update the node, after 40 s without a heartbeat.
-    assert [kind for kind, _ in groupby(one.headers["ce-type"] for one in got)] == [ADD, UPDATE, DELETE, ADD]
-    assert {one.headers["ce-name"] for one in got} == {name}
+    assert [kind for kind, _ in groupby(document.headers["ce-type"] for document in received)] == [
+        ADD,
+        UPDATE,
+        DELETE,
+        ADD,
+    ]
+    assert {document.headers["ce-name"] for document in received} == {name}
 
 
-def heartbeat(cluster: LocalCluster, node: str, number: int) -> None:
+def write_heartbeat(cluster: LocalCluster, node: str, number: int) -> None:
     """Write the heartbeat that a kubelet writes every few seconds."""
-    at = f"2026-01-01T00:00:{number:02}Z"
-    ready = {"type": "Ready", "status": "True", "reason": "test", "message": "", "lastHeartbeatTime": at}
-    patch = json.dumps({"status": {"conditions": [{**ready, "lastTransitionTime": at}]}})
+    timestamp = f"2026-01-01T00:00:{number:02}Z"
+    ready = {"type": "Ready", "status": "True", "reason": "test", "message": "", "lastHeartbeatTime": timestamp}
+    patch = json.dumps({"status": {"conditions": [{**ready, "lastTransitionTime": timestamp}]}})
     cluster.kubectl("patch", "node", node, "--subresource=status", "--type=merge", "-p", patch)
 
 
 @pytest.mark.slow
-def test_a_broken_connection_loses_no_change(cluster: LocalCluster, receiver: Receiver, start_synced: Start) -> None:
+def test_interrupted_connection_loses_no_change(
+    cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
+) -> None:
     """Check that changes during an interrupted connection are emitted once, after the reconnection."""
     port = urlsplit(cluster.url).port
     assert port is not None
-    cable = Cable(port)
-    way, copy = f"https://127.0.0.1:{cable.port}", cluster.directory / "cut.kubeconfig"
-    kubeconfig = access.through(way, cluster.kubeconfig, cluster.url, copy)
-    start_synced(CONFIG_MAPS, kubeconfig=str(kubeconfig))
-    config_map(cluster, "cut", "1")
-    receiver.wait_for("/f")
+    cable = TcpRelay(port)
+    url, kubeconfig_copy = f"https://127.0.0.1:{cable.port}", cluster.directory / "cut.kubeconfig"
+    kubeconfig = access.write_proxied_kubeconfig(url, cluster.kubeconfig, cluster.url, kubeconfig_copy)
+    start_ready_broker(CONFIG_MAP_SOURCE, kubeconfig=str(kubeconfig))
+    apply_config_map(cluster, "cut", "1")
+    receiver.wait_for_requests("/f")
 
     cable.cut()
-    config_map(cluster, "cut", "2")
+    apply_config_map(cluster, "cut", "2")
     cluster.kubectl("delete", "configmap", "cut")
     cable.mend()
 
-    got = receiver.wait_for("/f", 3)
+    received = receiver.wait_for_requests("/f", 3)
     cable.close()
-    assert [one.headers["ce-type"] for one in got] == [ADD, UPDATE, DELETE]
+    assert [request.headers["ce-type"] for request in received] == [ADD, UPDATE, DELETE]
 
 
 @pytest.mark.slow
-def test_a_list_that_is_refused_after_a_lost_version_loses_no_change(
-    cluster: LocalCluster, receiver: Receiver, start_synced: Start
+def test_refused_list_after_expired_version_loses_no_change(
+    cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
 ) -> None:
     """Check that no change is lost if the first new list after an expired resourceVersion is refused.
 
     The server answers the watch with 410, and the next list with 403, as after a permission was revoked.
     """
-    config_map(cluster, "known", "1")
-    config_map(cluster, "passing", "1")
-    answers = {2: Fault(410, "too old resource version"), 3: Fault(403, "forbidden")}
+    apply_config_map(cluster, "known", "1")
+    apply_config_map(cluster, "passing", "1")
+    faults = {2: Fault(410, "too old resource version"), 3: Fault(403, "forbidden")}
 
     def rule(request: str) -> Fault | None:
-        name, _, number = request.rpartition(" ")
-        if name != "list configmaps" or int(number) not in answers:
+        name, _, count = request.rpartition(" ")
+        if name != "list configmaps" or int(count) not in faults:
             return None
-        if number == "3":
-            config_map(cluster, "known", "2")
+        if count == "3":
+            apply_config_map(cluster, "known", "2")
             cluster.kubectl("delete", "configmap", "passing")
-        return answers[int(number)]
+        return faults[int(count)]
 
     certificate = (cluster.directory / "pki" / "apiserver.crt").read_text()
-    with closing(Faults(cluster.url, certificate)) as proxy:
+    with closing(FaultProxy(cluster.url, certificate)) as proxy:
         proxy.rule = rule
-        copy = cluster.directory / "spoiled.kubeconfig"
-        start_synced(CONFIG_MAPS, kubeconfig=str(access.through(proxy.url, cluster.kubeconfig, cluster.url, copy)))
+        copy = cluster.directory / "proxied.kubeconfig"
+        start_ready_broker(
+            CONFIG_MAP_SOURCE,
+            kubeconfig=str(access.write_proxied_kubeconfig(proxy.url, cluster.kubeconfig, cluster.url, copy)),
+        )
 
-        got = receiver.wait_for("/f", 2)
+        received = receiver.wait_for_requests("/f", 2)
     cluster.kubectl("delete", "configmap", "known")
-    assert {one.headers["ce-name"]: one.headers["ce-type"] for one in got} == {"known": UPDATE, "passing": DELETE}
+    assert {event.headers["ce-name"]: event.headers["ce-type"] for event in received} == {
+        "known": UPDATE,
+        "passing": DELETE,
+    }
 
 
 @pytest.mark.slow
-def test_a_source_that_may_not_list_says_so_and_is_not_ready(
-    cluster: LocalCluster, start: Start, receiver: Receiver
+def test_source_without_permission_is_not_ready(
+    cluster: LocalCluster, start_broker: StartBroker, receiver: Receiver
 ) -> None:
     """Check that a source without permission to list logs the missing permission, is not ready, and recovers."""
-    kubeconfig = cluster.kubeconfig_for(access.UNPRIVILEGED)
-    broker = start(CONFIG_MAPS, trigger("f"), KUBECONFIG=str(kubeconfig))
+    kubeconfig = cluster.ensure_kubeconfig(access.UNPRIVILEGED)
+    broker = start_broker(CONFIG_MAP_SOURCE, build_trigger("f"), KUBECONFIG=str(kubeconfig))
 
-    assert "cannot list resource" in broker.wait_line(msg="source waits")["error"]
+    assert "cannot list resource" in broker.wait_line(msg="source failed, retrying")["error"]
     unready = requests.get(f"{broker.url}/health/readiness", timeout=10)
     assert (unready.status_code, "maps" in unready.text) == (503, True)
     role = ["--clusterrole=cluster-admin", f"--user={access.UNPRIVILEGED}"]
     cluster.kubectl("create", "clusterrolebinding", "apisource-test", *role)
     try:
-        await_ready(broker)
+        wait_until_ready(broker)
     finally:
         cluster.kubectl("delete", "clusterrolebinding", "apisource-test")
 
 
 @pytest.mark.slow
 @proves("OSV-23", "X-4")
-def test_in_mode_reference_an_event_names_the_object_and_has_nothing_of_it(
-    cluster: LocalCluster, receiver: Receiver, start_synced: Start
+def test_reference_mode_contains_only_the_reference(
+    cluster: LocalCluster, receiver: Receiver, start_ready_broker: StartBroker
 ) -> None:
     """Check that in mode Reference an event names the object and contains nothing else of it.
 
     The shipped source emits events for labelled Secrets only. Neither events nor log lines contain a Secret's key.
     """
     documents = yaml.safe_load_all((ROOT / "manifests/components/certificates/eventing.yaml").read_text())
-    (shipped,) = [document for document in documents if document["kind"] == "ApiServerSource"]
-    shipped["metadata"]["namespace"] = "default"
-    broker = start_synced(shipped)
-    key = "a-key-that-nobody-must-see"
+    (source,) = [document for document in documents if document["kind"] == "ApiServerSource"]
+    source["metadata"]["namespace"] = "default"
+    broker = start_ready_broker(source)
+    key = "a-key-that-must-stay-secret"
     labels = {"labeled": {LABEL_OF_SECRETS: "ours"}, "plain": {}}
     for value in (key, f"{key}-again"):
         for name, labelled in labels.items():
@@ -268,16 +287,17 @@ def test_in_mode_reference_an_event_names_the_object_and_has_nothing_of_it(
             cluster.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(body))
     cluster.kubectl("delete", "secret", *labels)
 
-    got = receiver.wait_for("/f", 3)
-    assert [one.headers["ce-type"] for one in got] == [
-        f"dev.knative.apiserver.ref.{it}" for it in ("add", "update", "delete")
+    received = receiver.wait_for_requests("/f", 3)
+    assert [request.headers["ce-type"] for request in received] == [
+        f"dev.knative.apiserver.ref.{change}" for change in ("add", "update", "delete")
     ]
-    assert {one.headers["ce-subject"] for one in got} == {"/apis/v1/namespaces/default/secrets/labeled"}
-    assert {(one.headers["ce-kind"], one.headers["ce-name"], one.headers["ce-namespace"]) for one in got} == {
-        ("Secret", "labeled", "default")
-    }
+    assert {request.headers["ce-subject"] for request in received} == {"/apis/v1/namespaces/default/secrets/labeled"}
+    assert {
+        (request.headers["ce-kind"], request.headers["ce-name"], request.headers["ce-namespace"])
+        for request in received
+    } == {("Secret", "labeled", "default")}
     reference = {"kind": "Secret", "apiVersion": "v1", "namespace": "default", "name": "labeled"}
-    assert [json.loads(one.body) for one in got] == [reference] * 3
-    said = broker.text + "".join(f"{one.headers}{one.body!r}" for one in got)
-    for hidden in (key, base64.b64encode(key.encode()).decode()[:20]):
-        assert hidden not in said
+    assert [json.loads(request.body) for request in received] == [reference] * 3
+    log_and_events = broker.output + "".join(f"{request.headers}{request.body!r}" for request in received)
+    for secret in (key, base64.b64encode(key.encode()).decode()[:20]):
+        assert secret not in log_and_events

@@ -9,72 +9,74 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.eventing.local.broker_process import ROOT, Broker, reply, trigger
-from tests.receiver import PATIENCE, Answer, Received, Receiver
+from tests.eventing.local.broker_process import ROOT, BrokerProcess, build_event_response, build_trigger
+from tests.receiver import TIMEOUT_SECONDS, ReceivedRequest, Receiver, Response
 
-Start = Callable[..., Broker]
+StartBroker = Callable[..., BrokerProcess]
 
 
-def ended(broker: Broker, listen: str) -> str:
+def run_second_broker(broker: BrokerProcess, listen: str) -> str:
     """Run another broker on this outbox, check that it exits with 1, and return its last line."""
-    second = subprocess.run(broker.command(listen), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    second = subprocess.run(broker.command(listen), cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     assert second.returncode == 1, second.stdout
     return second.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("listen", ["the same port", "another port"])
-def test_a_second_broker_delivers_nothing_of_an_outbox_that_another_has(
-    receiver: Receiver, start: Start, listen: str
+def test_second_broker_on_same_outbox_delivers_nothing(
+    receiver: Receiver, start_broker: StartBroker, listen: str
 ) -> None:
     """X-6: A second broker does not deliver the pending events of an outbox that is in use.
 
     Its error names the file, the process and the remedy.
     """
-    asked, go = threading.Event(), threading.Event()
+    called, release = threading.Event(), threading.Event()
 
-    def answer(_: Received) -> Answer:
-        asked.set()
-        go.wait(PATIENCE)
-        return reply(id="2", type="b")
+    def answer(_: ReceivedRequest) -> Response:
+        called.set()
+        release.wait(TIMEOUT_SECONDS)
+        return build_event_response(id="2", type="b")
 
     receiver.answers["/f"] = answer
-    broker = start(trigger("f", type="a"), trigger("g", type="b"))
+    broker = start_broker(build_trigger("f", type="a"), build_trigger("g", type="b"))
     broker.post(id="1", type="a")
-    assert asked.wait(PATIENCE)
+    assert called.wait(TIMEOUT_SECONDS)
 
-    said = ended(broker, broker.url.removeprefix("http://") if listen == "the same port" else "127.0.0.1:0")
-    go.set()
+    message = run_second_broker(
+        broker, broker.url.removeprefix("http://") if listen == "the same port" else "127.0.0.1:0"
+    )
+    release.set()
 
-    receiver.wait_for("/g")
-    assert len(receiver.at("/f")) == 1
-    assert said == (
-        f"Error: database: {broker.folder / 'delivery.db'} is being delivered by another broker, process "
-        f"{broker.process.pid}: stop that one, or name another file by --database"
+    receiver.wait_for_requests("/g")
+    assert len(receiver.list_requests("/f")) == 1
+    assert message == (
+        f"Error: database: {broker.directory / 'delivery.db'} is in use by another broker, process "
+        f"{broker.process.pid}: stop that broker, or choose another file with --database"
     )
     assert broker.process.poll() is None
 
 
 @pytest.mark.slow
-def test_a_broker_without_its_port_delivers_nothing(receiver: Receiver, start: Start) -> None:
+def test_broker_with_port_in_use_delivers_nothing(receiver: Receiver, start_broker: StartBroker) -> None:
     """X-6: A broker whose port is in use ends before it posts pending events, and delivers them at its next start.
 
     Otherwise the replies would stay in the outbox.
     """
-    receiver.answers["/f"] = lambda _: Answer(503)
+    receiver.answers["/f"] = lambda _: Response(503)
     slow = {"retry": 9, "backoffPolicy": "exponential", "backoffDelay": "PT5S"}
-    broker = start(trigger("f", type="a", delivery=slow), trigger("g", type="b"))
+    broker = start_broker(build_trigger("f", type="a", delivery=slow), build_trigger("g", type="b"))
     broker.post(id="1", type="a")
     broker.wait_line(msg="retrying")
     broker.kill()
-    receiver.answers["/f"] = lambda _: reply(id="2", type="b")
+    receiver.answers["/f"] = lambda _: build_event_response(id="2", type="b")
     address = broker.url.removeprefix("http://")
 
     with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
-        said = ended(broker, address)
-    tried = len(receiver.at("/f"))
+        message = run_second_broker(broker, address)
+    request_count = len(receiver.list_requests("/f"))
     broker.restart()
 
-    assert tried == 1
-    assert said == f"Error: {address}: address already in use; name another address by --listen"
-    assert [request.id for request in receiver.wait_for("/g")] == ["2"]
+    assert request_count == 1
+    assert message == f"Error: cannot listen on {address}: address already in use; choose another address with --listen"
+    assert [request.id for request in receiver.wait_for_requests("/g")] == ["2"]

@@ -8,60 +8,60 @@ from random import Random
 import pytest
 import requests
 
-from tests.eventing.local.broker_process import Broker, reply, trigger
-from tests.invalid_events import UNKNOWN, Hostile, Request
-from tests.receiver import Answer, Received, Receiver
+from tests.eventing.local.broker_process import BrokerProcess, build_event_response, build_trigger
+from tests.invalid_events import UNKNOWN_MAINTENANCE, InvalidEventGenerator, Request
+from tests.receiver import ReceivedRequest, Receiver, Response
 
-Start = Callable[..., Broker]
-TRIES = 300
+StartBroker = Callable[..., BrokerProcess]
+REQUEST_COUNT = 300
 
 
-def posted(session: requests.Session, url: str, request: Request) -> requests.Response:
+def post_request(session: requests.Session, url: str, request: Request) -> requests.Response:
     return session.post(url, data=request.body, headers=dict(request.headers), timeout=10)
 
 
 @pytest.mark.slow
-def test_hostile_events_end_nothing_and_hold_up_nothing(receiver: Receiver, start: Start) -> None:
+def test_hostile_events_do_not_stop_the_broker(receiver: Receiver, start_broker: StartBroker) -> None:
     """X-6: Each hostile event is accepted, or refused in one line, and the next valid event is delivered without delay.
 
     An accepted event is delivered or dropped.
     """
-    broker = start(trigger("f", delivery={"retry": 0}))
-    hostile = Hostile(Random(1), UNKNOWN, "node-1")
+    broker = start_broker(build_trigger("f", delivery={"retry": 0}))
+    hostile = InvalidEventGenerator(Random(1), UNKNOWN_MAINTENANCE, "node-1")
 
     with requests.Session() as session:
-        answers = [posted(session, broker.url, hostile.request()) for _ in range(TRIES)]
+        answers = [post_request(session, broker.url, hostile.build_request()) for _ in range(REQUEST_COUNT)]
     accepted = sum(answer.status_code == 202 for answer in answers)
-    receiver.wait_for("/f", accepted)
+    receiver.wait_for_requests("/f", accepted)
     broker.post(id="after")
     after = broker.wait_line(msg="delivered", id="after")
 
     assert {answer.status_code for answer in answers} <= {202, 400, 413, 415}
     assert all(len(answer.text.splitlines()) == 1 for answer in answers if answer.status_code != 202)
-    assert accepted > TRIES / 4
-    assert "Traceback" not in broker.text
+    assert accepted > REQUEST_COUNT / 4
+    assert "Traceback" not in broker.output
     assert after["ms"] < 1000
     assert broker.process.poll() is None
 
 
 @pytest.mark.slow
-def test_hostile_answers_end_nothing(receiver: Receiver, start: Start) -> None:
+def test_hostile_responses_do_not_stop_the_broker(receiver: Receiver, start_broker: StartBroker) -> None:
     """X-6: A subscriber with arbitrary responses counts as failed, and the broker continues."""
-    broker = start(trigger("f", type="ask", delivery={"retry": 0}))
-    hostile = Hostile(Random(2), UNKNOWN, "node-1")
+    broker = start_broker(build_trigger("f", type="ask", delivery={"retry": 0}))
+    hostile = InvalidEventGenerator(Random(2), UNKNOWN_MAINTENANCE, "node-1")
 
-    def answer(_: Received) -> Answer:
-        request = hostile.request()
-        return Answer(200, {name: value for name, value in request.headers.items() if value.isascii()}, request.body)
+    def answer_arbitrarily(_: ReceivedRequest) -> Response:
+        request = hostile.build_request()
+        return Response(200, {name: value for name, value in request.headers.items() if value.isascii()}, request.body)
 
-    receiver.answers["/f"] = answer
-    for number in range(TRIES // 2):
+    receiver.answers["/f"] = answer_arbitrarily
+    for number in range(REQUEST_COUNT // 2):
         broker.post(id=str(number), type="ask", partitionkey=str(number))
-    receiver.wait_for("/f", TRIES // 2)
+    receiver.wait_for_requests("/f", REQUEST_COUNT // 2)
 
-    receiver.answers["/f"] = lambda _: reply(id="fine", type="fine")
+    receiver.answers["/f"] = lambda _: build_event_response(id="fine", type="fine")
     broker.post(id="after", type="ask")
     broker.wait_line(msg="delivered", id="after")
 
     assert broker.process.poll() is None
-    assert "Traceback" not in broker.text
+    assert "Traceback" not in broker.output

@@ -14,7 +14,7 @@ from eventing.local.outbox import Outbox
 EVENT, REPLY = (Envelope({"ce-id": key, "ce-partitionkey": "n"}, b"{}") for key in ("event", "reply"))
 
 
-def test_an_acknowledgement_and_its_reply_are_kept_together_or_not_at_all(tmp_path: Path) -> None:
+def test_acknowledgement_and_reply_are_one_transaction(tmp_path: Path) -> None:
     """X-6: If the reply cannot be stored, the delivery stays pending, so that it is repeated with its reply."""
     file = tmp_path / "delivery.db"
     with closing(Outbox(file)) as outbox, closing(sqlite3.connect(file)) as other:
@@ -25,11 +25,11 @@ def test_an_acknowledgement_and_its_reply_are_kept_together_or_not_at_all(tmp_pa
         )
         with pytest.raises(sqlite3.Error, match="by hand"):
             outbox.acknowledge(pending, REPLY, ["taint"])
-        left = list(outbox.pending())
+        remaining = list(outbox.list_pending())
         other.execute("DROP TRIGGER broken")
 
-        (following,) = outbox.acknowledge(pending, REPLY, ["taint"])
+        (next_delivery,) = outbox.acknowledge(pending, REPLY, ["taint"])
 
-        assert left == [pending]
-        assert list(outbox.pending()) == [following]
-        assert outbox.event(following.event) == REPLY
+        assert remaining == [pending]
+        assert list(outbox.list_pending()) == [next_delivery]
+        assert outbox.read_event(next_delivery.sequence) == REPLY

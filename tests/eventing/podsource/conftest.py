@@ -7,25 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from localcluster import product as localproduct
 from localcluster.cluster import LocalCluster
-from tests.eventing.podsource.environment import Bench
+from tests.eventing.podsource.environment import PodSourceEnvironment
 
 
 @pytest.fixture(scope="package")
-def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def idle_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Yield a cluster with the product's CRDs and RBAC, without a running function."""
     with LocalCluster(tmp_path_factory.mktemp("podsource"), nodes=1, audit=False) as cluster:
-        localproduct.install(cluster)
+        localproduct.install_manifests(cluster)
         yield cluster
 
 
 @pytest.fixture
-def bench(quiet: LocalCluster, tmp_path: Path) -> Iterator[Bench]:
+def environment(idle_cluster: LocalCluster, tmp_path: Path) -> Iterator[PodSourceEnvironment]:
     """Yield a namespace on that cluster, a sink, and a PodSource process that the test can start."""
-    admin = Cluster(str(quiet.kubeconfig))
-    one = Bench(quiet, admin, tmp_path)
-    yield one
-    one.clear()
+    admin = SyncClient(str(idle_cluster.kubeconfig))
+    podsource_environment = PodSourceEnvironment(idle_cluster, admin, tmp_path)
+    yield podsource_environment
+    podsource_environment.clean_up()
     admin.close()

@@ -4,120 +4,148 @@ from __future__ import annotations
 
 import pytest
 
-from eventing.podsource.draining_node import DrainingNode, lets_go, room, selects
-from eventing.podsource.hint_scheduler import Room
+from eventing.podsource.draining_node import DrainingNode, admits_any, compute_capacity, selects_pod
+from eventing.podsource.hint_scheduler import BudgetCapacity
 from kube.paths import Object
-from tests.kube.samples import budget, maintenance, pod
+from tests.kube.samples import make_budget, make_maintenance, make_pod
 
-DB, WEB = {"app": "db"}, {"app": "web"}
-GONE = "2026-01-01T00:00:00Z"
+DB_LABELS, WEB_LABELS = {"app": "db"}, {"app": "web"}
+DELETION_TIME = "2026-01-01T00:00:00Z"
 
 
-def db(name: str = "one", *, ready: bool = True, **more: object) -> Object:
-    return pod(name, labels=DB, ready=ready, **more)  # type: ignore[arg-type]
+def build_db_pod(name: str = "one", *, ready: bool = True, **more: object) -> Object:
+    return make_pod(name, labels=DB_LABELS, ready=ready, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("known", "pods", "expected"),
+    ("budget", "pods", "expected"),
     [
-        pytest.param(budget(), [], None, id="nobody waits"),
-        pytest.param(budget(), [pod(labels=WEB)], None, id="about others"),
-        pytest.param(budget(allowed=0), [db()], Room(), id="closed"),
-        pytest.param(budget(allowed=1), [db(), db("two")], Room(counted=True), id="open"),
-        pytest.param(budget(allowed=1, observed=0), [db()], Room(), id="not counted yet"),
-        pytest.param(budget(allowed=0, healthy=3, needed=3), [db(ready=False)], Room(beside=True), id="unready"),
-        pytest.param(budget(allowed=1), [db(), db("two", ready=False)], Room(True, True), id="both"),
-        pytest.param(budget(allowed=0, healthy=2, needed=3), [db(ready=False)], Room(), id="unready and not met"),
+        pytest.param(make_budget(), [], None, id="no pod waits"),
+        pytest.param(make_budget(), [make_pod(labels=WEB_LABELS)], None, id="selects other pods"),
+        pytest.param(make_budget(allowed=0), [build_db_pod()], BudgetCapacity(), id="closed"),
+        pytest.param(
+            make_budget(allowed=1), [build_db_pod(), build_db_pod("two")], BudgetCapacity(counted=True), id="open"
+        ),
+        pytest.param(make_budget(allowed=1, observed=0), [build_db_pod()], BudgetCapacity(), id="not counted yet"),
+        pytest.param(
+            make_budget(allowed=0, healthy=3, needed=3),
+            [build_db_pod(ready=False)],
+            BudgetCapacity(uncounted=True),
+            id="unready",
+        ),
+        pytest.param(
+            make_budget(allowed=1),
+            [build_db_pod(), build_db_pod("two", ready=False)],
+            BudgetCapacity(True, True),
+            id="both",
+        ),
+        pytest.param(
+            make_budget(allowed=0, healthy=2, needed=3),
+            [build_db_pod(ready=False)],
+            BudgetCapacity(),
+            id="unready and not met",
+        ),
     ],
 )
-def test_what_a_budget_has_for_a_node(known: Object, pods: list[Object], expected: Room | None) -> None:
+def test_capacity_of_budget_for_node(budget: Object, pods: list[Object], expected: BudgetCapacity | None) -> None:
     """NMO-6: The capacity of a budget for a node agrees with the rules of the eviction subresource."""
-    assert room(known, pods, [known]) == expected
+    assert compute_capacity(budget, pods, [budget]) == expected
 
 
-def test_a_pod_behind_two_budgets_goes_by_neither() -> None:
-    one, two = budget("one", allowed=1), budget("two", allowed=1)
+def test_pod_with_two_budgets_is_admitted_by_neither() -> None:
+    first, second = make_budget("one", allowed=1), make_budget("two", allowed=1)
 
-    assert room(one, [db()], [one, two]) == Room()
+    assert compute_capacity(first, [build_db_pod()], [first, second]) == BudgetCapacity()
 
 
-def test_pods_that_a_budget_lets_out_of_its_hand() -> None:
+def test_pods_freed_by_changed_budget_are_admitted() -> None:
     """Check that pods of a changed or deleted budget's old version may go, unless another budget blocks them."""
-    old, new = budget("b", selector={"matchLabels": DB}), budget("b", selector={"matchLabels": WEB}, observed=0)
+    old, new = (
+        make_budget("b", selector={"matchLabels": DB_LABELS}),
+        make_budget("b", selector={"matchLabels": WEB_LABELS}, observed=0),
+    )
 
-    assert lets_go((old, new), [db()], [new])
-    assert not lets_go((old, new), [pod(labels=WEB)], [new])
-    assert not lets_go((old,), [db()], [budget("other")])
-    assert lets_go((old,), [db()], [budget("other", allowed=1)])
-    assert not lets_go((old,), [pod(labels=WEB)], [])
+    assert admits_any((old, new), [build_db_pod()], [new])
+    assert not admits_any((old, new), [make_pod(labels=WEB_LABELS)], [new])
+    assert not admits_any((old,), [build_db_pod()], [make_budget("other")])
+    assert admits_any((old,), [build_db_pod()], [make_budget("other", allowed=1)])
+    assert not admits_any((old,), [make_pod(labels=WEB_LABELS)], [])
 
 
-def test_pods_that_the_spec_refuses_wait_for_no_budget() -> None:
+def test_pods_excluded_by_spec_wait_for_no_budget() -> None:
     """DRN-1a, rule 8: Pods that `spec.drain` excludes wait for no budget, until a changed spec includes them.
 
     A hint about such a pod would have no effect, and PodSource would repeat it.
     """
-    item = maintenance()
-    kept = {**item, "spec": {**item["spec"], "drain": {"force": False}}}
-    narrow = {**item, "spec": {**item["spec"], "drain": {"podSelector": "app=web"}}}
-    bare, web, agent = db(), db("web", owner="ReplicaSet"), pod("agent", owner="DaemonSet")
+    item = make_maintenance()
+    without_force = {**item, "spec": {**item["spec"], "drain": {"force": False}}}
+    with_selector = {**item, "spec": {**item["spec"], "drain": {"podSelector": "app=web"}}}
+    bare_pod, web, agent = build_db_pod(), build_db_pod("web", owner="ReplicaSet"), make_pod("agent", owner="DaemonSet")
     node = DrainingNode("node-1")
-    for one in (bare, web, agent):
-        node.put(one)
+    for pod in (bare_pod, web, agent):
+        node.update_pod(pod)
 
-    assert node.maintain(kept)
-    assert not node.maintain(kept)
-    assert (node.leaving(), node.going(node.told_apart()), node.waiting("ns")) == ([bare, web], [web], [web])
-    node.drop(web)
-    assert (node.leaving(), node.waiting("ns")) == ([bare], [])
-    assert node.maintain(narrow)
-    assert (node.leaving(), node.waiting("ns")) == ([], [])
-    assert node.maintain(item)
-    assert node.waiting("ns") == [bare]
+    assert node.update_maintenance(without_force)
+    assert not node.update_maintenance(without_force)
+    assert (node.list_leaving(), node.list_evictable(node.classify_pods()), node.list_waiting("ns")) == (
+        [bare_pod, web],
+        [web],
+        [web],
+    )
+    node.remove_pod(web)
+    assert (node.list_leaving(), node.list_waiting("ns")) == ([bare_pod], [])
+    assert node.update_maintenance(with_selector)
+    assert (node.list_leaving(), node.list_waiting("ns")) == ([], [])
+    assert node.update_maintenance(item)
+    assert node.list_waiting("ns") == [bare_pod]
 
 
-def test_a_budget_is_about_a_pod_to_its_end() -> None:
+def test_budget_selects_completed_pod() -> None:
     """Check that a budget still selects a pod that has run to completion, although it no longer counts the pod."""
-    assert selects(budget(), db(phase="Succeeded"))
-    assert not selects(budget(), pod(labels=WEB))
-    assert not selects(budget(namespace="other"), db())
+    assert selects_pod(make_budget(), build_db_pod(phase="Succeeded"))
+    assert not selects_pod(make_budget(), make_pod(labels=WEB_LABELS))
+    assert not selects_pod(make_budget(namespace="other"), build_db_pod())
 
 
-def test_daemon_set_pods_wait_when_no_other_is_left() -> None:
+def test_daemon_set_pods_wait_only_after_all_others() -> None:
     """NMO-7: DaemonSet pods wait for budgets only if no other pods are left.
 
     `evict` determines which DaemonSets no longer exist only after all other pods have left.
     """
-    node, daemon, last = DrainingNode("node-1"), pod("daemon", owner="DaemonSet"), pod("last", owner="ReplicaSet")
-    node.put(daemon)
-    node.put(last)
-    assert node.waiting("ns") == [last]
+    node, daemon, last_pod = (
+        DrainingNode("node-1"),
+        make_pod("daemon", owner="DaemonSet"),
+        make_pod("last", owner="ReplicaSet"),
+    )
+    node.update_pod(daemon)
+    node.update_pod(last_pod)
+    assert node.list_waiting("ns") == [last_pod]
 
-    node.put({**last, "metadata": {**last["metadata"], "deletionTimestamp": GONE}})
-    assert node.waiting("ns") == []
+    node.update_pod({**last_pod, "metadata": {**last_pod["metadata"], "deletionTimestamp": DELETION_TIME}})
+    assert node.list_waiting("ns") == []
 
-    node.drop(last)
-    assert node.waiting("ns") == [daemon]
-    assert node.waiting("other") == []
-
-
-def test_what_changes_is_given_back_as_it_was() -> None:
-    node, one = DrainingNode("node-1"), db()
-
-    assert node.put(one) is None
-    assert node.put({**one, "spec": {"x": 1}}) is one
-    assert node.drop(one) == {**one, "spec": {"x": 1}}
-    assert node.drop(one) is None
+    node.remove_pod(last_pod)
+    assert node.list_waiting("ns") == [daemon]
+    assert node.list_waiting("other") == []
 
 
-def test_only_a_node_that_may_be_drained_and_is_known_is_ours() -> None:
+def test_updates_return_the_previous_pod() -> None:
+    node, pod = DrainingNode("node-1"), build_db_pod()
+
+    assert node.update_pod(pod) is None
+    assert node.update_pod({**pod, "spec": {"x": 1}}) is pod
+    assert node.remove_pod(pod) == {**pod, "spec": {"x": 1}}
+    assert node.remove_pod(pod) is None
+
+
+def test_only_begun_and_synced_node_may_be_evicted_from() -> None:
     node = DrainingNode("node-1")
-    node.maintenances["1"] = maintenance(counts="")
-    node.synced = True
-    assert not node.is_ours
+    node.maintenances["1"] = make_maintenance(counts="")
+    node.is_synced = True
+    assert not node.may_evict
 
-    node.maintenances["2"] = maintenance()
-    assert node.is_ours
+    node.maintenances["2"] = make_maintenance()
+    assert node.may_evict
 
-    node.synced = False
-    assert not node.is_ours
+    node.is_synced = False
+    assert not node.may_evict

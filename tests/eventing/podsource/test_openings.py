@@ -7,194 +7,202 @@ from typing import Any
 
 import pytest
 
+from eventing.podsource.budget_tracker import BudgetTracker
 from eventing.podsource.draining_node import DrainingNode
-from eventing.podsource.budget_tracker import Openings
 from kube.paths import Object
 from tests.kube import samples
-from tests.kube.samples import maintenance, pod
+from tests.kube.samples import make_maintenance, make_pod
 
-DB, WEB = {"app": "db"}, {"app": "web"}
-NAME = "node-1"
+DB_LABELS, WEB_LABELS = {"app": "db"}, {"app": "web"}
+NODE_NAME = "node-1"
 
 
-class Desk:
+class NodeFixture:
     """One node with a begun maintenance, and methods that report changes as the watches would."""
 
     def __init__(self, *pods: Object) -> None:
-        self.node = DrainingNode(NAME)
-        self.node.maintenances["nm-uid"] = maintenance()
-        self.node.synced = True
-        for each in pods:
-            self.node.put(each)
-        self.openings = Openings({NAME: self.node})
+        self.node = DrainingNode(NODE_NAME)
+        self.node.maintenances["nm-uid"] = make_maintenance()
+        self.node.is_synced = True
+        for pod in pods:
+            self.node.update_pod(pod)
+        self.tracker = BudgetTracker({NODE_NAME: self.node})
         self._versions = itertools.count(1)
 
-    def budget(self, name: str = "b", **fields: Any) -> Object:
+    def build_budget(self, name: str = "b", **fields: Any) -> Object:
         """Build a budget with the next resourceVersion."""
-        item = samples.budget(name, **fields)
-        item["metadata"]["resourceVersion"] = str(next(self._versions))
-        return item
+        budget = samples.make_budget(name, **fields)
+        budget["metadata"]["resourceVersion"] = str(next(self._versions))
+        return budget
 
-    def listed(self, *budgets: Object) -> Desk:
-        for each in budgets:
-            self.openings.put(each)
-        self.openings.listed()
+    def report_listed(self, *budgets: Object) -> NodeFixture:
+        for budget in budgets:
+            self.tracker.update_budget(budget)
+        self.tracker.mark_listed()
         return self
 
-    def told(self, now: float) -> list[str]:
+    def list_due_budgets(self, now: float) -> list[str]:
         """Return the budgets about which the node gets a hint at this time."""
-        return [hint.budget for hint in self.openings.take(now)]
+        return [hint.budget for hint in self.tracker.take_due_hints(now)]
 
 
-def db(name: str = "one", **more: Any) -> Object:
-    return pod(name, labels=DB, **more)
+def build_db_pod(name: str = "one", **more: Any) -> Object:
+    return make_pod(name, labels=DB_LABELS, **more)
 
 
-def test_before_all_budgets_are_known_nothing_is_told() -> None:
+def test_no_hint_before_all_budgets_are_listed() -> None:
     """Check that no hint is due before all budgets are listed, since another budget may cover the same pod."""
-    desk = Desk(db())
-    desk.openings.put(desk.budget("one", allowed=1))
-    assert desk.told(0.0) == []
+    fixture = NodeFixture(build_db_pod())
+    fixture.tracker.update_budget(fixture.build_budget("one", allowed=1))
+    assert fixture.list_due_budgets(0.0) == []
 
-    desk.listed(desk.budget("two", allowed=1))
-    assert desk.told(1.0) == []
+    fixture.report_listed(fixture.build_budget("two", allowed=1))
+    assert fixture.list_due_budgets(1.0) == []
 
 
-def test_an_open_budget_is_told_and_its_counts_are_not() -> None:
-    desk = Desk(db())
-    desk.listed(desk.budget(allowed=0))
-    assert desk.told(0.0) == []
+def test_opening_gives_hint_and_changed_counts_do_not() -> None:
+    fixture = NodeFixture(build_db_pod())
+    fixture.report_listed(fixture.build_budget(allowed=0))
+    assert fixture.list_due_budgets(0.0) == []
 
-    desk.openings.put(desk.budget(allowed=1))
-    assert desk.told(1.0) == ["ns/b"]
+    fixture.tracker.update_budget(fixture.build_budget(allowed=1))
+    assert fixture.list_due_budgets(1.0) == ["ns/b"]
     for number in range(2, 9):
-        desk.openings.put(desk.budget(allowed=number))
-        assert desk.told(1.0 + number / 10) == []
+        fixture.tracker.update_budget(fixture.build_budget(allowed=number))
+        assert fixture.list_due_budgets(1.0 + number / 10) == []
 
 
-def test_a_budget_beside_it_that_goes_opens_this_one() -> None:
+def test_deletion_of_second_budget_gives_hints() -> None:
     """Check that the deletion of one of two budgets over a pod gives hints about both.
 
     A pod with two budgets cannot be evicted. After the deletion, only the other budget applies.
     """
-    desk = Desk(db())
-    one, two = desk.budget("one", allowed=1), desk.budget("two", allowed=1)
-    desk.listed(one, two)
-    assert desk.told(0.0) == []
+    fixture = NodeFixture(build_db_pod())
+    first, second = fixture.build_budget("one", allowed=1), fixture.build_budget("two", allowed=1)
+    fixture.report_listed(first, second)
+    assert fixture.list_due_budgets(0.0) == []
 
-    desk.openings.drop(two)
-    assert sorted(desk.told(1.0)) == ["ns/one", "ns/two"]
-
-
-def test_a_budget_that_comes_beside_it_closes_it() -> None:
-    desk = Desk(db())
-    desk.listed(desk.budget("one", allowed=1))
-    desk.openings.put(desk.budget("two", allowed=1))
-
-    assert desk.told(1.0) == []
+    fixture.tracker.remove_budget(second)
+    assert sorted(fixture.list_due_budgets(1.0)) == ["ns/one", "ns/two"]
 
 
-def test_a_new_selector_is_told_to_those_it_lets_go() -> None:
+def test_second_budget_blocks_pod() -> None:
+    fixture = NodeFixture(build_db_pod())
+    fixture.report_listed(fixture.build_budget("one", allowed=1))
+    fixture.tracker.update_budget(fixture.build_budget("two", allowed=1))
+
+    assert fixture.list_due_budgets(1.0) == []
+
+
+def test_new_selector_gives_one_hint_for_freed_pods() -> None:
     """Check that a changed selector gives one hint to nodes whose pods it no longer covers, and none later."""
-    desk = Desk(db())
-    desk.listed(desk.budget(allowed=0))
-    desk.openings.put(desk.budget(allowed=0, selector={"matchLabels": WEB}, observed=0))
+    fixture = NodeFixture(build_db_pod())
+    fixture.report_listed(fixture.build_budget(allowed=0))
+    fixture.tracker.update_budget(fixture.build_budget(allowed=0, selector={"matchLabels": WEB_LABELS}, observed=0))
 
-    assert desk.told(0.0) == ["ns/b"]
-    desk.openings.put(desk.budget(allowed=5, selector={"matchLabels": WEB}))
-    assert desk.told(100.0) == []
-
-
-def test_a_budget_of_another_namespace_is_nobodys_affair() -> None:
-    desk = Desk(db())
-    other = desk.budget(allowed=1, namespace="other")
-    desk.listed(other)
-    desk.openings.drop(other)
-
-    assert desk.told(0.0) == []
+    assert fixture.list_due_budgets(0.0) == ["ns/b"]
+    fixture.tracker.update_budget(fixture.build_budget(allowed=5, selector={"matchLabels": WEB_LABELS}))
+    assert fixture.list_due_budgets(100.0) == []
 
 
-def test_a_pod_whose_labels_change_waits_for_another_budget() -> None:
+def test_budget_of_another_namespace_gives_no_hint() -> None:
+    fixture = NodeFixture(build_db_pod())
+    other = fixture.build_budget(allowed=1, namespace="other")
+    fixture.report_listed(other)
+    fixture.tracker.remove_budget(other)
+
+    assert fixture.list_due_budgets(0.0) == []
+
+
+def test_pod_with_changed_labels_waits_for_new_budget() -> None:
     """Check that a pod with changed labels waits for its new budget, and that its old one gives no hint."""
-    desk = Desk(db())
-    desk.listed(desk.budget("db", allowed=0), desk.budget("web", allowed=1, selector={"matchLabels": WEB}))
-    desk.told(0.0)
-    changed = pod("one", labels=WEB)
-    before = desk.node.put(changed)
+    fixture = NodeFixture(build_db_pod())
+    fixture.report_listed(
+        fixture.build_budget("db", allowed=0),
+        fixture.build_budget("web", allowed=1, selector={"matchLabels": WEB_LABELS}),
+    )
+    fixture.list_due_budgets(0.0)
+    changed = make_pod("one", labels=WEB_LABELS)
+    before = fixture.node.update_pod(changed)
     assert before is not None
     for state in (before, changed):
-        desk.openings.pod_changed(desk.node, state)
+        fixture.tracker.mark_pod_changed(fixture.node, state)
 
-    assert desk.told(1.0) == ["ns/web"]
-    desk.openings.put(desk.budget("db", allowed=1))
-    assert desk.told(1.1) == []
+    assert fixture.list_due_budgets(1.0) == ["ns/web"]
+    fixture.tracker.update_budget(fixture.build_budget("db", allowed=1))
+    assert fixture.list_due_budgets(1.1) == []
 
 
-@pytest.mark.parametrize("now", [db(phase="Succeeded", ready=False), pod("one", labels=WEB)], ids=["ended", "labels"])
-def test_a_pod_that_no_budget_keeps_any_more_is_told_at_once(now: Object) -> None:
+@pytest.mark.parametrize(
+    "now", [build_db_pod(phase="Succeeded", ready=False), make_pod("one", labels=WEB_LABELS)], ids=["ended", "labels"]
+)
+def test_freed_pod_gives_hint_at_once(now: Object) -> None:
     """Check that a pod that no budget covers any more gives a hint, after it has ended or its labels have changed.
 
     A virt-launcher pod ends, for example, after its VM has migrated.
     """
-    desk = Desk(db())
-    desk.listed(desk.budget(allowed=0))
-    assert desk.told(0.0) == []
-    before = desk.node.put(now)
+    fixture = NodeFixture(build_db_pod())
+    fixture.report_listed(fixture.build_budget(allowed=0))
+    assert fixture.list_due_budgets(0.0) == []
+    before = fixture.node.update_pod(now)
     assert before is not None
-    desk.openings.pod_freed(desk.node, before, now)
+    fixture.tracker.hint_if_freed(fixture.node, before, now)
 
-    assert desk.told(1.0) == ["ns/b"]
-    assert desk.told(100.0) == []
+    assert fixture.list_due_budgets(1.0) == ["ns/b"]
+    assert fixture.list_due_budgets(100.0) == []
 
 
-def test_a_pod_that_ends_while_it_is_deleted_is_nobodys_affair() -> None:
+def test_terminating_or_covered_pod_gives_no_hint() -> None:
     """Check that a terminating pod gives no hint when it ends, and neither does a pod that a budget still covers."""
-    desk = Desk(db())
-    desk.listed(desk.budget(allowed=0))
-    for now in (db(phase="Failed", ready=False, deletionTimestamp="2026-01-01T00:00:00Z"), db(ready=False)):
-        desk.openings.pod_freed(desk.node, db(), now)
-        assert desk.told(1.0) == []
+    fixture = NodeFixture(build_db_pod())
+    fixture.report_listed(fixture.build_budget(allowed=0))
+    for now in (
+        build_db_pod(phase="Failed", ready=False, deletionTimestamp="2026-01-01T00:00:00Z"),
+        build_db_pod(ready=False),
+    ):
+        fixture.tracker.hint_if_freed(fixture.node, build_db_pod(), now)
+        assert fixture.list_due_budgets(1.0) == []
 
 
-def test_a_node_that_is_not_ours_yet_is_told_when_it_is() -> None:
-    desk = Desk(db())
-    desk.node.synced = False
-    desk.listed(desk.budget(allowed=1))
-    assert desk.told(0.0) == []
+def test_unsynced_node_gets_hint_once_synced() -> None:
+    fixture = NodeFixture(build_db_pod())
+    fixture.node.is_synced = False
+    fixture.report_listed(fixture.build_budget(allowed=1))
+    assert fixture.list_due_budgets(0.0) == []
 
-    desk.node.synced = True
-    desk.openings.node_changed(desk.node)
-    assert desk.told(1.0) == ["ns/b"]
+    fixture.node.is_synced = True
+    fixture.tracker.mark_node_changed(fixture.node)
+    assert fixture.list_due_budgets(1.0) == ["ns/b"]
 
 
-def test_a_pod_that_acts_counts_for_every_budget_over_it() -> None:
+def test_terminating_pod_is_progress_for_each_budget() -> None:
     """Check that a pod that becomes terminating counts as progress for each budget over it, even if it had ended."""
-    desk = Desk(db("one"), db("two"))
-    desk.listed(desk.budget(allowed=2))
-    assert desk.told(0.0) == ["ns/b"]
+    fixture = NodeFixture(build_db_pod("one"), build_db_pod("two"))
+    fixture.report_listed(fixture.build_budget(allowed=2))
+    assert fixture.list_due_budgets(0.0) == ["ns/b"]
 
-    desk.openings.pod_acted(desk.node, db("one", phase="Succeeded"), 0.1)
-    assert desk.openings.next(0.1) == 0.35
-    assert desk.told(0.35) == ["ns/b"]
+    fixture.tracker.record_eviction(fixture.node, build_db_pod("one", phase="Succeeded"), 0.1)
+    assert fixture.tracker.get_next_due_time(0.1) == 0.35
+    assert fixture.list_due_budgets(0.35) == ["ns/b"]
 
 
-def test_the_version_is_the_newest_of_all() -> None:
+def test_version_is_the_highest_of_all() -> None:
     """Check that the version is the highest of all budgets, since a list is not ordered by version.
 
     A hint must not name an older version than PodSource has seen.
     """
-    desk = Desk()
-    newer, older = desk.budget("a"), desk.budget("b")
+    fixture = NodeFixture()
+    newer, older = fixture.build_budget("a"), fixture.build_budget("b")
     newer["metadata"]["resourceVersion"], older["metadata"]["resourceVersion"] = "100", "99"
-    desk.listed(newer, older)
+    fixture.report_listed(newer, older)
 
-    assert desk.openings.version == 100
+    assert fixture.tracker.latest_version == 100
 
 
-def test_when_the_last_drain_is_over_nothing_is_left() -> None:
-    desk = Desk(db())
-    desk.listed(desk.budget(allowed=1))
-    desk.openings.forget(desk.node)
-    desk.openings.clear()
+def test_clear_drops_all_hints() -> None:
+    fixture = NodeFixture(build_db_pod())
+    fixture.report_listed(fixture.build_budget(allowed=1))
+    fixture.tracker.drop_node(fixture.node)
+    fixture.tracker.clear()
 
-    assert desk.told(100.0) == []
+    assert fixture.list_due_budgets(100.0) == []

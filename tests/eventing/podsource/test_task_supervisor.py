@@ -6,40 +6,40 @@ import asyncio
 
 import pytest
 
-from eventing.podsource.task_supervisor import Tasks
+from eventing.podsource.task_supervisor import TaskSupervisor
 
 
-def test_a_task_that_dies_is_heard_of_and_ends_the_others() -> None:
+def test_failed_task_is_raised_and_cancels_the_others() -> None:
     """Check that a failed task raises its error in the process and cancels the other tasks."""
     ended: list[str] = []
 
-    async def dies() -> None:
-        raise ValueError("worn out")
+    async def fail() -> None:
+        raise ValueError("broken")
 
-    async def stays() -> None:
+    async def wait_forever() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            ended.append("the other one")
+            ended.append("other task")
 
     async def run() -> None:
-        async with Tasks() as tasks:
-            tasks.start(stays())
+        async with TaskSupervisor() as tasks:
+            tasks.start(wait_forever())
             await asyncio.sleep(0)
-            tasks.start(dies())
-            await asyncio.wait_for(tasks.failure(), 10)
+            tasks.start(fail())
+            await asyncio.wait_for(tasks.wait_for_failure(), 10)
 
-    with pytest.raises(ValueError, match="worn out"):
+    with pytest.raises(ValueError, match="broken"):
         asyncio.run(run())
-    assert ended == ["the other one"]
+    assert ended == ["other task"]
 
 
-def test_a_task_that_ends_or_is_cancelled_is_no_failure() -> None:
+def test_ended_or_cancelled_task_is_not_a_failure() -> None:
     async def run() -> None:
-        async with Tasks() as tasks:
+        async with TaskSupervisor() as tasks:
             tasks.start(asyncio.sleep(0))
             tasks.start(asyncio.sleep(1000)).cancel()
             with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(asyncio.shield(tasks.failure()), 0.05)
+                await asyncio.wait_for(asyncio.shield(tasks.wait_for_failure()), 0.05)
 
     asyncio.run(run())

@@ -9,287 +9,297 @@ from typing import Any
 
 import pytest
 
-from eventing.podsource.sender import Sender
-from eventing.podsource.task_supervisor import Tasks
+from eventing.podsource.sender import HintSender
+from eventing.podsource.task_supervisor import TaskSupervisor
 from eventing.podsource.watcher import PodSource
 from kube.client.api import Api
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import Object
-from tests.chain.test_observability import PAGE, PODSOURCE, documented, offered
-from tests.eventing.podsource.environment import CAME, GONE, OPENED, Bench
+from tests.chain.test_observability import PAGE_TEXT, PODSOURCE_PREFIX, parse_documented_metrics, read_served_metrics
+from tests.eventing.podsource.environment import BUDGET_OPENED, PODS_ADDED, PODS_GONE, PodSourceEnvironment
 from tests.proofs import proves
-from tests.receiver import Received
-from tests.workload import pod_on
+from tests.receiver import ReceivedRequest
+from tests.workload import build_pod
 
-X, FREE = {"app": "x"}, {"app": "free"}
-MANY = 120
+X_LABELS, FREE_LABELS = {"app": "x"}, {"app": "free"}
+NODE_COUNT = 120
 """Number of nodes that exceeds the default connection limit of our API client."""
-BINDING = "nodemaintenance-podsource"
+CLUSTER_ROLE_BINDING = "nodemaintenance-podsource"
 
 
-def node_of(hint: Received) -> str:
+def get_node(hint: ReceivedRequest) -> str:
     return hint.headers["ce-node"]
 
 
-def hints_of(bench: Bench, node: str, budget: str) -> list[Received]:
+def list_budget_hints(bench: PodSourceEnvironment, node: str, budget: str) -> list[ReceivedRequest]:
     """Return the node's hints about a budget in the test's namespace."""
-    name = f"{bench.work.namespace}/{budget}"
-    return [hint for hint in bench.hints(OPENED, node) if json.loads(hint.body)["budget"] == name]
+    name = f"{bench.workload.namespace}/{budget}"
+    return [hint for hint in bench.list_hints(BUDGET_OPENED, node) if json.loads(hint.body)["budget"] == name]
 
 
-def begin_with_budgets_known(bench: Bench, node: str) -> None:
+def begin_drain_with_known_budgets(bench: PodSourceEnvironment, node: str) -> None:
     """Start PodSource and begin a drain; return once a hint shows that PodSource knows all budgets.
 
     PodSource sends no hints about earlier changes; the next tick handles those.
     """
-    bench.work.pods(node, "free", labels=FREE)
-    bench.work.budget("open", FREE, 0, counted=1)
+    bench.workload.create_bare_pods(node, "free", labels=FREE_LABELS)
+    bench.workload.create_budget("open", FREE_LABELS, 0, expected_healthy=1)
     bench.start()
-    bench.begin(node)
-    bench.wait(OPENED, node)
+    bench.begin_drains(node)
+    bench.wait_for_hints(BUDGET_OPENED, node)
 
 
 @pytest.mark.slow
-def test_a_beginning_tells_nothing_for_a_second(bench: Bench) -> None:
+def test_new_drain_gets_no_hint_for_a_second(environment: PodSourceEnvironment) -> None:
     """Check that a new drain gets no hint for a second, since its first pass is about to run, and then hints."""
-    node = bench.work.node()
-    bench.work.pods(node, "one", "two", labels=X)
-    bench.work.budget("b", X, 1, counted=2)
-    bench.start()
+    node = environment.workload.take_node()
+    environment.workload.create_bare_pods(node, "one", "two", labels=X_LABELS)
+    environment.workload.create_budget("b", X_LABELS, 1, expected_healthy=2)
+    environment.start()
 
-    begun = bench.begin(node)
-    first, second = bench.wait(OPENED, node, count=2)[:2]
+    begun_at = environment.begin_drains(node)
+    first, second = environment.wait_for_hints(BUDGET_OPENED, node, count=2)[:2]
 
-    assert first.at - begun >= 1.0
-    assert second.at - first.at > 1.5  # the pause doubles; two arrivals may be slightly less than 2 s apart
+    assert first.received_at - begun_at >= 1.0
+    assert (
+        second.received_at - first.received_at > 1.5
+    )  # the pause doubles; two arrivals may be slightly less than 2 s apart
     assert first.id != second.id
 
 
 @proves("NMO-6")
-def test_a_budget_of_one_is_told_to_one_node_an_opening(bench: Bench) -> None:
+def test_budget_of_one_gives_one_hint_per_opening(environment: PodSourceEnvironment) -> None:
     """Check that a budget that admits one pod gives one hint per opening, in turn to three waiting nodes."""
-    nodes = [bench.work.node() for _ in range(3)]
-    pods = {node: bench.work.pods(node, node, labels=X)[0] for node in nodes}
-    bench.work.pods(bench.work.node(), "spare", labels=X)
-    budget = bench.work.budget("b", X, 4, counted=4)
-    bench.start()
-    bench.begin(*nodes)
+    nodes = [environment.workload.take_node() for _ in range(3)]
+    pods = {node: environment.workload.create_bare_pods(node, node, labels=X_LABELS)[0] for node in nodes}
+    environment.workload.create_bare_pods(environment.workload.take_node(), "spare", labels=X_LABELS)
+    budget = environment.workload.create_budget("b", X_LABELS, 4, expected_healthy=4)
+    environment.start()
+    environment.begin_drains(*nodes)
 
     order: list[str] = []
     for minimum in (3, 2, 1):
-        bench.change(budget, minAvailable=minimum)
-        hints = bench.wait(OPENED, *nodes, count=len(order) + 1)
-        order.append(node_of(hints[-1]))
-        bench.evict(pods[order[-1]])
-        bench.wait(GONE, order[-1])
+        environment.change_budget(budget, minAvailable=minimum)
+        hints = environment.wait_for_hints(BUDGET_OPENED, *nodes, count=len(order) + 1)
+        order.append(get_node(hints[-1]))
+        environment.evict_pod(pods[order[-1]])
+        environment.wait_for_hints(PODS_GONE, order[-1])
 
     assert sorted(order) == sorted(nodes)
-    assert len(bench.hints(OPENED, *nodes)) == 3
+    assert len(environment.list_hints(BUDGET_OPENED, *nodes)) == 3
 
 
 @pytest.mark.slow
 @proves("DRN-1a")
-def test_of_a_budget_over_refused_pods_nothing_is_told(bench: Bench) -> None:
+def test_budget_over_excluded_pods_gives_no_hint(environment: PodSourceEnvironment) -> None:
     """DRN-1a, rule 8: An open budget over excluded pods gives no hint, until a changed spec includes the pods."""
-    node, other = bench.work.node(), bench.work.node()
-    bench.work.pods(node, "one", labels=X, empty_dir=True)
-    bench.work.pods(other, "two", labels=X)
-    bench.work.budget("b", X, 0, counted=2)
-    bench.start()
+    node, other = environment.workload.take_node(), environment.workload.take_node()
+    environment.workload.create_bare_pods(node, "one", labels=X_LABELS, empty_dir=True)
+    environment.workload.create_bare_pods(other, "two", labels=X_LABELS)
+    environment.workload.create_budget("b", X_LABELS, 0, expected_healthy=2)
+    environment.start()
 
-    bench.begin(node, other, drain={"deleteEmptyDirData": False})
-    bench.wait(OPENED, other, count=2)
-    assert bench.hints(OPENED, node) == []
-    (item,) = [item for item in bench.admin.list(MEDIK8S.path)["items"] if m.node_name(item) == node]
-    bench.admin.patch(m.path(item), {"spec": {"drain": None}})
+    environment.begin_drains(node, other, drain={"deleteEmptyDirData": False})
+    environment.wait_for_hints(BUDGET_OPENED, other, count=2)
+    assert environment.list_hints(BUDGET_OPENED, node) == []
+    (item,) = [item for item in environment.client.list(MEDIK8S.path)["items"] if m.get_node_name(item) == node]
+    environment.client.patch(m.build_path(item), {"spec": {"drain": None}})
 
-    assert bench.wait(OPENED, node)
+    assert environment.wait_for_hints(BUDGET_OPENED, node)
 
 
 @proves("NMO-6")
-def test_a_deleted_budget_is_told_at_once(bench: Bench) -> None:
+def test_deleted_budget_gives_hint_at_once(environment: PodSourceEnvironment) -> None:
     """X-6: A deleted budget gives one hint for its pods, although its counts admitted no eviction."""
-    node = bench.work.node()
-    pods = bench.work.pods(node, "one", "two", labels=X)
-    budget = bench.work.budget("b", X, 2, counted=2)
-    begin_with_budgets_known(bench, node)
+    node = environment.workload.take_node()
+    pods = environment.workload.create_bare_pods(node, "one", "two", labels=X_LABELS)
+    budget = environment.workload.create_budget("b", X_LABELS, 2, expected_healthy=2)
+    begin_drain_with_known_budgets(environment, node)
 
-    assert hints_of(bench, node, "b") == []
-    bench.work.delete(bench.path(budget))
-    bench.sink.wait(lambda: bool(hints_of(bench, node, "b")))
+    assert list_budget_hints(environment, node, "b") == []
+    environment.workload.delete(environment.build_budget_path(budget))
+    environment.sink.wait_until(lambda: bool(list_budget_hints(environment, node, "b")))
     for pod in pods:
-        bench.evict(pod)
-    bench.sink.wait(lambda: bench.hints(GONE, node)[-1:] != [])
+        environment.evict_pod(pod)
+    environment.sink.wait_until(lambda: environment.list_hints(PODS_GONE, node)[-1:] != [])
 
-    assert len(hints_of(bench, node, "b")) == 1
+    assert len(list_budget_hints(environment, node, "b")) == 1
 
 
 @pytest.mark.slow
-def test_pods_that_a_budget_selects_no_more_may_go(bench: Bench) -> None:
+def test_changed_selector_gives_hint(environment: PodSourceEnvironment) -> None:
     """Check that a budget with a changed selector gives one hint to the node of the pods that it covered before."""
-    node = bench.work.node()
-    bench.work.pods(node, "one", labels=X)
-    budget = bench.work.budget("b", X, 1, counted=1)
-    begin_with_budgets_known(bench, node)
+    node = environment.workload.take_node()
+    environment.workload.create_bare_pods(node, "one", labels=X_LABELS)
+    budget = environment.workload.create_budget("b", X_LABELS, 1, expected_healthy=1)
+    begin_drain_with_known_budgets(environment, node)
 
-    bench.change(budget, selector={"matchLabels": {"app": "another"}})
+    environment.change_budget(budget, selector={"matchLabels": {"app": "another"}})
 
-    bench.sink.wait(lambda: bool(hints_of(bench, node, "b")))
-    assert len(hints_of(bench, node, "b")) == 1
+    environment.sink.wait_until(lambda: bool(list_budget_hints(environment, node, "b")))
+    assert len(list_budget_hints(environment, node, "b")) == 1
 
 
 @pytest.mark.slow
-def test_what_opened_during_a_restart_is_told(bench: Bench) -> None:
+def test_opening_during_restart_gives_hint(environment: PodSourceEnvironment) -> None:
     """Check that a restarted PodSource sends hints about open budgets, which may have opened while it did not run."""
-    node = bench.work.node()
-    bench.work.pods(node, "one", labels=X)
-    budget = bench.work.budget("b", X, 1, counted=1)
-    bench.start()
-    bench.begin(node)
-    bench.source.kill()
-    bench.change(budget, minAvailable=0)
-    assert bench.hints(OPENED, node) == []
+    node = environment.workload.take_node()
+    environment.workload.create_bare_pods(node, "one", labels=X_LABELS)
+    budget = environment.workload.create_budget("b", X_LABELS, 1, expected_healthy=1)
+    environment.start()
+    environment.begin_drains(node)
+    environment.source.kill()
+    environment.change_budget(budget, minAvailable=0)
+    assert environment.list_hints(BUDGET_OPENED, node) == []
 
-    bench.start()
+    environment.start()
 
-    assert node_of(bench.wait(OPENED, node)[0]) == node
+    assert get_node(environment.wait_for_hints(BUDGET_OPENED, node)[0]) == node
 
 
 @pytest.mark.slow
-def test_a_node_whose_maintenance_has_not_begun_is_told_nothing(bench: Bench) -> None:
+def test_node_without_begun_drain_gets_no_hint(environment: PodSourceEnvironment) -> None:
     """Check that a node whose drain has not begun gets no hints, while another node gets them."""
-    waiting, begun = bench.work.node(), bench.work.node()
-    for node in (waiting, begun):
-        bench.work.pods(node, node, labels=X)
-    bench.work.budget("b", X, 0, counted=2)
-    bench.start()
-    bench.maintain(waiting)
-    bench.begin(begun)
+    pending_node, draining_node = environment.workload.take_node(), environment.workload.take_node()
+    for node in (pending_node, draining_node):
+        environment.workload.create_bare_pods(node, node, labels=X_LABELS)
+    environment.workload.create_budget("b", X_LABELS, 0, expected_healthy=2)
+    environment.start()
+    environment.create_maintenance(pending_node)
+    environment.begin_drains(draining_node)
 
-    bench.wait(OPENED, begun, count=2)
+    environment.wait_for_hints(BUDGET_OPENED, draining_node, count=2)
 
-    assert bench.hints(OPENED, waiting) == []
+    assert environment.list_hints(BUDGET_OPENED, pending_node) == []
 
 
-def test_pods_that_come_are_told_together_and_those_that_were_there_or_stay_are_not(bench: Bench) -> None:
+def test_added_pods_give_one_hint(environment: PodSourceEnvironment) -> None:
     """Check that added pods give one hint, and that existing and DaemonSet pods give none.
 
     Without the hint, a status computed before a controller created the new pods would stay wrong until these pods
     leave.
     """
-    node = bench.work.node()
-    old, _ = bench.work.pods(node, "old", "older", labels=X)
-    bench.start()
-    bench.begin(node)
+    node = environment.workload.take_node()
+    old, _ = environment.workload.create_bare_pods(node, "old", "older", labels=X_LABELS)
+    environment.start()
+    environment.begin_drains(node)
 
-    bench.work.pods(node, "one", "two", labels=X)
-    (came,) = bench.wait(CAME, node)
-    bench.work.daemonset("agent", node)
-    bench.evict(old)
-    bench.wait(GONE, node)
+    environment.workload.create_bare_pods(node, "one", "two", labels=X_LABELS)
+    (hint,) = environment.wait_for_hints(PODS_ADDED, node)
+    environment.workload.create_daemonset("agent", node)
+    environment.evict_pod(old)
+    environment.wait_for_hints(PODS_GONE, node)
 
-    assert came.headers["ce-more"] == "true"
-    assert len(bench.hints(CAME, node)) == 1
+    assert hint.headers["ce-more"] == "true"
+    assert len(environment.list_hints(PODS_ADDED, node)) == 1
 
 
 @pytest.mark.slow
 @proves("NMO-7")
-def test_a_daemon_sets_pod_counts_when_nothing_else_is_left(bench: Bench) -> None:
+def test_last_daemon_set_pod_gives_hints(environment: PodSourceEnvironment) -> None:
     """Check that a DaemonSet pod gives hints if no other pods are left, since its DaemonSet may be deleted."""
-    node = bench.work.node()
-    daemon = bench.work.daemonset("agent", node)
-    budget = bench.work.budget("b", {"app": "agent"}, 1, counted=1)
-    bench.start()
-    bench.begin(node)
+    node = environment.workload.take_node()
+    daemon = environment.workload.create_daemonset("agent", node)
+    budget = environment.workload.create_budget("b", {"app": "agent"}, 1, expected_healthy=1)
+    environment.start()
+    environment.begin_drains(node)
 
-    bench.change(budget, minAvailable=0)
-    bench.wait(OPENED, node)
-    bench.evict(daemon)
+    environment.change_budget(budget, minAvailable=0)
+    environment.wait_for_hints(BUDGET_OPENED, node)
+    environment.evict_pod(daemon)
 
-    (gone,) = bench.wait(GONE, node)[-1:]
-    assert gone.headers["ce-more"] == "true"
+    (hint,) = environment.wait_for_hints(PODS_GONE, node)[-1:]
+    assert hint.headers["ce-more"] == "true"
 
 
-def test_unready_pods_go_beside_the_count(bench: Bench) -> None:
+def test_unready_pod_is_admitted_outside_the_count(environment: PodSourceEnvironment) -> None:
     """KEP-3017: A budget that is met admits an unready pod, even if it allows no disruptions."""
-    node = bench.work.node()
-    (one,) = bench.work.pods(node, "one", labels=X)
-    budget = bench.work.budget("b", X, 1, counted=1)
-    bench.start()
-    bench.begin(node)
+    node = environment.workload.take_node()
+    (pod,) = environment.workload.create_bare_pods(node, "one", labels=X_LABELS)
+    budget = environment.workload.create_budget("b", X_LABELS, 1, expected_healthy=1)
+    environment.start()
+    environment.begin_drains(node)
     conditions = [{"type": "Ready", "status": "False"}]
-    path = f"/api/v1/namespaces/{bench.work.namespace}/pods/{one['metadata']['name']}/status"
-    bench.admin.patch(path, {"status": {"conditions": conditions}})
-    bench.work.wait_for(bench.path(budget), lambda item: bool(item and item["status"]["currentHealthy"] == 0))
-    assert bench.hints(OPENED, node) == []
+    path = f"/api/v1/namespaces/{environment.workload.namespace}/pods/{pod['metadata']['name']}/status"
+    environment.client.patch(path, {"status": {"conditions": conditions}})
+    environment.workload.wait_for_object(
+        environment.build_budget_path(budget), lambda item: bool(item and item["status"]["currentHealthy"] == 0)
+    )
+    assert environment.list_hints(BUDGET_OPENED, node) == []
 
-    bench.change(budget, unhealthyPodEvictionPolicy="AlwaysAllow")
+    environment.change_budget(budget, unhealthyPodEvictionPolicy="AlwaysAllow")
 
-    assert len(bench.wait(OPENED, node)) == 1
+    assert len(environment.wait_for_hints(BUDGET_OPENED, node)) == 1
 
 
 @pytest.mark.slow
-def test_every_node_is_watched_however_many_there_are(bench: Bench) -> None:
+def test_pods_of_many_nodes_are_watched(environment: PodSourceEnvironment) -> None:
     """Check that the pods of every node are watched, beyond the default limit of connections of an API client."""
-    nodes = [f"many-{number}" for number in range(MANY)]
-    bench.cluster.add_named(*nodes)
-    pods = bench.work.put(bench.work.namespace, [pod_on(node, node) for node in nodes], ready=False)
-    bench.start()
-    bench.begin(*nodes)
-    assert bench.figure("nodes") == MANY
+    nodes = [f"many-{number}" for number in range(NODE_COUNT)]
+    environment.cluster.create_nodes(*nodes)
+    pods = environment.workload.create_pods(
+        environment.workload.namespace, [build_pod(node, node) for node in nodes], ready=False
+    )
+    environment.start()
+    environment.begin_drains(*nodes)
+    assert environment.get_metric("nodes") == NODE_COUNT
 
-    bench.admin.together(*(bench.admin.api.request("DELETE", _path(pod), body=AT_ONCE) for pod in pods))
+    environment.client.gather_all(
+        *(environment.client.api.request("DELETE", _build_pod_path(pod), body=IMMEDIATE_DELETION) for pod in pods)
+    )
 
-    bench.sink.wait(lambda: {node_of(hint) for hint in bench.hints(GONE, *nodes)} == set(nodes))
+    environment.sink.wait_until(
+        lambda: {get_node(hint) for hint in environment.list_hints(PODS_GONE, *nodes)} == set(nodes)
+    )
 
 
-AT_ONCE = {"gracePeriodSeconds": 0}
+IMMEDIATE_DELETION = {"gracePeriodSeconds": 0}
 
 
-def _path(pod: Object) -> str:
+def _build_pod_path(pod: Object) -> str:
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
 
 @pytest.mark.slow
-def test_a_refused_watch_is_tried_again_and_counted(bench: Bench) -> None:
+def test_refused_watch_is_retried_and_counted(environment: PodSourceEnvironment) -> None:
     """Check that PodSource without RBAC is alive and not ready, logs each failure once, and recovers."""
-    node = bench.work.node()
-    (pod,) = bench.work.pods(node, "one")
-    path = f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{BINDING}"
-    bound = bench.admin.get(path)
-    bench.work.delete(path)
+    node = environment.workload.take_node()
+    (pod,) = environment.workload.create_bare_pods(node, "one")
+    path = f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{CLUSTER_ROLE_BINDING}"
+    binding = environment.client.get(path)
+    environment.workload.delete(path)
     try:
-        bench.source.start()
-        bench.cluster.kubectl("wait", "--for=delete", f"clusterrolebinding/{BINDING}")
-        bench.await_page("/healthz")
-        bench.await_figure('watch_failures_total{resource="nodemaintenances"}', 8)
-        assert bench.answers("/readyz") == 503
+        environment.source.start()
+        environment.cluster.kubectl("wait", "--for=delete", f"clusterrolebinding/{CLUSTER_ROLE_BINDING}")
+        environment.wait_for_endpoint("/healthz")
+        environment.wait_for_metric('watch_failures_total{resource="nodemaintenances"}', 8)
+        assert environment.get_status("/readyz") == 503
     finally:
-        bound["metadata"] = {"name": BINDING}
-        bench.admin.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", bound)
+        binding["metadata"] = {"name": CLUSTER_ROLE_BINDING}
+        environment.client.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
 
-    bench.await_page("/readyz")
-    bench.begin(node)
-    bench.evict(pod)
+    environment.wait_for_endpoint("/readyz")
+    environment.begin_drains(node)
+    environment.evict_pod(pod)
 
-    bench.wait(GONE, node)
-    said = [json.loads(line)["msg"] for line in bench.log.read_text().splitlines() if "forbidden" in line]
-    assert len(said) == len(set(said))
+    environment.wait_for_hints(PODS_GONE, node)
+    messages = [json.loads(line)["msg"] for line in environment.log.read_text().splitlines() if "forbidden" in line]
+    assert len(messages) == len(set(messages))
 
 
 @pytest.mark.slow
-def test_what_cannot_serve_its_pages_ends(bench: Bench) -> None:
+def test_port_in_use_ends_podsource(environment: PodSourceEnvironment) -> None:
     """Check that a PodSource whose HTTP port is in use ends with an error, so that it is restarted."""
-    bench.start()
+    environment.start()
 
-    second = bench.ends()
+    second = environment.run_to_end()
 
     assert second.returncode != 0
     assert "address already in use" in second.stderr
 
 
-class Worn(Api):
+class FailingApi(Api):
     """An API client that raises an unexpected error when pods are watched."""
 
     def watch(self, path: str, **options: Any) -> AsyncIterator[tuple[str, Object]]:
@@ -298,13 +308,13 @@ class Worn(Api):
         return super().watch(path, **options)
 
 
-def test_a_fault_in_one_of_its_tasks_is_raised(bench: Bench) -> None:
+def test_error_in_one_task_is_raised(environment: PodSourceEnvironment) -> None:
     """Check that an unexpected error in one task ends PodSource, so that no node's watch fails unnoticed."""
-    bench.maintain(bench.work.node())
+    environment.create_maintenance(environment.workload.take_node())
 
     async def run() -> None:
-        async with Tasks() as tasks, Sender(bench.sink.url, tasks) as sender:
-            api = await Worn.connect(bench.environment["KUBECONFIG"])
+        async with TaskSupervisor() as tasks, HintSender(environment.sink.url, tasks) as sender:
+            api = await FailingApi.connect(environment.environment["KUBECONFIG"])
             try:
                 await asyncio.wait_for(PodSource(api, sender, tasks).run(), 30)
             finally:
@@ -314,16 +324,18 @@ def test_a_fault_in_one_of_its_tasks_is_raised(bench: Bench) -> None:
         asyncio.run(run())
 
 
-def test_the_page_names_every_metric_and_its_labels(bench: Bench) -> None:
+def test_metrics_match_the_documentation(environment: PodSourceEnvironment) -> None:
     """Check that /metrics has exactly the metrics and labels in docs/observability.md, after a drain with hints."""
-    node = bench.work.node()
-    (pod,) = bench.work.pods(node, "one")
-    bench.start()
-    bench.begin(node)
-    bench.evict(pod)
-    bench.wait(GONE, node)
-    bench.await_figure(f'hints_total{{type="{GONE}"}}', 1)
-    bench.await_figure('watches{resource="poddisruptionbudgets"}', 1)
+    node = environment.workload.take_node()
+    (pod,) = environment.workload.create_bare_pods(node, "one")
+    environment.start()
+    environment.begin_drains(node)
+    environment.evict_pod(pod)
+    environment.wait_for_hints(PODS_GONE, node)
+    environment.wait_for_metric(f'hints_total{{type="{PODS_GONE}"}}', 1)
+    environment.wait_for_metric('watches{resource="poddisruptionbudgets"}', 1)
 
-    assert offered(bench.url) == {name: labels for name, labels in documented(PAGE).items() if PODSOURCE in name}
-    assert bench.figure('watches{resource="nodemaintenances"}') == 2
+    assert read_served_metrics(environment.url) == {
+        name: labels for name, labels in parse_documented_metrics(PAGE_TEXT).items() if PODSOURCE_PREFIX in name
+    }
+    assert environment.get_metric('watches{resource="nodemaintenances"}') == 2

@@ -10,24 +10,24 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.journal.entries import Attempt, Entry
-from eventing.replay.object_changes import Change, Counts, objects_in, read_changes
+from eventing.replay.object_changes import BudgetCounts, ObjectChange, find_objects, read_changes
 from functions.node_patching import patch_node
-from kube.client.sync_client import Cluster
-from kube.maintenance.objects import path
-from kube.nodes import cordon_patch, taint_patch
+from kube.client.sync_client import SyncClient
+from kube.maintenance.objects import build_path
+from kube.nodes import build_cordon_patch, build_taint_patch
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
-from tests.functions.event_builders import added, node_updated, said
+from tests.functions.event_builders import build_added, build_node_updated, build_own_event
 from tests.workload import Workload
 
-NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
+FIXED_TIME = datetime(2026, 1, 2, tzinfo=timezone.utc)
 
 
 @pytest.fixture
-def work(installed: LocalCluster) -> Iterator[Workload]:
+def workload(installed_cluster: LocalCluster) -> Iterator[Workload]:
     """Yield a workload with a new namespace for the test."""
-    admin = Cluster(str(installed.kubeconfig))
-    yield Workload(installed, admin)
+    admin = SyncClient(str(installed_cluster.kubeconfig))
+    yield Workload(installed_cluster, admin)
     admin.close()
 
 
@@ -42,79 +42,94 @@ def work(installed: LocalCluster) -> Iterator[Workload]:
         {"blocked": [{"namespace": 1, "name": "a", "uid": "u", "budget": "b"}]},
     ],
 )
-def test_data_of_any_shape_names_no_object(data: Object) -> None:
+def test_data_of_any_shape_names_no_object_and_raises_nothing(data: Object) -> None:
     """X-1: Data of any shape names no object, since events of any client are recorded and may be replayed."""
     event = CloudEvent({"id": "1", "source": "/x", "type": "x", "datacontenttype": "application/json"}, data)
 
-    assert objects_in([Entry(1, NOW, event)]) == set()
+    assert find_objects([Entry(1, FIXED_TIME, event)]) == set()
 
 
-def test_lost_objects_are_listed(work: Workload) -> None:
+def test_missing_objects_are_listed(workload: Workload) -> None:
     """X-2: Missing maintenances, nodes and pods of events or replies are listed, and unchanged objects are not."""
-    node, other, elsewhere = work.node(), work.node(), work.node()
-    kept, gone, anew = work.pods(elsewhere, "kept", "gone", "anew")  # `kept` may be drained meanwhile
-    item, lost = work.maintenance(node), work.maintenance(other)
+    node, other, pods_node = workload.take_node(), workload.take_node(), workload.take_node()
+    kept, deleted, replaced = workload.create_bare_pods(
+        pods_node, "kept", "gone", "replaced"
+    )  # `kept` may be drained meanwhile
+    maintenance, deleted_maintenance = workload.create_maintenance(node), workload.create_maintenance(other)
     listed = [
         {"namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-        for pod in (kept, gone, anew)
+        for pod in (kept, deleted, replaced)
     ]
-    listed[2]["uid"] = "of the one before"
+    listed[2]["uid"] = "uid-of-the-previous-pod"
     reply = {"type": events.PODS_EVICTED, "data": {"evicted": listed[:1], "blocked": listed[1:]}}
-    attempt = Attempt("s", "1", "evict", NOW, 0.1, 200, (reply,))
-    hint = node_updated(work.read_node(other))
+    attempt = Attempt("s", "1", "evict", FIXED_TIME, 0.1, 200, (reply,))
+    hint = build_node_updated(workload.read_node(other))
     entries = [
-        Entry(1, NOW, said(events.NODE_TAINTED, item), (attempt,)),
-        Entry(2, NOW, added(lost)),
-        Entry(3, NOW, hint),
+        Entry(1, FIXED_TIME, build_own_event(events.NODE_TAINTED, maintenance), (attempt,)),
+        Entry(2, FIXED_TIME, build_added(deleted_maintenance)),
+        Entry(3, FIXED_TIME, hint),
     ]
-    for where in (path(lost), f"/api/v1/namespaces/{work.namespace}/pods/gone"):
-        work.delete(where)
-        work.wait_for(where, lambda live: live is None)  # other tests' functions may process the first maintenance
-    work.delete(f"/api/v1/nodes/{other}")
+    for path in (build_path(deleted_maintenance), f"/api/v1/namespaces/{workload.namespace}/pods/gone"):
+        workload.delete(path)
+        workload.wait_for_object(
+            path, lambda current: current is None
+        )  # other tests' functions may process the first maintenance
+    workload.delete(f"/api/v1/nodes/{other}")
 
-    changes = work.admin.run(read_changes(work.admin.api, objects_in(entries)))
+    changes = workload.client.run(read_changes(workload.client.api, find_objects(entries)))
 
-    assert changes.lost() == [
+    assert changes.list_gone() == [
         f"node {other} no longer exists",
-        f"nodemaintenance {lost['metadata']['name']} no longer exists",
-        f"pod {work.namespace}/anew is another one now",
-        f"pod {work.namespace}/gone no longer exists",
+        f"nodemaintenance {deleted_maintenance['metadata']['name']} no longer exists",
+        f"pod {workload.namespace}/replaced was replaced by another one",
+        f"pod {workload.namespace}/gone no longer exists",
     ]
-    assert {change for thing, change in changes.by_object.items() if thing.name == f"{work.namespace}/kept"} == set()
+    assert {
+        change for reference, change in changes.by_object.items() if reference.name == f"{workload.namespace}/kept"
+    } == set()
 
 
-def test_what_budgets_count_now_is_found(work: Workload) -> None:
+def test_current_budget_counts_are_read(workload: Workload) -> None:
     """X-2: The current counts of a budget are read if it is the only budget that blocked a pod."""
-    work.budget("kept", {"app": "kept"}, 1, counted=0)
-    pod = {"namespace": work.namespace, "name": "a", "uid": "u"}
+    workload.create_budget("kept", {"app": "kept"}, 1, expected_healthy=0)
+    pod = {"namespace": workload.namespace, "name": "a", "uid": "u"}
     blocked = [{**pod, "budget": budget} for budget in ("kept", "gone", "kept, gone", "")]
     reply = {"type": events.PODS_EVICTED, "data": {"blocked": blocked}}
-    attempt = Attempt("s", "1", "evict", NOW, 0.1, 200, (reply,))
+    attempt = Attempt("s", "1", "evict", FIXED_TIME, 0.1, 200, (reply,))
     event = CloudEvent({"id": "1", "source": "/x", "type": "x"}, {})
 
-    changes = work.admin.run(read_changes(work.admin.api, objects_in([Entry(1, NOW, event, (attempt,))])))
+    changes = workload.client.run(
+        read_changes(workload.client.api, find_objects([Entry(1, FIXED_TIME, event, (attempt,))]))
+    )
 
-    assert changes.budgets == {f"{work.namespace}/kept": Counts(healthy=0, needed=1)}
-    assert f"poddisruptionbudget {work.namespace}/gone no longer exists" in changes.lost()
-    assert len(changes.lost()) == 2  # the other one is the pod
+    assert changes.budgets == {f"{workload.namespace}/kept": BudgetCounts(healthy=0, needed=1)}
+    assert f"poddisruptionbudget {workload.namespace}/gone no longer exists" in changes.list_gone()
+    assert len(changes.list_gone()) == 2  # the other one is the pod
 
 
-def test_objects_that_changed_are_found(work: Workload) -> None:
+def test_changed_objects_are_found(workload: Workload) -> None:
     """X-2: A maintenance under deletion or in phase Succeeded, and a node that is now prepared, count as changed."""
-    node = work.node()
-    ending = work.maintenance(node, finalizers=["example.com/hold"])
-    finished = work.maintenance(node)
-    work.delete(path(ending))
-    work.admin.patch(f"{path(finished)}/status", {"status": {"phase": "Succeeded"}})
-    patch_node(node, lambda: (None, cordon_patch(work.read_node(node), "some-uid")), work.admin)
-    patch_node(node, lambda: (None, taint_patch(work.read_node(node), "medik8s.io/drain", "some-uid")), work.admin)
+    node = workload.take_node()
+    terminating = workload.create_maintenance(node, finalizers=["example.com/hold"])
+    finished = workload.create_maintenance(node)
+    workload.delete(build_path(terminating))
+    workload.client.patch(f"{build_path(finished)}/status", {"status": {"phase": "Succeeded"}})
+    patch_node(node, lambda: (None, build_cordon_patch(workload.read_node(node), "some-uid")), workload.client)
+    patch_node(
+        node,
+        lambda: (None, build_taint_patch(workload.read_node(node), "medik8s.io/drain", "some-uid")),
+        workload.client,
+    )
 
-    named = objects_in(Entry(n, NOW, said(events.NODE_TAINTED, item)) for n, item in enumerate((ending, finished)))
-    changes = work.admin.run(read_changes(work.admin.api, named))
+    references = find_objects(
+        Entry(number, FIXED_TIME, build_own_event(events.NODE_TAINTED, item))
+        for number, item in enumerate((terminating, finished))
+    )
+    changes = workload.client.run(read_changes(workload.client.api, references))
 
-    assert {thing.name: change for thing, change in changes.by_object.items()} == {
-        ending["metadata"]["name"]: Change.TERMINATING,
-        finished["metadata"]["name"]: Change.SUCCEEDED,
-        node: Change.PREPARED,
+    assert {reference.name: change for reference, change in changes.by_object.items()} == {
+        terminating["metadata"]["name"]: ObjectChange.TERMINATING,
+        finished["metadata"]["name"]: ObjectChange.SUCCEEDED,
+        node: ObjectChange.CORDONED_AND_TAINTED,
     }
-    work.admin.patch(path(ending), {"metadata": {"finalizers": None}})
+    workload.client.patch(build_path(terminating), {"metadata": {"finalizers": None}})

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from localcluster import product
 from localcluster.admission.webhook import Webhook
 from localcluster.cluster import LocalCluster
@@ -14,28 +14,28 @@ from tests.workload import Workload
 
 
 @pytest.fixture(scope="package")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def webhook_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Yield a cluster with the CRDs of all three API groups, on which only the webhook runs."""
     with LocalCluster(tmp_path_factory.mktemp("guarded"), nodes=1) as running:
-        product.install(running, v1alpha1=True)
+        product.install_manifests(running, with_v1alpha1=True)
         yield running
 
 
 @pytest.fixture(scope="package")
-def webhook(guarded: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webhook]:
-    """Yield the webhook that the API server of `guarded` calls."""
-    with Webhook(guarded, tmp_path_factory.mktemp("webhook")) as running:
+def webhook(webhook_cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Webhook]:
+    """Yield the webhook that the API server of `webhook_cluster` calls."""
+    with Webhook(webhook_cluster, tmp_path_factory.mktemp("webhook")) as running:
         yield running
 
 
 @pytest.fixture
-def door(webhook: Webhook, guarded: LocalCluster) -> Cluster:
-    """Return the administrator's client of `guarded`, after a check that the webhook's server runs."""
-    assert webhook.server.alive
-    return guarded.door()
+def client(webhook: Webhook, webhook_cluster: LocalCluster) -> SyncClient:
+    """Return the administrator's client of `webhook_cluster`, after a check that the webhook's server runs."""
+    assert webhook.server.is_alive
+    return webhook_cluster.get_client()
 
 
 @pytest.fixture
-def work(guarded: LocalCluster, door: Cluster) -> Workload:
+def workload(webhook_cluster: LocalCluster, client: SyncClient) -> Workload:
     """Return a workload with a new namespace for the test."""
-    return Workload(guarded, door)
+    return Workload(webhook_cluster, client)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 
-from kube.client.sync_client import Cluster
-from kube.maintenance.groups import GROUPS, MEDIK8S, Group
+from kube.client.sync_client import SyncClient
+from kube.maintenance.groups import GROUPS, MEDIK8S, ApiGroup
 from kube.paths import Object
 
 _numbers = itertools.count(1)
 
 
-def named(node: str, group: Group = MEDIK8S, name: str = "", **spec: object) -> Object:
+def build_maintenance(node: str, group: ApiGroup = MEDIK8S, name: str = "", **spec: object) -> Object:
     """Build a NodeMaintenance for `node`, with a generated name if `name` is empty."""
     return {
         "apiVersion": group.api_version,
@@ -21,6 +21,6 @@ def named(node: str, group: Group = MEDIK8S, name: str = "", **spec: object) -> 
     }
 
 
-def create(door: Cluster, item: Object) -> Object:
+def create_maintenance(client: SyncClient, maintenance: Object) -> Object:
     """Create the NodeMaintenance in its API group and return it."""
-    return door.create(GROUPS[item["apiVersion"]].path, item)
+    return client.create(GROUPS[maintenance["apiVersion"]].path, maintenance)

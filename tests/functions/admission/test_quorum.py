@@ -6,134 +6,151 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kube.client.api import absent_ok
+from kube.client.api import get_or_none
 from kube.client.api_errors import Denied
-from kube.client.decoding import hearing
-from kube.client.sync_client import Cluster
+from kube.client.decoding import collect_warnings
+from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import GROUPS, KUBEVIRT
-from kube.maintenance.objects import path
-from kube.maintenance.quorum import CONTROL_PLANE, ETCD, GUARDS
-from kube.nodes import LABEL, NODES, node_path
+from kube.maintenance.objects import build_path
+from kube.maintenance.quorum import CONTROL_PLANE_LABELS, ETCD_NAMESPACE, GUARD_BUDGET_NAMES
+from kube.nodes import MAINTENANCE_LABEL, NODES_PATH, build_node_path
 from kube.paths import Object
-from tests.functions.admission.maintenances import create, named
+from tests.functions.admission.maintenances import build_maintenance, create_maintenance
 from tests.proofs import proves
-from tests.workload import Workload, pod_on
+from tests.workload import Workload, build_pod
 
-Plane = Callable[[int], list[str]]
-REFUSED = "can not put master/control-plane node into maintenance at this moment, disrupting node"
+LabelControlPlane = Callable[[int], list[str]]
+QUORUM_REFUSAL = "can not put master/control-plane node into maintenance at this moment, disrupting node"
 
 
 @pytest.fixture
-def plane(work: Workload, door: Cluster) -> Iterator[Plane]:
+def label_control_plane(workload: Workload, client: SyncClient) -> Iterator[LabelControlPlane]:
     """Yield a function that creates and labels a number of control-plane nodes.
 
     After the test, all maintenances are deleted and the nodes' control-plane labels are removed.
     """
     names: list[str] = []
 
-    def label(count: int) -> list[str]:
-        names.extend(work.node() for _ in range(count))
+    def label_nodes(count: int) -> list[str]:
+        names.extend(workload.take_node() for _ in range(count))
         for number, name in enumerate(names):
-            door.patch(node_path(name), {"metadata": {"labels": {CONTROL_PLANE[number % 2]: ""}}})
+            client.patch(build_node_path(name), {"metadata": {"labels": {CONTROL_PLANE_LABELS[number % 2]: ""}}})
         return names
 
-    yield label
+    yield label_nodes
     for group in GROUPS.values():
-        for item in door.list(group.path)["items"]:
-            door.run(absent_ok(door.api.request("DELETE", f"{group.path}/{item['metadata']['name']}")))
+        for item in client.list(group.path)["items"]:
+            client.run(get_or_none(client.api.request("DELETE", f"{group.path}/{item['metadata']['name']}")))
     for name in names:
-        door.patch(node_path(name), {"metadata": {"labels": dict.fromkeys(CONTROL_PLANE)}})
+        client.patch(build_node_path(name), {"metadata": {"labels": dict.fromkeys(CONTROL_PLANE_LABELS)}})
 
 
 @pytest.fixture
-def etcd(work: Workload, door: Cluster) -> Iterator[None]:
+def etcd_namespace(workload: Workload, client: SyncClient) -> Iterator[None]:
     """Create OpenShift's etcd namespace, and delete its budgets and pods after the test."""
-    if door.run(absent_ok(door.api.get(f"/api/v1/namespaces/{ETCD}"))) is None:
-        door.create("/api/v1/namespaces", {"metadata": {"name": ETCD}})
-    work.wait_for(f"/api/v1/namespaces/{ETCD}/serviceaccounts/default", lambda account: account is not None)
+    if client.run(get_or_none(client.api.get(f"/api/v1/namespaces/{ETCD_NAMESPACE}"))) is None:
+        client.create("/api/v1/namespaces", {"metadata": {"name": ETCD_NAMESPACE}})
+    workload.wait_for_object(
+        f"/api/v1/namespaces/{ETCD_NAMESPACE}/serviceaccounts/default", lambda account: account is not None
+    )
     yield
-    for kind in (f"/apis/policy/v1/namespaces/{ETCD}/poddisruptionbudgets", f"/api/v1/namespaces/{ETCD}/pods"):
-        door.run(door.api.request("DELETE", kind, body={"gracePeriodSeconds": 0}))
+    for kind in (
+        f"/apis/policy/v1/namespaces/{ETCD_NAMESPACE}/poddisruptionbudgets",
+        f"/api/v1/namespaces/{ETCD_NAMESPACE}/pods",
+    ):
+        client.run(client.api.request("DELETE", kind, body={"gracePeriodSeconds": 0}))
 
 
-def guard(door: Cluster, name: str, labels: Object) -> Object:
+def create_guard_budget(client: SyncClient, name: str, labels: Object) -> Object:
     """Create the etcd guard budget, as OpenShift or the replaced operator's end-to-end suite does."""
-    where = f"/apis/policy/v1/namespaces/{ETCD}/poddisruptionbudgets"
+    path = f"/apis/policy/v1/namespaces/{ETCD_NAMESPACE}/poddisruptionbudgets"
     spec = {"maxUnavailable": 0, "selector": {"matchLabels": labels}}
-    return door.create(where, {"metadata": {"name": name}, "spec": spec})
+    return client.create(path, {"metadata": {"name": name}, "spec": spec})
 
 
 @proves("NMO-23")
-def test_of_three_control_plane_nodes_one_may_go_and_not_a_second(plane: Plane, door: Cluster) -> None:
-    first, second, _ = plane(3)
-    item = create(door, named(first))
+def test_second_of_three_control_plane_nodes_is_denied(
+    label_control_plane: LabelControlPlane, client: SyncClient
+) -> None:
+    first, second, _ = label_control_plane(3)
+    item = create_maintenance(client, build_maintenance(first))
 
-    with pytest.raises(Denied, match=f"{REFUSED} {second} will violate etcd quorum: of 3 .* end the maintenance of"):
-        create(door, named(second, KUBEVIRT))
+    with pytest.raises(
+        Denied, match=f"{QUORUM_REFUSAL} {second} will violate etcd quorum: 2 of 3 .* end the maintenance of"
+    ):
+        create_maintenance(client, build_maintenance(second, KUBEVIRT))
 
-    door.delete(path(item), uid=item["metadata"]["uid"])
-    create(door, named(second, KUBEVIRT))
+    client.delete(build_path(item), uid=item["metadata"]["uid"])
+    create_maintenance(client, build_maintenance(second, KUBEVIRT))
 
 
 @proves("NMO-23", "NMO-27a")
-def test_the_node_of_one_that_has_given_up_counts_until_it_is_given_back(plane: Plane, door: Cluster) -> None:
-    first, second, _ = plane(3)
-    item = create(door, named(first))
-    door.patch(f"{path(item)}/status", {"status": {"errorOnLeaseCount": 4}})
-    door.patch(node_path(first), {"metadata": {"labels": {LABEL: item["metadata"]["uid"]}}})
+def test_maintenance_with_lost_lease_counts_until_node_is_restored(
+    label_control_plane: LabelControlPlane, client: SyncClient
+) -> None:
+    first, second, _ = label_control_plane(3)
+    item = create_maintenance(client, build_maintenance(first))
+    client.patch(f"{build_path(item)}/status", {"status": {"errorOnLeaseCount": 4}})
+    client.patch(build_node_path(first), {"metadata": {"labels": {MAINTENANCE_LABEL: item["metadata"]["uid"]}}})
 
-    with pytest.raises(Denied, match=REFUSED):
-        create(door, named(second))
+    with pytest.raises(Denied, match=QUORUM_REFUSAL):
+        create_maintenance(client, build_maintenance(second))
 
-    door.patch(node_path(first), {"metadata": {"labels": {LABEL: None}}})
-    create(door, named(second))
+    client.patch(build_node_path(first), {"metadata": {"labels": {MAINTENANCE_LABEL: None}}})
+    create_maintenance(client, build_maintenance(second))
 
 
 @proves("NMO-23")
-@pytest.mark.parametrize("name", GUARDS)
-def test_a_guard_without_pods_leaves_it_to_counting(plane: Plane, door: Cluster, etcd: None, name: str) -> None:
+@pytest.mark.parametrize("name", GUARD_BUDGET_NAMES)
+def test_guard_budget_without_pods_is_ignored(
+    label_control_plane: LabelControlPlane, client: SyncClient, etcd_namespace: None, name: str
+) -> None:
     """Check that control-plane nodes are counted if the guard budget selects no pods.
 
     The replaced operator's end-to-end suite creates such a budget, with `maxUnavailable: 0`.
     """
-    guard(door, name, {"app": "fake-etcd-quorum-guard"})
-    first, second, _ = plane(3)
+    create_guard_budget(client, name, {"app": "fake-etcd-quorum-guard"})
+    first, second, _ = label_control_plane(3)
 
-    create(door, named(first))
-    with pytest.raises(Denied, match=REFUSED):
-        create(door, named(second))
-
-
-@proves("NMO-23")
-@pytest.mark.parametrize("name", GUARDS)
-def test_a_guard_with_ready_pods_decides(plane: Plane, door: Cluster, etcd: None, work: Workload, name: str) -> None:
-    first, second, _ = plane(3)
-    work.put(ETCD, [pod_on(first, "guard-1", labels={"app": "guard"})])
-    guard(door, name, {"app": "guard"})
-
-    with pytest.raises(Denied, match=f"budget {ETCD}/{name} allows no disruption"):
-        create(door, named(first))
-    create(door, named(second))  # this node has no guard pod, so it counts as down already
+    create_maintenance(client, build_maintenance(first))
+    with pytest.raises(Denied, match=QUORUM_REFUSAL):
+        create_maintenance(client, build_maintenance(second))
 
 
 @proves("NMO-23")
-def test_a_node_that_is_down_may_always_be_maintained(plane: Plane, door: Cluster) -> None:
-    down = {"metadata": {"name": "control-plane-down", "labels": {CONTROL_PLANE[0]: ""}}}
-    door.create(NODES, down)  # no simulated kubelet serves this node, so it never becomes Ready
-    up, _ = plane(2)
+@pytest.mark.parametrize("name", GUARD_BUDGET_NAMES)
+def test_guard_budget_with_ready_pods_decides(
+    label_control_plane: LabelControlPlane, client: SyncClient, etcd_namespace: None, workload: Workload, name: str
+) -> None:
+    first, second, _ = label_control_plane(3)
+    workload.create_pods(ETCD_NAMESPACE, [build_pod(first, "guard-1", labels={"app": "guard"})])
+    create_guard_budget(client, name, {"app": "guard"})
+
+    with pytest.raises(Denied, match=f"budget {ETCD_NAMESPACE}/{name} allows no disruption"):
+        create_maintenance(client, build_maintenance(first))
+    create_maintenance(client, build_maintenance(second))  # this node has no guard pod, so it counts as down already
+
+
+@proves("NMO-23")
+def test_unready_control_plane_node_may_be_maintained(
+    label_control_plane: LabelControlPlane, client: SyncClient
+) -> None:
+    unready_node = {"metadata": {"name": "control-plane-down", "labels": {CONTROL_PLANE_LABELS[0]: ""}}}
+    client.create(NODES_PATH, unready_node)  # no simulated kubelet serves this node, so it never becomes Ready
+    ready_node, _ = label_control_plane(2)
     try:
-        create(door, named("control-plane-down"))
+        create_maintenance(client, build_maintenance("control-plane-down"))
         with pytest.raises(Denied, match="repair control-plane-down first"):
-            create(door, named(up))
+            create_maintenance(client, build_maintenance(ready_node))
     finally:
-        door.run(door.api.request("DELETE", node_path("control-plane-down")))
+        client.run(client.api.request("DELETE", build_node_path("control-plane-down")))
 
 
 @proves("NMO-23")
-def test_a_sole_control_plane_node_is_warned_of(plane: Plane, door: Cluster) -> None:
-    (node,) = plane(1)
+def test_only_control_plane_node_gives_warning(label_control_plane: LabelControlPlane, client: SyncClient) -> None:
+    (node,) = label_control_plane(1)
 
-    with hearing() as warnings:
-        create(door, named(node))
+    with collect_warnings() as warnings:
+        create_maintenance(client, build_maintenance(node))
 
     assert warnings[0].startswith(f"node {node} is the only control-plane node")

@@ -4,37 +4,42 @@ from __future__ import annotations
 
 import asyncio
 
-from functions.admission.watch_cache import Watched
-from kube.client.sync_client import Cluster
+from functions.admission.watch_cache import WatchCache
+from kube.client.sync_client import SyncClient
 from kube.paths import Object
 
 
-def test_who_asks_at_the_same_time_gets_the_same_reading(door: Cluster) -> None:
+def test_concurrent_callers_share_one_pod_list(client: SyncClient) -> None:
     """Check that concurrent callers for one node share a single read of its pods.
 
     A cancelled caller does not cancel the read for the others. A later caller, or a caller for another node, causes its
     own read.
     """
 
-    async def asked() -> tuple[list[list[Object]], int, list[Object], list[Object]]:
-        watched, go, readings = Watched(door.api), asyncio.Event(), 0
+    async def run_callers() -> tuple[list[list[Object]], int, list[Object], list[Object]]:
+        cache, may_respond, read_count = WatchCache(client.api), asyncio.Event(), 0
 
-        async def read() -> list[Object]:
-            nonlocal readings
-            readings += 1
-            number = readings
-            await go.wait()
+        async def list_pods() -> list[Object]:
+            nonlocal read_count
+            read_count += 1
+            number = read_count
+            await may_respond.wait()
             return [{"reading": number}]
 
-        crowd = [asyncio.create_task(watched.shared("node-1", read)) for _ in range(5)]
+        callers = [asyncio.create_task(cache.share_pod_list("node-1", list_pods)) for _ in range(5)]
         await asyncio.sleep(0)
-        crowd.pop(0).cancel()
-        go.set()
-        answers = await asyncio.gather(*crowd)
-        at_once = readings
-        return answers, at_once, await watched.shared("node-1", read), await watched.shared("node-2", read)
+        callers.pop(0).cancel()
+        may_respond.set()
+        lists = await asyncio.gather(*callers)
+        concurrent_read_count = read_count
+        return (
+            lists,
+            concurrent_read_count,
+            await cache.share_pod_list("node-1", list_pods),
+            await cache.share_pod_list("node-2", list_pods),
+        )
 
-    answers, at_once, later, other = asyncio.run(asked())
+    lists, concurrent_read_count, later_list, other_list = asyncio.run(run_callers())
 
-    assert (answers, at_once) == ([[{"reading": 1}]] * 4, 1)
-    assert (later, other) == ([{"reading": 2}], [{"reading": 3}])
+    assert (lists, concurrent_read_count) == ([[{"reading": 1}]] * 4, 1)
+    assert (later_list, other_list) == ([{"reading": 2}], [{"reading": 3}])

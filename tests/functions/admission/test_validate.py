@@ -5,146 +5,156 @@ from __future__ import annotations
 import pytest
 import requests
 
-from kube.client.api import JSON_PATCH, absent_ok
+from kube.client.api import JSON_PATCH, get_or_none
 from kube.client.api_errors import Conflict, Denied, Rejected
-from kube.client.sync_client import Cluster
-from kube.maintenance.groups import GROUPS, KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S, Group
-from kube.maintenance.objects import path
+from kube.client.sync_client import SyncClient
+from kube.maintenance.groups import GROUPS, KUBEVIRT, KUBEVIRT_ALPHA, MEDIK8S, ApiGroup
+from kube.maintenance.objects import build_path
 from localcluster.admission.webhook import Webhook
 from localcluster.processes import await_ready
-from localcluster.readiness import CRDS
-from tests.chain.test_observability import ADMISSION, documented
-from tests.chain.test_observability import PAGE as OBSERVABILITY
-from tests.functions.admission.maintenances import create, named
+from localcluster.readiness import CRDS_PATH
+from tests.chain.test_observability import ADMISSION_PREFIXES, parse_documented_metrics
+from tests.chain.test_observability import PAGE_TEXT as OBSERVABILITY_PAGE
+from tests.functions.admission.maintenances import build_maintenance, create_maintenance
 from tests.proofs import proves
 from tests.workload import Workload
 
-every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
-RULE = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/nodeName/x-kubernetes-validations"
+for_every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
+NODE_NAME_RULE_POINTER = (
+    "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/nodeName/x-kubernetes-validations"
+)
 
 
 @proves("NMO-18", "NMO-19")
-@every_group
-def test_an_unknown_node_is_refused_in_the_operators_words(door: Cluster, group: Group) -> None:
-    with pytest.raises(Denied) as refused:
-        create(door, named("nobody", group))
+@for_every_group
+def test_unknown_node_is_denied_with_original_operators_message(client: SyncClient, group: ApiGroup) -> None:
+    with pytest.raises(Denied) as denied:
+        create_maintenance(client, build_maintenance("nobody", group))
 
     assert "denied the request: invalid nodeName, no node with name nobody found; `kubectl get nodes`" in str(
-        refused.value
+        denied.value
     )
 
 
 @proves("NMO-19")
-def test_a_name_that_no_node_can_have_is_refused_by_the_policy_in_the_same_words(door: Cluster) -> None:
-    with pytest.raises(Rejected) as refused:
-        create(door, named("doesNotExist"))
+def test_policy_rejects_invalid_node_name_with_same_message(client: SyncClient) -> None:
+    with pytest.raises(Rejected) as rejected:
+        create_maintenance(client, build_maintenance("doesNotExist"))
 
-    assert "ValidatingAdmissionPolicy" in str(refused.value)
-    assert "invalid nodeName, no node with name doesNotExist found" in str(refused.value)
+    assert "ValidatingAdmissionPolicy" in str(rejected.value)
+    assert "invalid nodeName, no node with name doesNotExist found" in str(rejected.value)
 
 
 @proves("NMO-22", "X-7")
 @pytest.mark.parametrize("second", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
-@every_group
-def test_a_second_maintenance_of_a_node_is_refused_across_the_groups(
-    work: Workload, door: Cluster, group: Group, second: Group
+@for_every_group
+def test_second_maintenance_of_node_is_denied_across_api_groups(
+    workload: Workload, client: SyncClient, group: ApiGroup, second: ApiGroup
 ) -> None:
-    node = work.node()
-    first = create(door, named(node, group))
+    node = workload.take_node()
+    first = create_maintenance(client, build_maintenance(node, group))
 
-    with pytest.raises(Denied) as refused:
-        create(door, named(node, second))
+    with pytest.raises(Denied) as denied:
+        create_maintenance(client, build_maintenance(node, second))
 
     name = first["metadata"]["name"]
-    assert f"invalid nodeName, a NodeMaintenance for node {node} already exists: {name}" in str(refused.value)
-    assert f"kubectl delete nodemaintenances.{group.api_version.partition('/')[0]} {name}" in str(refused.value)
+    assert f"invalid nodeName, a NodeMaintenance for node {node} already exists: {name}" in str(denied.value)
+    assert f"kubectl delete nodemaintenances.{group.api_version.partition('/')[0]} {name}" in str(denied.value)
 
 
-def test_the_node_is_free_as_soon_as_its_maintenance_is_gone(work: Workload, door: Cluster) -> None:
+def test_node_is_available_after_its_maintenance_is_deleted(workload: Workload, client: SyncClient) -> None:
     """Check that a new maintenance is accepted right after the deletion of the previous one.
 
     The webhook's watch cache may be outdated for a moment, so `validate` reads the objects again before it denies one.
     """
-    node = work.node()
+    node = workload.take_node()
     for _ in range(20):
-        item = create(door, named(node))
-        door.delete(path(item), uid=item["metadata"]["uid"])
+        item = create_maintenance(client, build_maintenance(node))
+        client.delete(build_path(item), uid=item["metadata"]["uid"])
 
 
-def test_the_very_name_is_answered_by_the_server_itself(work: Workload, door: Cluster) -> None:
+def test_same_name_gets_already_exists_from_api_server(workload: Workload, client: SyncClient) -> None:
     """Check that a second create of the same object gets `AlreadyExists`, which clients know how to handle."""
-    item = create(door, named(work.node()))
+    item = create_maintenance(client, build_maintenance(workload.take_node()))
 
     with pytest.raises(Conflict, match="already exists"):
-        create(door, named(item["spec"]["nodeName"], name=item["metadata"]["name"]))
+        create_maintenance(client, build_maintenance(item["spec"]["nodeName"], name=item["metadata"]["name"]))
 
 
 @proves("NMO-21")
-@every_group
-def test_the_node_name_stays_in_the_operators_words(work: Workload, door: Cluster, group: Group) -> None:
-    item = create(door, named(work.node(), group))
+@for_every_group
+def test_change_of_node_name_is_rejected_with_original_operators_message(
+    workload: Workload, client: SyncClient, group: ApiGroup
+) -> None:
+    item = create_maintenance(client, build_maintenance(workload.take_node(), group))
 
     with pytest.raises(Rejected, match=r"updating spec\.NodeName isn't allowed"):
-        door.patch(path(item), {"spec": {"nodeName": "another"}})
+        client.patch(build_path(item), {"spec": {"nodeName": "another"}})
 
 
 @proves("NMO-21")
-def test_the_policy_says_the_same_for_a_schema_that_does_not(work: Workload, door: Cluster) -> None:
+def test_policy_rejects_change_of_node_name_without_schema_rule(workload: Workload, client: SyncClient) -> None:
     """Check that the policy keeps `spec.nodeName` immutable if the CRD's schema has no such rule.
 
     Another product that serves the same kind may install a CRD without that rule.
     """
-    item = create(door, named(work.node(), KUBEVIRT_ALPHA))
-    found = door.get(f"{CRDS}/nodemaintenances.kubevirt.io")["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    kept = found["properties"]["spec"]["properties"]["nodeName"]["x-kubernetes-validations"]
+    item = create_maintenance(client, build_maintenance(workload.take_node(), KUBEVIRT_ALPHA))
+    schema = client.get(f"{CRDS_PATH}/nodemaintenances.kubevirt.io")["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    rules = schema["properties"]["spec"]["properties"]["nodeName"]["x-kubernetes-validations"]
 
-    def refused_by_policy() -> bool:
-        with pytest.raises(Rejected, match=r"updating spec\.NodeName isn't allowed") as refused:
-            door.patch(path(item), {"spec": {"nodeName": "another"}})
-        return "ValidatingAdmissionPolicy" in str(refused.value)
+    def is_rejected_by_policy() -> bool:
+        with pytest.raises(Rejected, match=r"updating spec\.NodeName isn't allowed") as rejected:
+            client.patch(build_path(item), {"spec": {"nodeName": "another"}})
+        return "ValidatingAdmissionPolicy" in str(rejected.value)
 
-    door.patch(f"{CRDS}/nodemaintenances.kubevirt.io", [{"op": "remove", "path": RULE}], JSON_PATCH)
+    client.patch(
+        f"{CRDS_PATH}/nodemaintenances.kubevirt.io", [{"op": "remove", "path": NODE_NAME_RULE_POINTER}], JSON_PATCH
+    )
     try:
-        await_ready("the schema without the rule", refused_by_policy, [])
+        await_ready("the schema without the rule", is_rejected_by_policy, [])
     finally:
-        back = [{"op": "add", "path": RULE, "value": kept}]
-        door.patch(f"{CRDS}/nodemaintenances.kubevirt.io", back, JSON_PATCH)
+        restore_patch = [{"op": "add", "path": NODE_NAME_RULE_POINTER, "value": rules}]
+        client.patch(f"{CRDS_PATH}/nodemaintenances.kubevirt.io", restore_patch, JSON_PATCH)
 
 
 @proves("NMO-18")
-def test_a_finalizer_comes_off_whatever_the_object_says(work: Workload, door: Cluster) -> None:
+def test_finalizer_can_be_removed_after_node_is_deleted(workload: Workload, client: SyncClient) -> None:
     """Check that the finalizer of a maintenance can be removed after its node was deleted.
 
     The webhook is registered for CREATE only, so it does not check the removal.
     """
-    node = work.node()
-    item = create(door, {**named(node), "metadata": {"name": "held", "finalizers": ["example.com/hold"]}})
-    door.delete(f"/api/v1/nodes/{node}", uid=work.read_node(node)["metadata"]["uid"])
-    door.delete(path(item), uid=item["metadata"]["uid"])
+    node = workload.take_node()
+    item = create_maintenance(
+        client, {**build_maintenance(node), "metadata": {"name": "held", "finalizers": ["example.com/hold"]}}
+    )
+    client.delete(f"/api/v1/nodes/{node}", uid=workload.read_node(node)["metadata"]["uid"])
+    client.delete(build_path(item), uid=item["metadata"]["uid"])
 
-    door.patch(path(item), {"metadata": {"finalizers": None}})
+    client.patch(build_path(item), {"metadata": {"finalizers": None}})
 
-    assert door.run(absent_ok(door.api.get(path(item)))) is None
+    assert client.run(get_or_none(client.api.get(build_path(item)))) is None
 
 
 @proves("NMO-18")
-def test_a_dry_run_is_answered_and_nothing_is_kept(work: Workload, door: Cluster) -> None:
-    node = work.node()
+def test_dry_run_is_reviewed_and_stores_nothing(workload: Workload, client: SyncClient) -> None:
+    node = workload.take_node()
 
-    created = door.dry_run().create(MEDIK8S.path, named(node))
+    created = client.with_dry_run().create(MEDIK8S.path, build_maintenance(node))
     with pytest.raises(Denied, match="no node with name nobody found"):
-        door.dry_run().create(MEDIK8S.path, named("nobody"))
+        client.with_dry_run().create(MEDIK8S.path, build_maintenance("nobody"))
 
-    create(door, named(node, KUBEVIRT))
+    create_maintenance(client, build_maintenance(node, KUBEVIRT))
     assert created["spec"]["nodeName"] == node
 
 
-def test_its_metrics_are_those_of_the_page(work: Workload, door: Cluster, webhook: Webhook) -> None:
+def test_metrics_match_documentation(workload: Workload, client: SyncClient, webhook: Webhook) -> None:
     """Check that the webhook serves, over HTTPS, exactly the metrics that docs/observability.md names."""
-    create(door, named(work.node()))
+    create_maintenance(client, build_maintenance(workload.take_node()))
 
     page = requests.get(f"{webhook.url}/metrics", verify=str(webhook.ca_file), timeout=10).text
 
     families = {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE nodemaintenance_")}
-    offered = {name for name in families if not name.endswith("_created")}
-    assert offered == {name for name in documented(OBSERVABILITY) if name.startswith(ADMISSION)}
+    exposed = {name for name in families if not name.endswith("_created")}
+    assert exposed == {
+        name for name in parse_documented_metrics(OBSERVABILITY_PAGE) if name.startswith(ADMISSION_PREFIXES)
+    }

@@ -6,83 +6,88 @@ import json
 
 import pytest
 
-from kube.client.decoding import hearing
-from kube.client.sync_client import Cluster
+from kube.client.decoding import collect_warnings
+from kube.client.sync_client import SyncClient
 from kube.maintenance.groups import MEDIK8S
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
-from tests.functions.admission.maintenances import create, named
+from tests.functions.admission.maintenances import build_maintenance, create_maintenance
 from tests.proofs import proves
-from tests.workload import Workload, pod_on
+from tests.workload import Workload, build_pod
 
-LABELS = {"app": "db"}
-
-
-def warned(door: Cluster, item: Object) -> list[str]:
-    with hearing() as heard:
-        create(door, item)
-    return heard
+DATABASE_LABELS = {"app": "db"}
 
 
-@proves("NMO-18")
-def test_of_a_quiet_node_nothing_is_said(work: Workload, door: Cluster) -> None:
-    node = work.node()
-    work.daemonset("agent", node)
-    work.deployment("web", node, 2)
-
-    assert warned(door, named(node)) == []
+def create_and_collect_warnings(client: SyncClient, maintenance: Object) -> list[str]:
+    with collect_warnings() as collected_warnings:
+        create_maintenance(client, maintenance)
+    return collected_warnings
 
 
 @proves("NMO-18")
-def test_bare_pods_lost_data_and_a_budget_are_warned_of(work: Workload, door: Cluster) -> None:
-    node, space = work.node(), work.namespace
-    pod = pod_on(node, "bare", labels=LABELS)
-    work.put(space, [{**pod, "spec": {**pod["spec"], "volumes": [{"name": "scratch", "emptyDir": {}}]}}])
-    work.budget("closed", LABELS, 1, counted=1)
+def test_harmless_drain_gives_no_warnings(workload: Workload, client: SyncClient) -> None:
+    node = workload.take_node()
+    workload.create_daemonset("agent", node)
+    workload.create_deployment("web", node, 2)
 
-    assert warned(door, named(node)) == [
-        f"1 pod that no controller makes again will be gone for good: {space}/bare",
-        f"emptyDir data of 1 pod will be lost: {space}/bare",
-        f"budget {space}/closed asks for all of its pods and never lets one go, add replicas or change it; "
-        f"it keeps 1 pod here: {space}/bare",
+    assert create_and_collect_warnings(client, build_maintenance(node)) == []
+
+
+@proves("NMO-18")
+def test_bare_pods_lost_data_and_blocking_budget_give_warnings(workload: Workload, client: SyncClient) -> None:
+    node, namespace = workload.take_node(), workload.namespace
+    pod = build_pod(node, "bare", labels=DATABASE_LABELS)
+    workload.create_pods(
+        namespace, [{**pod, "spec": {**pod["spec"], "volumes": [{"name": "scratch", "emptyDir": {}}]}}]
+    )
+    workload.create_budget("closed", DATABASE_LABELS, 1, expected_healthy=1)
+
+    assert create_and_collect_warnings(client, build_maintenance(node)) == [
+        f"no controller will recreate 1 pod after the eviction: {namespace}/bare",
+        f"emptyDir data of 1 pod will be lost: {namespace}/bare",
+        f"budget {namespace}/closed requires all of its pods to be healthy, so it allows no eviction: "
+        f"add replicas or change the budget; it blocks 1 pod: {namespace}/bare",
     ]
 
 
 @proves("NMO-18")
-def test_a_budget_that_opens_or_shuts_is_known_at_once(work: Workload, door: Cluster) -> None:
+def test_new_budgets_appear_in_warnings(workload: Workload, client: SyncClient) -> None:
     """Check that a warning reflects a new budget within a moment, because the webhook watches budgets."""
-    node, space = work.node(), work.namespace
-    work.pods(node, "one", "two", labels=LABELS)
-    work.budget("one", LABELS, 1, counted=2)
-    work.budget("two", LABELS, 1, counted=2)
+    node, namespace = workload.take_node(), workload.namespace
+    workload.create_bare_pods(node, "one", "two", labels=DATABASE_LABELS)
+    workload.create_budget("one", DATABASE_LABELS, 1, expected_healthy=2)
+    workload.create_budget("two", DATABASE_LABELS, 1, expected_healthy=2)
 
-    words = (
-        f"2 pods under two disruption budgets cannot be evicted, delete or narrow one of them: {space}/one, {space}/two"
+    warning = (
+        "2 pods cannot be evicted under several disruption budgets; delete or narrow one of the budgets: "
+        f"{namespace}/one, {namespace}/two"
     )
 
-    def says() -> bool:
-        with hearing() as heard:
-            door.dry_run().create(MEDIK8S.path, named(node))
-        return words in heard
+    def has_warning() -> bool:
+        with collect_warnings() as collected_warnings:
+            client.with_dry_run().create(MEDIK8S.path, build_maintenance(node))
+        return warning in collected_warnings
 
-    assert any(says() for _ in range(50))
+    assert any(has_warning() for _ in range(50))
 
 
-def test_kubectl_shows_them(work: Workload, door: Cluster, guarded: LocalCluster) -> None:
-    node = work.node()
-    work.pods(node, "bare")
+def test_kubectl_prints_warnings(workload: Workload, client: SyncClient, webhook_cluster: LocalCluster) -> None:
+    node = workload.take_node()
+    workload.create_bare_pods(node, "bare")
 
-    done = guarded.kubectl("create", "-f", "-", input=json.dumps(named(node)))
+    done = webhook_cluster.kubectl("create", "-f", "-", input=json.dumps(build_maintenance(node)))
 
     assert done.stderr == (
-        f"Warning: 1 pod that no controller makes again will be gone for good: {work.namespace}/bare\n"
+        f"Warning: no controller will recreate 1 pod after the eviction: {workload.namespace}/bare\n"
     )
 
 
 @pytest.mark.parametrize("group", ["nodemaintenance.medik8s.io", "nodemaintenance.kubevirt.io"])
-def test_a_drain_that_keeps_them_warns_of_none(work: Workload, door: Cluster, group: str) -> None:
-    node = work.node()
-    work.pods(node, "bare")
-    item = {**named(node, drain={"force": False}), "apiVersion": f"{group}/v1beta1"}
+def test_drain_without_force_gives_no_warnings_about_bare_pods(
+    workload: Workload, client: SyncClient, group: str
+) -> None:
+    node = workload.take_node()
+    workload.create_bare_pods(node, "bare")
+    item = {**build_maintenance(node, drain={"force": False}), "apiVersion": f"{group}/v1beta1"}
 
-    assert warned(door, item) == []
+    assert create_and_collect_warnings(client, item) == []

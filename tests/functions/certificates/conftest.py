@@ -10,44 +10,55 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from cloudevents.core.v1.event import CloudEvent
 
+from functions.certificates.renewal_pass import PUBLISH_MARGIN, PassResult, renew_all
 from functions.certificates.settings import Settings
-from functions.certificates.renewal_pass import TAKES, Outcome, renewed
 from kube.certificates import certificate_objects, key_pairs
-from kube.certificates.components import COMPONENTS, LABEL
-from kube.certificates.ca_injection import CARRIERS, INJECT
-from kube.client.api import absent_ok
+from kube.certificates.ca_injection import INJECT_ANNOTATION, TARGET_PATHS
+from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
+from kube.client.api import get_or_none
 from kube.client.api_errors import ApiError
-from kube.client.sync_client import Cluster
-from kube.paths import NAMESPACE, Object
+from kube.client.sync_client import SyncClient
+from kube.paths import DEFAULT_NAMESPACE, Object
 from localcluster.processes import await_ready
 from tests.functions.conftest import Functions
 from tests.workload import Workload
 
-SECRETS, MAPS = certificate_objects.secrets_path(NAMESPACE), certificate_objects.publications_path(NAMESPACE)
-WEBHOOKS = CARRIERS["ValidatingWebhookConfiguration"]
-PAUSE = timedelta(minutes=10)
-SETTINGS = Settings(pause=PAUSE - TAKES - timedelta(seconds=30))
-"""Settings whose waiting period has ended for a pass that comes `PAUSE` after a previous, slow one."""
+SECRETS_PATH, CONFIG_MAPS_PATH = (
+    certificate_objects.build_secrets_path(DEFAULT_NAMESPACE),
+    certificate_objects.build_configmaps_path(DEFAULT_NAMESPACE),
+)
+WEBHOOK_CONFIGURATIONS_PATH = TARGET_PATHS["ValidatingWebhookConfiguration"]
+PROPAGATION_DELAY = timedelta(minutes=10)
+SETTINGS = Settings(propagation_delay=PROPAGATION_DELAY - PUBLISH_MARGIN - timedelta(seconds=30))
+"""Settings whose waiting period has ended for a pass that comes `PROPAGATION_DELAY` after a previous, slow one."""
 _numbers = itertools.count(1)
 
 
-def hint(kind: str, name: str) -> CloudEvent:
+def build_secret_hint(event_type: str, name: str) -> CloudEvent:
     """Build the event that ApiServerSource emits for a Secret in `mode: Reference`."""
-    about = {"kind": "Secret", "apiversion": "v1", "name": name, "namespace": NAMESPACE}
-    attributes = {"id": f"secret-{next(_numbers)}", "source": "https://kubernetes.example", "type": kind, **about}
-    data = {"apiVersion": "v1", "kind": "Secret", "namespace": NAMESPACE, "name": name}
+    reference = {"kind": "Secret", "apiversion": "v1", "name": name, "namespace": DEFAULT_NAMESPACE}
+    attributes = {
+        "id": f"secret-{next(_numbers)}",
+        "source": "https://kubernetes.example",
+        "type": event_type,
+        **reference,
+    }
+    data = {"apiVersion": "v1", "kind": "Secret", "namespace": DEFAULT_NAMESPACE, "name": name}
     return CloudEvent({**attributes, "datacontenttype": "application/json"}, data)
 
 
-class Certificates:
+class NamespaceCertificates:
     """The certificates of one namespace, by default the product's, as an administrator creates and reads them."""
 
-    def __init__(self, admin: Cluster, namespace: str = NAMESPACE) -> None:
-        self.admin, self.namespace = admin, namespace
-        self.secrets, self.maps = certificate_objects.secrets_path(namespace), certificate_objects.publications_path(namespace)
+    def __init__(self, administrator_client: SyncClient, namespace: str = DEFAULT_NAMESPACE) -> None:
+        self.administrator_client, self.namespace = administrator_client, namespace
+        self.secrets_path, self.config_maps_path = (
+            certificate_objects.build_secrets_path(namespace),
+            certificate_objects.build_configmaps_path(namespace),
+        )
         self.now = datetime.now(timezone.utc).replace(microsecond=0)
 
-    def add(
+    def create_secret(
         self,
         name: str,
         component: str = "kubevirt",
@@ -57,44 +68,48 @@ class Certificates:
         immutable: bool = False,
     ) -> Object:
         """Create a server's Secret with the label that requests certificates from the step."""
-        told = {certificate_objects.NAMES: f"{name}.svc,127.0.0.1", **(annotations or {})}
-        metadata = {"name": name, "labels": {LABEL: component}, "annotations": told}
+        merged_annotations = {certificate_objects.DNS_NAMES_ANNOTATION: f"{name}.svc,127.0.0.1", **(annotations or {})}
+        metadata = {"name": name, "labels": {COMPONENT_LABEL: component}, "annotations": merged_annotations}
         secret = {"metadata": metadata, "type": "Opaque", "data": data or {}, "immutable": immutable}
-        return self.admin.create(self.secrets, secret)
+        return self.administrator_client.create(self.secrets_path, secret)
 
-    def secret(self, name: str) -> Object:
-        return self.admin.get(f"{self.secrets}/{name}")
+    def get_secret(self, name: str) -> Object:
+        return self.administrator_client.get(f"{self.secrets_path}/{name}")
 
-    def names(self) -> set[str]:
+    def list_secret_names(self) -> set[str]:
         """Return the names of all Secrets in the namespace."""
-        return {secret["metadata"]["name"] for secret in self.admin.list(self.secrets)["items"]}
+        return {secret["metadata"]["name"] for secret in self.administrator_client.list(self.secrets_path)["items"]}
 
-    def change(self, name: str, change: Object) -> None:
-        self.admin.patch(f"{self.secrets}/{name}", change)
+    def patch_secret(self, name: str, change: Object) -> None:
+        self.administrator_client.patch(f"{self.secrets_path}/{name}", change)
 
-    def remove(self, path: str) -> None:
+    def delete_and_wait(self, path: str) -> None:
         """Delete an object and wait until it no longer exists; a CustomResourceDefinition takes some time."""
-        self.admin.delete(path, uid=self.admin.get(path)["metadata"]["uid"])
-        await_ready(f"the end of {path}", lambda: self.admin.run(absent_ok(self.admin.api.get(path))) is None, [])
+        self.administrator_client.delete(path, uid=self.administrator_client.get(path)["metadata"]["uid"])
+        await_ready(
+            f"the end of {path}",
+            lambda: self.administrator_client.run(get_or_none(self.administrator_client.api.get(path))) is None,
+            [],
+        )
 
-    def ask(self, name: str) -> None:
-        self.change(name, {"metadata": {"annotations": {certificate_objects.RENEW: "now"}}})
+    def request_renewal(self, name: str) -> None:
+        self.patch_secret(name, {"metadata": {"annotations": {certificate_objects.RENEW_ANNOTATION: "now"}}})
 
-    def serial(self, name: str) -> str:
-        pair = certificate_objects.current(self.secret(name))
-        return key_pairs.serial(pair.parsed) if pair else ""
+    def get_serial(self, name: str) -> str:
+        pair = certificate_objects.get_current_pair(self.get_secret(name))
+        return key_pairs.format_serial(pair.parsed) if pair else ""
 
-    def publication(self, component: str = "kubevirt") -> Object | None:
+    def get_bundle_configmap(self, component: str = "kubevirt") -> Object | None:
         """Return the ConfigMap with a component's CA bundle, or None if there is none."""
-        path = f"{self.maps}/{COMPONENTS[component].publication}"
-        return self.admin.run(absent_ok(self.admin.api.get(path)))
+        path = f"{self.config_maps_path}/{COMPONENTS[component].bundle_configmap_name}"
+        return self.administrator_client.run(get_or_none(self.administrator_client.api.get(path)))
 
-    def trusted(self, component: str = "kubevirt") -> str:
+    def get_trusted_bundle(self, component: str = "kubevirt") -> str:
         """Return the CA bundle that clients read from the ConfigMap."""
-        return "".join(certificate_objects.bundle_of(self.publication(component)))
+        return "".join(certificate_objects.parse_published_bundle(self.get_bundle_configmap(component)))
 
-    def add_webhook(self, name: str, asked: str, url: str = "") -> Object:
-        """Create a webhook configuration that requests the CA bundle of the Secret `asked`.
+    def create_webhook_configuration(self, name: str, secret_name: str, url: str = "") -> Object:
+        """Create a webhook configuration that requests the CA bundle of the Secret `secret_name`.
 
         With a `url`, the API server calls that webhook for ConfigMaps with the label `test=admitted`, and rejects them
         if it gets no response.
@@ -106,70 +121,80 @@ class Certificates:
             "admissionReviewVersions": ["v1"],
             "rules": [rule],
         }
-        service = {"service": {"namespace": NAMESPACE, "name": "validate"}}
+        service = {"service": {"namespace": DEFAULT_NAMESPACE, "name": "validate"}}
         hook |= {"failurePolicy": "Ignore", "clientConfig": service}
         if url:
             maps = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
-            chosen = {"objectSelector": {"matchLabels": {"test": "admitted"}}, "rules": [maps]}
-            hook |= {"failurePolicy": "Fail", "clientConfig": {"url": url}, **chosen}
-        metadata = {"name": name, "annotations": {INJECT: f"{self.namespace}/{asked}"}}
-        return self.admin.create(WEBHOOKS, {"metadata": metadata, "webhooks": [hook]})
+            webhook_options = {"objectSelector": {"matchLabels": {"test": "admitted"}}, "rules": [maps]}
+            hook |= {"failurePolicy": "Fail", "clientConfig": {"url": url}, **webhook_options}
+        metadata = {"name": name, "annotations": {INJECT_ANNOTATION: f"{self.namespace}/{secret_name}"}}
+        return self.administrator_client.create(WEBHOOK_CONFIGURATIONS_PATH, {"metadata": metadata, "webhooks": [hook]})
 
-    def events(self, name: str) -> dict[str, Object]:
+    def get_events_by_reason(self, name: str) -> dict[str, Object]:
         """Map the reason of each Event about an object of this name to the Event."""
         path = f"/api/v1/namespaces/{self.namespace}/events"
-        found = self.admin.list(path, fields=f"involvedObject.name={name}")["items"]
-        return {item["reason"]: item for item in found}
+        events = self.administrator_client.list(path, field_selector=f"involvedObject.name={name}")["items"]
+        return {item["reason"]: item for item in events}
 
-    def renew(self, door: Cluster, later: timedelta = timedelta(0)) -> list[ApiError]:
-        """Run a pass with this client, `later` after the previous one on the simulated clock, and return its errors."""
-        self.now += later
-        return self.look(door).errors
+    def run_pass_after(self, client: SyncClient, delay: timedelta = timedelta(0)) -> list[ApiError]:
+        """Run a pass with this client, `delay` after the previous one on the simulated clock, and return its errors."""
+        self.now += delay
+        return self.run_pass(client).errors
 
-    def look(self, door: Cluster) -> Outcome:
+    def run_pass(self, client: SyncClient) -> PassResult:
         """Run a tick's pass with this client, at the current time of the simulated clock."""
-        return door.run(renewed(door.api, replace(SETTINGS, namespaces=(self.namespace,)), self.now))
+        return client.run(renew_all(client.api, replace(SETTINGS, namespaces=(self.namespace,)), self.now))
 
 
 @pytest.fixture(scope="package", autouse=True)
-def every_secret(admin: Cluster, functions: Functions) -> None:
+def allow_patching_every_secret(admin_client: SyncClient, functions: Functions) -> None:
     """Allow the step to patch every Secret that a test creates; the shipped Role names only the webhook's Secrets."""
-    allow(admin, functions, NAMESPACE, "patch")
+    grant_access(admin_client, functions, DEFAULT_NAMESPACE, "patch")
 
 
-def allow(admin: Cluster, functions: Functions, namespace: str, *verbs: str) -> None:
+def grant_access(administrator_client: SyncClient, functions: Functions, namespace: str, *verbs: str) -> None:
     """Allow the step to use these verbs on all Secrets, ConfigMaps and Events of a namespace."""
     roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
     rule = {"apiGroups": [""], "resources": ["secrets", "configmaps", "events"], "verbs": verbs}
-    admin.create(f"{roles}/roles", {"metadata": {"name": "every-secret"}, "rules": [rule]})
+    administrator_client.create(f"{roles}/roles", {"metadata": {"name": "every-secret"}, "rules": [rule]})
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "every-secret"}
-    account = {"kind": "ServiceAccount", "name": "renew-certificates", "namespace": NAMESPACE}
-    admin.create(
+    account = {"kind": "ServiceAccount", "name": "renew-certificates", "namespace": DEFAULT_NAMESPACE}
+    administrator_client.create(
         f"{roles}/rolebindings", {"metadata": {"name": "every-secret"}, "roleRef": role, "subjects": [account]}
     )
-    asked = {"namespace": namespace, "verb": "patch", "resource": "secrets", "name": "any"}
-    door, reviews = functions.clusters["renew-certificates"], "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    review = {"spec": {"resourceAttributes": asked}}
-    await_ready("the right", lambda: bool(door.create(reviews, review)["status"]["allowed"]), [])
+    attributes = {"namespace": namespace, "verb": "patch", "resource": "secrets", "name": "any"}
+    step_client, reviews = (
+        functions.clusters["renew-certificates"],
+        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+    )
+    review = {"spec": {"resourceAttributes": attributes}}
+    await_ready("the right", lambda: bool(step_client.create(reviews, review)["status"]["allowed"]), [])
 
 
 @pytest.fixture
-def certificates(admin: Cluster) -> Iterator[Certificates]:
+def certificates(admin_client: SyncClient) -> Iterator[NamespaceCertificates]:
     """Yield the certificates of the product's namespace, which is emptied before and after the test."""
-    clean(admin)
-    yield Certificates(admin)
-    clean(admin)
+    delete_test_objects(admin_client)
+    yield NamespaceCertificates(admin_client)
+    delete_test_objects(admin_client)
 
 
 @pytest.fixture
-def elsewhere(admin: Cluster, functions: Functions, work: Workload) -> Certificates:
+def other_namespace_certificates(
+    admin_client: SyncClient, functions: Functions, workload: Workload
+) -> NamespaceCertificates:
     """Return the certificates of another namespace, in which the step may write Secrets too."""
-    allow(admin, functions, work.namespace, "get", "list", "create", "patch")
-    return Certificates(admin, work.namespace)
+    grant_access(admin_client, functions, workload.namespace, "get", "list", "create", "patch")
+    return NamespaceCertificates(admin_client, workload.namespace)
 
 
-def clean(admin: Cluster) -> None:
-    for path in (SECRETS, MAPS, WEBHOOKS, f"/api/v1/namespaces/{NAMESPACE}/events"):
-        for item in admin.list(path)["items"]:
+def delete_test_objects(client: SyncClient) -> None:
+    for path in (
+        SECRETS_PATH,
+        CONFIG_MAPS_PATH,
+        WEBHOOK_CONFIGURATIONS_PATH,
+        f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/events",
+    ):
+        for item in client.list(path)["items"]:
             if item["metadata"]["name"] != "kube-root-ca.crt":
-                admin.delete(f"{path}/{item['metadata']['name']}", uid=item["metadata"]["uid"])
+                client.delete(f"{path}/{item['metadata']['name']}", uid=item["metadata"]["uid"])

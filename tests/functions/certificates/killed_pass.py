@@ -1,4 +1,6 @@
-"""Runs passes over all certificates, each killed after its first write: `dying KUBECONFIG PAUSE`.
+"""Runs passes over all certificates, each killed after its first write.
+
+Usage: `killed_pass KUBECONFIG PROPAGATION_DELAY_SECONDS`.
 
 Each line on stdin is the time of one pass, which runs in its own process. The reply is the exit code of that process:
 -9 if it was killed, 0 if nothing was left to write.
@@ -13,43 +15,43 @@ import sys
 from datetime import datetime, timedelta
 from typing import Any
 
+from functions.certificates.renewal_pass import renew_all
 from functions.certificates.settings import Settings
-from functions.certificates.renewal_pass import renewed
 from kube.client.api import Api
 from kube.paths import Object
 
 
-class Dying(Api):
+class SelfKillingApi(Api):
     """An API client that kills its process after the response to its first write.
 
-    `left` is the number of writes until then; another value of it selects another write.
+    `writes_left` is the number of writes until then; another value of it selects another write.
     """
 
-    left = 1
+    writes_left = 1
 
     async def request(self, method: str, path: str, **options: Any) -> Object:
-        answer = await super().request(method, path, **options)
+        response = await super().request(method, path, **options)
         if method != "GET" and not path.endswith(("/events", "/selfsubjectreviews")):
-            Dying.left -= 1
-            if Dying.left == 0:
+            SelfKillingApi.writes_left -= 1
+            if SelfKillingApi.writes_left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
-        return answer
+        return response
 
 
-async def look(kubeconfig: str, moment: str, pause: str) -> None:
-    api = await Dying.connect(kubeconfig)
-    settings = Settings(pause=timedelta(seconds=float(pause)))
-    errors = (await renewed(api, settings, datetime.fromisoformat(moment))).errors
+async def run_pass(kubeconfig: str, now: str, propagation_delay_seconds: str) -> None:
+    api = await SelfKillingApi.connect(kubeconfig)
+    settings = Settings(propagation_delay=timedelta(seconds=float(propagation_delay_seconds)))
+    errors = (await renew_all(api, settings, datetime.fromisoformat(now))).errors
     await api.close()
     assert errors == []
 
 
-def main(kubeconfig: str, pause: str) -> None:
+def main(kubeconfig: str, propagation_delay_seconds: str) -> None:
     """Run each pass in a fork, because the imports take a hundred times as long as a pass."""
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
-            asyncio.run(look(kubeconfig, line.strip(), pause))
+            asyncio.run(run_pass(kubeconfig, line.strip(), propagation_delay_seconds))
             os._exit(0)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 

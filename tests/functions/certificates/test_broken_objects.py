@@ -22,145 +22,173 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from prometheus_client import REGISTRY
 
 from eventing import events
-from functions.certificates.renewal import WRITE_SECONDS
+from functions.certificates.renewal import WRITE_TIMEOUT_SECONDS
+from functions.certificates.renewal_pass import renew_all
 from functions.certificates.settings import Settings
-from functions.certificates.renewal_pass import renewed
 from kube.certificates import certificate_objects, key_pairs, lookup
-from kube.certificates.kubernetes_events import FAILED, NAMELESS
-from kube.certificates.components import COMPONENTS, LABEL
-from kube.certificates.certificate_objects import CERTIFICATE, KEY, NAMES, TRUSTED
-from kube.certificates.ca_injection import trusted
-from kube.certificates.key_pairs import Pair
+from kube.certificates.ca_injection import get_trusted_bundle
+from kube.certificates.certificate_objects import CA_ENTRY, CERTIFICATE_ENTRY, DNS_NAMES_ANNOTATION, PRIVATE_KEY_ENTRY
+from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
+from kube.certificates.key_pairs import KeyPair
+from kube.certificates.kubernetes_events import NO_NAMES_REASON, NOT_RENEWED_REASON
 from kube.client.api_errors import Unavailable
-from kube.client.deadline import within
-from kube.client.sync_client import Cluster
-from kube.paths import NAMESPACE
-from tests.fault_proxy import LATE, SILENCE, Fault, Faults
-from tests.functions.certificates.conftest import MAPS, PAUSE, SECRETS, WEBHOOKS, Certificates, hint
+from kube.client.deadline import set_deadline
+from kube.client.sync_client import SyncClient
+from kube.paths import DEFAULT_NAMESPACE
+from tests.fault_proxy import DELAYED, NO_RESPONSE, Fault, FaultProxy
+from tests.functions.certificates.conftest import (
+    CONFIG_MAPS_PATH,
+    PROPAGATION_DELAY,
+    SECRETS_PATH,
+    WEBHOOK_CONFIGURATIONS_PATH,
+    NamespaceCertificates,
+    build_secret_hint,
+)
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import tick
+from tests.functions.event_builders import build_tick
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow
 
 STEP = "renew-certificates"
-MOST_TICKS = 20
+MAX_TICKS = 20
 KUBEVIRT = COMPONENTS["kubevirt"]
-AUTHORITY = KUBEVIRT.authority
-DAY, LITTLE = timedelta(days=1), timedelta(minutes=1)
+CA_SECRET_NAME = KUBEVIRT.ca_secret_name
+DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
 VERSION_3, VERSION_6 = b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x05"
 """DER encodings of a certificate's version field: v3, and v6, which is not defined."""
 
 
 @pytest.fixture
-def door(functions: Functions) -> Cluster:
+def client(functions: Functions) -> SyncClient:
     """Return an API client with the step's own account."""
     return functions.clusters[STEP]
 
 
-def foreign(certificates: Certificates, name: str) -> dict[str, str]:
+def build_foreign_secret_data(certificates: NamespaceCertificates, name: str) -> dict[str, str]:
     """Return the data of another issuer's Secret: certificate, key and the certificate of the signing CA."""
-    signer = key_pairs.new_authority(KUBEVIRT, certificates.now)
-    made = key_pairs.new_serving(signer, [f"{name}.svc", "127.0.0.1"], KUBEVIRT, certificates.now)
-    return certificate_objects.encoded({CERTIFICATE: made.certificate, KEY: made.key, TRUSTED: signer.certificate})
+    signer = key_pairs.create_ca(KUBEVIRT, certificates.now)
+    pair = key_pairs.issue_serving_certificate(signer, [f"{name}.svc", "127.0.0.1"], KUBEVIRT, certificates.now)
+    return certificate_objects.encode_entries(
+        {CERTIFICATE_ENTRY: pair.certificate, PRIVATE_KEY_ENTRY: pair.key, CA_ENTRY: signer.certificate}
+    )
 
 
-def shown(certificates: Certificates, name: str) -> str:
-    return certificate_objects.text(certificates.secret(name), CERTIFICATE)
+def get_certificate_pem(certificates: NamespaceCertificates, name: str) -> str:
+    return certificate_objects.decode_entry(certificates.get_secret(name), CERTIFICATE_ENTRY)
 
 
 @proves("OSV-20")
 @pytest.mark.parametrize("names", ["2001:DB8::0001", "api.svc, 0:0::1", "api.svc."])
-def test_a_name_that_can_be_written_in_two_ways_is_one_name(
-    door: Cluster, certificates: Certificates, names: str
+def test_equivalent_spellings_of_server_name_cause_no_renewal(
+    client: SyncClient, certificates: NamespaceCertificates, names: str
 ) -> None:
-    certificates.add("api", annotations={NAMES: names})
-    certificates.renew(door)
-    serial = certificates.serial("api")
+    certificates.create_secret("api", annotations={DNS_NAMES_ANNOTATION: names})
+    certificates.run_pass_after(client)
+    serial = certificates.get_serial("api")
 
-    assert certificates.renew(door) == []
-    assert certificates.serial("api") == serial != ""
+    assert certificates.run_pass_after(client) == []
+    assert certificates.get_serial("api") == serial != ""
 
 
 @proves("OSV-20", "OSV-23")
 @pytest.mark.parametrize("names", ["bücher.svc", "two words.svc", "fe80::1%eth0", f"{'a' * 64}.svc", "a..svc"])
-def test_a_name_that_no_server_has_is_announced_and_stops_no_other(
-    door: Cluster, certificates: Certificates, names: str
+def test_invalid_server_name_is_reported_and_blocks_no_other_secret(
+    client: SyncClient, certificates: NamespaceCertificates, names: str
 ) -> None:
-    certificates.add("a-bad", annotations={NAMES: names})
-    certificates.add("api")
+    certificates.create_secret("a-bad", annotations={DNS_NAMES_ANNOTATION: names})
+    certificates.create_secret("api")
 
-    certificates.renew(door)
+    certificates.run_pass_after(client)
 
-    assert certificates.serial("api")
-    assert certificates.serial("a-bad") == ""
-    assert names in certificates.events("a-bad")[NAMELESS]["message"]
+    assert certificates.get_serial("api")
+    assert certificates.get_serial("a-bad") == ""
+    assert names in certificates.get_events_by_reason("a-bad")[NO_NAMES_REASON]["message"]
 
 
 @proves("OSV-20")
-def test_an_authority_that_has_just_expired_signs_nothing(door: Cluster, certificates: Certificates) -> None:
+def test_expired_ca_is_replaced_in_one_pass(client: SyncClient, certificates: NamespaceCertificates) -> None:
     """Check that one pass replaces an expired CA and issues a valid certificate from the new one.
 
     Ticks were lost for days: the server's certificate has expired, while a certificate of another issuer is still
     valid.
     """
-    certificates.add("api")
-    certificates.renew(door)
-    (authority,) = key_pairs.certificates(shown(certificates, AUTHORITY))
-    certificates.now = key_pairs.ends(authority) + LITTLE
-    certificates.add("theirs", data=foreign(certificates, "theirs"))
+    certificates.create_secret("api")
+    certificates.run_pass_after(client)
+    (ca,) = key_pairs.parse_certificates(get_certificate_pem(certificates, CA_SECRET_NAME))
+    certificates.now = key_pairs.get_not_after(ca) + MINUTE
+    certificates.create_secret("theirs", data=build_foreign_secret_data(certificates, "theirs"))
 
-    assert certificates.renew(door) == []
+    assert certificates.run_pass_after(client) == []
 
-    assert key_pairs.is_valid(shown(certificates, "api"), certificates.now)
-    assert key_pairs.is_signed_by(shown(certificates, "api"), certificates.trusted())
+    assert key_pairs.is_valid(get_certificate_pem(certificates, "api"), certificates.now)
+    assert key_pairs.is_signed_by(get_certificate_pem(certificates, "api"), certificates.get_trusted_bundle())
 
 
 @proves("OSV-20")
 @pytest.mark.parametrize("kind", ["ed25519", "p521"])
-def test_an_authority_of_any_key_signs_or_is_replaced(door: Cluster, certificates: Certificates, kind: str) -> None:
+def test_supplied_ca_with_other_key_type_signs_or_is_replaced(
+    client: SyncClient, certificates: NamespaceCertificates, kind: str
+) -> None:
     key = ed25519.Ed25519PrivateKey.generate() if kind == "ed25519" else ec.generate_private_key(ec.SECP521R1())
-    brought = authority_of(key, certificates.now)
-    certificates.add(AUTHORITY, data=certificate_objects.encoded({CERTIFICATE: brought.certificate, KEY: brought.key}))
-    certificates.add("api")
+    custom_ca = build_custom_ca(key, certificates.now)
+    certificates.create_secret(
+        CA_SECRET_NAME,
+        data=certificate_objects.encode_entries(
+            {CERTIFICATE_ENTRY: custom_ca.certificate, PRIVATE_KEY_ENTRY: custom_ca.key}
+        ),
+    )
+    certificates.create_secret("api")
 
-    assert certificates.renew(door) == []
+    assert certificates.run_pass_after(client) == []
 
-    assert certificates.serial("api")
-    assert key_pairs.is_signed_by(shown(certificates, "api"), shown(certificates, AUTHORITY))
+    assert certificates.get_serial("api")
+    assert key_pairs.is_signed_by(
+        get_certificate_pem(certificates, "api"), get_certificate_pem(certificates, CA_SECRET_NAME)
+    )
 
 
-def authority_of(key: ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey, now: datetime) -> Pair:
+def build_custom_ca(key: ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey, now: datetime) -> KeyPair:
     """Build a CA as an administrator may supply it: its key identifier is not the SHA-1 hash of its key."""
     name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "brought")])
     identifier = x509.SubjectKeyIdentifier(b"somebody's own number")
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    builder = builder.serial_number(7).not_valid_before(now - LITTLE).not_valid_after(now + 3 * DAY)
+    builder = builder.serial_number(7).not_valid_before(now - MINUTE).not_valid_after(now + 3 * DAY)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-    builder = builder.add_extension(key_pairs.usage(signs=True), critical=True).add_extension(identifier, critical=False)
-    made = builder.sign(key, hashes.SHA256() if isinstance(key, ec.EllipticCurvePrivateKey) else None)
-    form, kind = serialization.PrivateFormat.PKCS8, serialization.Encoding.PEM
-    return Pair(made.public_bytes(kind).decode(), key.private_bytes(kind, form, serialization.NoEncryption()).decode())
+    builder = builder.add_extension(key_pairs.build_key_usage(is_ca=True), critical=True).add_extension(
+        identifier, critical=False
+    )
+    certificate = builder.sign(key, hashes.SHA256() if isinstance(key, ec.EllipticCurvePrivateKey) else None)
+    private_format, encoding = serialization.PrivateFormat.PKCS8, serialization.Encoding.PEM
+    return KeyPair(
+        certificate.public_bytes(encoding).decode(),
+        key.private_bytes(encoding, private_format, serialization.NoEncryption()).decode(),
+    )
 
 
 @proves("OSV-22")
-def test_clients_believe_what_an_authority_signs_that_somebody_brought(
-    door: Cluster, certificates: Certificates
-) -> None:
+def test_certificate_of_supplied_ca_is_trusted(client: SyncClient, certificates: NamespaceCertificates) -> None:
     """Check that clients trust certificates of a supplied CA with an unusual key identifier.
 
     OpenSSL compares the certificate's authority key identifier with the identifier in the CA's certificate.
     """
-    brought = authority_of(ec.generate_private_key(ec.SECP256R1()), certificates.now)
-    certificates.add(AUTHORITY, data=certificate_objects.encoded({CERTIFICATE: brought.certificate, KEY: brought.key}))
-    certificates.add("api")
+    custom_ca = build_custom_ca(ec.generate_private_key(ec.SECP256R1()), certificates.now)
+    certificates.create_secret(
+        CA_SECRET_NAME,
+        data=certificate_objects.encode_entries(
+            {CERTIFICATE_ENTRY: custom_ca.certificate, PRIVATE_KEY_ENTRY: custom_ca.key}
+        ),
+    )
+    certificates.create_secret("api")
 
-    certificates.renew(door)
+    certificates.run_pass_after(client)
 
-    assert handshake(certificate_objects.current(certificates.secret("api")), certificates.trusted())
+    assert can_connect(
+        certificate_objects.get_current_pair(certificates.get_secret("api")), certificates.get_trusted_bundle()
+    )
 
 
-def handshake(pair: Pair | None, bundle: str) -> bool:
+def can_connect(pair: KeyPair | None, bundle: str) -> bool:
     """Return whether a client with the bundle trusts a server with the key pair; all in memory."""
     assert pair
     store = x509.verification.Store(x509.load_pem_x509_certificates(bundle.encode()))
@@ -169,19 +197,19 @@ def handshake(pair: Pair | None, bundle: str) -> bool:
         verifier.verify(pair.parsed, [])
     except x509.verification.VerificationError:
         return False
-    return _openssl(pair, bundle)
+    return _can_connect_with_openssl(pair, bundle)
 
 
-def _openssl(pair: Pair, bundle: str) -> bool:
+def _can_connect_with_openssl(pair: KeyPair, bundle: str) -> bool:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with tempfile.NamedTemporaryFile("w") as file:
         file.write(pair.certificate + pair.key)
         file.flush()
         server.load_cert_chain(file.name)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    theirs = server.wrap_bio(to_server, to_client, server_side=True)
-    ours = ssl.create_default_context(cadata=bundle).wrap_bio(to_client, to_server, server_hostname="api.svc")
-    for side in (ours, theirs, ours):
+    server_side = server.wrap_bio(to_server, to_client, server_side=True)
+    client_side = ssl.create_default_context(cadata=bundle).wrap_bio(to_client, to_server, server_hostname="api.svc")
+    for side in (client_side, server_side, client_side):
         try:
             side.do_handshake()
         except ssl.SSLWantReadError:
@@ -192,201 +220,222 @@ def _openssl(pair: Pair, bundle: str) -> bool:
 
 
 @proves("OSV-22")
-def test_who_asks_while_the_authority_is_lost_waits_for_the_next_one(door: Cluster, certificates: Certificates) -> None:
+def test_requested_renewal_after_ca_loss_waits_for_propagation(
+    client: SyncClient, certificates: NamespaceCertificates
+) -> None:
     """Check that a requested renewal after the loss of the CA waits until the new CA has been published long enough.
 
     Clients still trust the server's certificate, but they would not trust one of the new CA yet.
     """
-    certificates.add("api")
-    certificates.renew(door)
-    serial = certificates.serial("api")
-    certificates.remove(f"{SECRETS}/{AUTHORITY}")
-    certificates.ask("api")
+    certificates.create_secret("api")
+    certificates.run_pass_after(client)
+    serial = certificates.get_serial("api")
+    certificates.delete_and_wait(f"{SECRETS_PATH}/{CA_SECRET_NAME}")
+    certificates.request_renewal("api")
 
-    certificates.renew(door)
-    kept = certificates.serial("api")
-    certificates.renew(door, PAUSE)
+    certificates.run_pass_after(client)
+    serial_during_propagation = certificates.get_serial("api")
+    certificates.run_pass_after(client, PROPAGATION_DELAY)
 
-    assert kept == serial != certificates.serial("api")
-    assert certificate_objects.RENEW not in certificates.secret("api")["metadata"]["annotations"]
+    assert serial_during_propagation == serial != certificates.get_serial("api")
+    assert certificate_objects.RENEW_ANNOTATION not in certificates.get_secret("api")["metadata"]["annotations"]
 
 
 @proves("OSV-20", "OSV-22")
-@pytest.mark.parametrize("deed", ["deleted", "corrupt"])
-def test_the_only_server_that_is_lost_amid_the_pause_is_mended_by_the_authority_that_clients_know(
-    door: Cluster, certificates: Certificates, deed: str
+@pytest.mark.parametrize("fault", ["deleted", "corrupt"])
+def test_certificate_lost_during_propagation_is_reissued_by_known_ca(
+    client: SyncClient, certificates: NamespaceCertificates, fault: str
 ) -> None:
-    certificates.add("api")
-    certificates.renew(door)
-    known = certificates.trusted()
-    certificates.renew(door, DAY)
-    if deed == "deleted":
-        certificates.remove(f"{SECRETS}/api")
+    certificates.create_secret("api")
+    certificates.run_pass_after(client)
+    trusted_bundle = certificates.get_trusted_bundle()
+    certificates.run_pass_after(client, DAY)
+    if fault == "deleted":
+        certificates.delete_and_wait(f"{SECRETS_PATH}/api")
     else:
-        certificates.change("api", {"data": {KEY: ""}})
+        certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
 
-    certificates.renew(door, LITTLE)
+    certificates.run_pass_after(client, MINUTE)
 
-    assert certificate_objects.current(certificates.secret("api"))
-    assert key_pairs.is_signed_by(shown(certificates, "api"), known)
+    assert certificate_objects.get_current_pair(certificates.get_secret("api"))
+    assert key_pairs.is_signed_by(get_certificate_pem(certificates, "api"), trusted_bundle)
 
 
 @proves("OSV-22", "OSV-23")
-def test_a_certificate_of_somebody_else_beside_an_authority_at_rest_has_its_pause_too(
-    door: Cluster, certificates: Certificates
+def test_foreign_certificate_is_replaced_only_after_propagation(
+    client: SyncClient, certificates: NamespaceCertificates
 ) -> None:
     """Check that another issuer's certificate is replaced only after a waiting period, even if our CA is an old one.
 
     The clients of that server read the Secret's own `ca.crt`, to which our CA was added only now.
     """
-    certificates.add("api")
-    certificates.renew(door)
-    certificates.renew(door, PAUSE)
-    certificates.add("theirs", data=foreign(certificates, "theirs"))
-    before = certificates.serial("theirs")
+    certificates.create_secret("api")
+    certificates.run_pass_after(client)
+    certificates.run_pass_after(client, PROPAGATION_DELAY)
+    certificates.create_secret("theirs", data=build_foreign_secret_data(certificates, "theirs"))
+    before = certificates.get_serial("theirs")
 
-    certificates.renew(door)
-    kept, trusted = certificates.serial("theirs"), certificate_objects.text(certificates.secret("theirs"), TRUSTED)
-    certificates.renew(door, PAUSE)
+    certificates.run_pass_after(client)
+    serial_during_propagation, trusted = (
+        certificates.get_serial("theirs"),
+        certificate_objects.decode_entry(certificates.get_secret("theirs"), CA_ENTRY),
+    )
+    certificates.run_pass_after(client, PROPAGATION_DELAY)
 
-    assert kept == before
-    assert trusted == certificates.trusted()
-    assert key_pairs.is_signed_by(shown(certificates, "theirs"), shown(certificates, AUTHORITY))
+    assert serial_during_propagation == before
+    assert trusted == certificates.get_trusted_bundle()
+    assert key_pairs.is_signed_by(
+        get_certificate_pem(certificates, "theirs"), get_certificate_pem(certificates, CA_SECRET_NAME)
+    )
 
 
 @proves("OSV-22")
-def test_an_authority_that_somebody_puts_in_the_place_of_ours_is_published_first(
-    door: Cluster, certificates: Certificates
-) -> None:
-    certificates.add("api")
-    certificates.renew(door)
-    serial, known = certificates.serial("api"), certificates.trusted()
-    brought = key_pairs.new_authority(KUBEVIRT, certificates.now)
-    certificates.change(AUTHORITY, {"data": certificate_objects.encoded({CERTIFICATE: brought.certificate, KEY: brought.key})})
+def test_replaced_ca_is_published_before_it_signs(client: SyncClient, certificates: NamespaceCertificates) -> None:
+    certificates.create_secret("api")
+    certificates.run_pass_after(client)
+    serial, old_bundle = certificates.get_serial("api"), certificates.get_trusted_bundle()
+    new_ca = key_pairs.create_ca(KUBEVIRT, certificates.now)
+    certificates.patch_secret(
+        CA_SECRET_NAME,
+        {
+            "data": certificate_objects.encode_entries(
+                {CERTIFICATE_ENTRY: new_ca.certificate, PRIVATE_KEY_ENTRY: new_ca.key}
+            )
+        },
+    )
 
-    certificates.renew(door, PAUSE)
-    kept, published = certificates.serial("api"), certificates.trusted()
-    certificates.renew(door, PAUSE)
+    certificates.run_pass_after(client, PROPAGATION_DELAY)
+    serial_during_propagation, published = certificates.get_serial("api"), certificates.get_trusted_bundle()
+    certificates.run_pass_after(client, PROPAGATION_DELAY)
 
-    assert kept == serial
-    assert set(key_pairs.certificates(published)) == {brought.certificate, *key_pairs.certificates(known)}
-    assert key_pairs.is_signed_by(shown(certificates, "api"), brought.certificate)
+    assert serial_during_propagation == serial
+    assert set(key_pairs.parse_certificates(published)) == {
+        new_ca.certificate,
+        *key_pairs.parse_certificates(old_bundle),
+    }
+    assert key_pairs.is_signed_by(get_certificate_pem(certificates, "api"), new_ca.certificate)
 
 
 @proves("OSV-20")
-def test_a_secret_that_nobody_may_change_stops_no_other(door: Cluster, certificates: Certificates) -> None:
+def test_immutable_secret_does_not_block_others(client: SyncClient, certificates: NamespaceCertificates) -> None:
     """Check that an immutable Secret does not stop the others, although it is the first by name."""
-    certificates.add("a-frozen", immutable=True)
-    certificates.add("api")
+    certificates.create_secret("a-frozen", immutable=True)
+    certificates.create_secret("api")
 
-    errors = certificates.renew(door)
+    errors = certificates.run_pass_after(client)
 
     assert [error.status for error in errors] == [422]
-    assert certificates.serial("api")
-    assert "a-frozen" in certificates.events(KUBEVIRT.publication)[FAILED]["message"]
+    assert certificates.get_serial("api")
+    assert (
+        "a-frozen" in certificates.get_events_by_reason(KUBEVIRT.bundle_configmap_name)[NOT_RENEWED_REASON]["message"]
+    )
 
 
 @proves("OSV-20", "OSV-22")
-def test_what_cannot_be_told_of_the_next_authority_holds_that_back_and_no_repair(
-    door: Cluster, certificates: Certificates
+def test_immutable_secret_holds_back_next_ca_but_no_repair(
+    client: SyncClient, certificates: NamespaceCertificates
 ) -> None:
     """Check that an immutable Secret with an old bundle holds back the next CA, but no repair.
 
     Its clients trust the other servers by its `ca.crt`. So the current CA signs until none of its certificates is valid
     any more. A Secret that is deleted meanwhile is recreated at once.
     """
-    certificates.add("frozen")
-    certificates.add("api")
-    certificates.renew(door)
-    certificates.change("frozen", {"immutable": True})
-    known = certificates.trusted()
+    certificates.create_secret("frozen")
+    certificates.create_secret("api")
+    certificates.run_pass_after(client)
+    certificates.patch_secret("frozen", {"immutable": True})
+    trusted_bundle = certificates.get_trusted_bundle()
 
-    certificates.renew(door, DAY)
-    certificates.renew(door, PAUSE)
-    certificates.remove(f"{SECRETS}/api")
-    certificates.renew(door)
-    mended = shown(certificates, "api")
-    certificates.renew(door, 2 * DAY)
-    certificates.renew(door, PAUSE)
+    certificates.run_pass_after(client, DAY)
+    certificates.run_pass_after(client, PROPAGATION_DELAY)
+    certificates.delete_and_wait(f"{SECRETS_PATH}/api")
+    certificates.run_pass_after(client)
+    repaired_pem = get_certificate_pem(certificates, "api")
+    certificates.run_pass_after(client, 2 * DAY)
+    certificates.run_pass_after(client, PROPAGATION_DELAY)
 
-    assert key_pairs.is_signed_by(mended, known)
-    assert key_pairs.is_valid(shown(certificates, "api"), certificates.now)
+    assert key_pairs.is_signed_by(repaired_pem, trusted_bundle)
+    assert key_pairs.is_valid(get_certificate_pem(certificates, "api"), certificates.now)
 
 
 @proves("OSV-20")
-def test_a_secret_comes_back_while_a_configuration_may_not_be_written(
-    door: Cluster, certificates: Certificates
+def test_secret_is_repaired_while_configuration_cannot_be_written(
+    client: SyncClient, certificates: NamespaceCertificates
 ) -> None:
-    certificates.add("api")
-    certificates.add_webhook("not-ours-to-write", "api")
-    certificates.renew(certificates.admin)
-    certificates.renew(door, DAY)
-    certificates.change("api", {"data": {KEY: ""}})
+    certificates.create_secret("api")
+    certificates.create_webhook_configuration("not-ours-to-write", "api")
+    certificates.run_pass_after(certificates.administrator_client)
+    certificates.run_pass_after(client, DAY)
+    certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
 
-    certificates.renew(door)
+    certificates.run_pass_after(client)
 
-    assert certificates.serial("api")
+    assert certificates.get_serial("api")
 
 
 @proves("OSV-20")
 @pytest.mark.parametrize(
-    ("fault", "goes_on"), [(Fault(500, "failed calling webhook"), True), (Fault(503), True), (Fault(429), False)]
+    ("fault", "continues"), [(Fault(500, "failed calling webhook"), True), (Fault(503), True), (Fault(429), False)]
 )
-def test_what_an_answer_says_of_one_object_stops_no_other(
-    faults: Faults, spoiled: Functions, certificates: Certificates, fault: Fault, goes_on: bool
+def test_server_error_for_one_object_does_not_block_others(
+    fault_proxy: FaultProxy,
+    proxied_functions: Functions,
+    certificates: NamespaceCertificates,
+    fault: Fault,
+    continues: bool,
 ) -> None:
     """Check that 500 or 503 for one object does not stop the other writes, and that 429 stops the pass.
 
     If another product's webhook for a configuration is broken, the API server answers each write of that configuration
     with 500. The error is `Unavailable` in all cases, so the event is retried.
     """
-    door = spoiled.clusters[STEP]
-    certificates.add("api")
-    certificates.renew(door)
-    certificates.add_webhook("behind-a-broken-one", "api")
-    certificates.change("api", {"data": {KEY: ""}})
-    faults.spoil(lambda request: fault if request.startswith("patch validatingwebhook") else None)
+    client = proxied_functions.clusters[STEP]
+    certificates.create_secret("api")
+    certificates.run_pass_after(client)
+    certificates.create_webhook_configuration("after-a-failing-write", "api")
+    certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
+    fault_proxy.inject(lambda request: fault if request.startswith("patch validatingwebhook") else None)
 
-    errors = certificates.renew(door)
-    faults.speak_again()
+    errors = certificates.run_pass_after(client)
+    fault_proxy.stop_faults()
 
     assert [(type(error), error.status) for error in errors] == [(Unavailable, fault.status)]
-    assert bool(certificates.serial("api")) is goes_on
-    assert (FAILED in certificates.events(KUBEVIRT.publication)) is goes_on
+    assert bool(certificates.get_serial("api")) is continues
+    assert (NOT_RENEWED_REASON in certificates.get_events_by_reason(KUBEVIRT.bundle_configmap_name)) is continues
 
 
 @proves("OSV-20")
-@pytest.mark.parametrize("hanging", ["patch validatingwebhook", "patch secrets 1", "create events"])
-def test_a_write_that_hangs_stops_no_other(
-    faults: Faults, spoiled: Functions, certificates: Certificates, hanging: str
+@pytest.mark.parametrize("hanging_request", ["patch validatingwebhook", "patch secrets 1", "create events"])
+def test_hanging_write_does_not_block_others(
+    fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates, hanging_request: str
 ) -> None:
     """Check that a write without a response does not stop the others, including those of the next component.
 
     Another product's webhook hangs for a configuration, for the first Secret, or for Events. The step completes all
     other writes before its own deadline.
     """
-    certificates.add("api")
-    certificates.add("handler")
-    certificates.add("upload", "cdi")
-    certificates.renew(spoiled.clusters[STEP])
-    certificates.add_webhook("behind-a-hanging-one", "api")
+    certificates.create_secret("api")
+    certificates.create_secret("handler")
+    certificates.create_secret("upload", "cdi")
+    certificates.run_pass_after(proxied_functions.clusters[STEP])
+    certificates.create_webhook_configuration("after-a-hanging-write", "api")
     for name in ("api", "handler", "upload"):
-        certificates.change(name, {"data": {KEY: ""}})
-    faults.spoil(lambda request: SILENCE if request.startswith(hanging) else None)
+        certificates.patch_secret(name, {"data": {PRIVATE_KEY_ENTRY: ""}})
+    fault_proxy.inject(lambda request: NO_RESPONSE if request.startswith(hanging_request) else None)
 
-    spoiled.post(STEP, tick())
-    faults.speak_again()
+    proxied_functions.post(STEP, build_tick())
+    fault_proxy.stop_faults()
 
-    left = [name for name in ("api", "handler", "upload") if not certificates.serial(name)]
-    assert len(left) == (1 if hanging == "patch secrets 1" else 0)
+    unrepaired = [name for name in ("api", "handler", "upload") if not certificates.get_serial(name)]
+    assert len(unrepaired) == (1 if hanging_request == "patch secrets 1" else 0)
 
 
 @proves("OSV-20")
-def test_a_component_whose_every_write_hangs_takes_no_other_ones_time_for_ever(
-    faults: Faults,
-    spoiled: Functions,
-    certificates: Certificates,
-    elsewhere: Certificates,
+def test_component_with_hanging_writes_does_not_block_other_components(
+    fault_proxy: FaultProxy,
+    proxied_functions: Functions,
+    certificates: NamespaceCertificates,
+    other_namespace_certificates: NamespaceCertificates,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Check that a component whose writes all hang does not block the other components forever.
@@ -394,31 +443,31 @@ def test_a_component_whose_every_write_hangs_takes_no_other_ones_time_for_ever(
     Its writes, and a list that never ends, take a whole pass. The next passes start with other components, in the same
     namespace and in another one.
     """
-    frozen = [f"frozen-{number}" for number in range(8)]
-    for name in frozen:
-        certificates.add(name)
-    for one in (certificates, elsewhere):
-        one.add("upload", "cdi")
-        one.renew(certificates.admin)
-        one.remove(f"{one.secrets}/upload")
-    for name in frozen:
-        certificates.change(name, {"data": {KEY: ""}})
-    monkeypatch.setenv("CERTIFICATE_NAMESPACES", f"{NAMESPACE},{elsewhere.namespace}")
-    hanging = ("list customresourcedefinitions", "patch secrets")
-    faults.spoil(lambda request: SILENCE if request.startswith(hanging) else None)
+    hanging_names = [f"frozen-{number}" for number in range(8)]
+    for name in hanging_names:
+        certificates.create_secret(name)
+    for item in (certificates, other_namespace_certificates):
+        item.create_secret("upload", "cdi")
+        item.run_pass_after(certificates.administrator_client)
+        item.delete_and_wait(f"{item.secrets_path}/upload")
+    for name in hanging_names:
+        certificates.patch_secret(name, {"data": {PRIVATE_KEY_ENTRY: ""}})
+    monkeypatch.setenv("CERTIFICATE_NAMESPACES", f"{DEFAULT_NAMESPACE},{other_namespace_certificates.namespace}")
+    hanging_requests = ("list customresourcedefinitions", "patch secrets")
+    fault_proxy.inject(lambda request: NO_RESPONSE if request.startswith(hanging_requests) else None)
 
     for _ in range(3):
-        spoiled.post(STEP, tick())
-    faults.speak_again()
+        proxied_functions.post(STEP, build_tick())
+    fault_proxy.stop_faults()
 
-    assert not any(map(certificates.serial, frozen))
-    assert certificates.serial("upload")
-    assert elsewhere.serial("upload")
+    assert not any(map(certificates.get_serial, hanging_names))
+    assert certificates.get_serial("upload")
+    assert other_namespace_certificates.get_serial("upload")
 
 
 @proves("OSV-20")
-def test_a_write_has_its_time_though_those_of_another_kind_hang(
-    faults: Faults, spoiled: Functions, certificates: Certificates
+def test_write_timeouts_are_separate_for_each_kind(
+    fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
     """Check that timeouts of Secret writes do not shorten the timeout of ConfigMap writes.
 
@@ -426,101 +475,114 @@ def test_a_write_has_its_time_though_those_of_another_kind_hang(
     """
     names = [f"api-{number}" for number in range(3)]
     for name in names:
-        certificates.add(name)
-    certificates.renew(spoiled.clusters[STEP])
+        certificates.create_secret(name)
+    certificates.run_pass_after(proxied_functions.clusters[STEP])
     for name in names:
-        certificates.change(name, {"data": {KEY: ""}})
-    asked: list[tuple[str, float]] = []
+        certificates.patch_secret(name, {"data": {PRIVATE_KEY_ENTRY: ""}})
+    requests: list[tuple[str, float]] = []
 
     def hang(request: str) -> Fault | None:
-        asked.append((request, time.monotonic()))
-        return SILENCE if request.startswith("patch") else None
+        requests.append((request, time.monotonic()))
+        return NO_RESPONSE if request.startswith("patch") else None
 
-    faults.spoil(hang)
-    certificates.renew(spoiled.clusters[STEP])
-    faults.speak_again()
+    fault_proxy.inject(hang)
+    certificates.run_pass_after(proxied_functions.clusters[STEP])
+    fault_proxy.stop_faults()
 
     began, ended = next(
-        (at, later) for (request, at), (_, later) in itertools.pairwise(asked) if request == "patch configmaps 1"
+        (request_time, next_time)
+        for (request, request_time), (_, next_time) in itertools.pairwise(requests)
+        if request == "patch configmaps 1"
     )
-    assert ended - began > WRITE_SECONDS / 2
+    assert ended - began > WRITE_TIMEOUT_SECONDS / 2
 
 
 @proves("OSV-20")
-@pytest.mark.parametrize("path", [f"{SECRETS}/{AUTHORITY}", f"{MAPS}/{KUBEVIRT.publication}"])
-def test_a_name_of_ours_that_an_object_without_the_label_has_is_announced(
-    door: Cluster, certificates: Certificates, path: str
+@pytest.mark.parametrize(
+    "path", [f"{SECRETS_PATH}/{CA_SECRET_NAME}", f"{CONFIG_MAPS_PATH}/{KUBEVIRT.bundle_configmap_name}"]
+)
+def test_unlabelled_object_with_needed_name_is_reported(
+    client: SyncClient, certificates: NamespaceCertificates, path: str
 ) -> None:
     """Check that the step reports an unlabelled object with a name that it needs, and makes all independent writes."""
-    certificates.add("api")
-    certificates.renew(door)
-    certificates.admin.patch(path, {"metadata": {"labels": {LABEL: None}}})
-    certificates.change("api", {"data": {KEY: ""}})
+    certificates.create_secret("api")
+    certificates.run_pass_after(client)
+    certificates.administrator_client.patch(path, {"metadata": {"labels": {COMPONENT_LABEL: None}}})
+    certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
 
-    errors = certificates.renew(door)
-    told = certificates.events(KUBEVIRT.publication)[FAILED]["message"]
-    repaired = certificates.serial("api")
-    certificates.admin.delete(path, uid=certificates.admin.get(path)["metadata"]["uid"])
-    cured = certificates.renew(door)
+    errors = certificates.run_pass_after(client)
+    event_message = certificates.get_events_by_reason(KUBEVIRT.bundle_configmap_name)[NOT_RENEWED_REASON]["message"]
+    repaired = certificates.get_serial("api")
+    certificates.administrator_client.delete(path, uid=certificates.administrator_client.get(path)["metadata"]["uid"])
+    errors_after_deletion = certificates.run_pass_after(client)
 
     assert [error.status for error in errors] == [409]
-    assert path.rpartition("/")[2] in told
-    assert LABEL in told
-    assert cured == []
-    assert certificates.serial("api")
-    assert bool(repaired) is (path.startswith(MAPS))
+    assert path.rpartition("/")[2] in event_message
+    assert COMPONENT_LABEL in event_message
+    assert errors_after_deletion == []
+    assert certificates.get_serial("api")
+    assert bool(repaired) is (path.startswith(CONFIG_MAPS_PATH))
 
 
 @proves("OSV-20")
-def test_a_moment_of_the_future_in_the_bundle_holds_nothing_up(door: Cluster, certificates: Certificates) -> None:
+def test_future_publication_time_does_not_delay_renewal(
+    client: SyncClient, certificates: NamespaceCertificates
+) -> None:
     """Check that a publication time in the future does not delay a renewal.
 
     A user, or a process with a wrong clock, may have written it.
     """
-    certificates.add("api")
-    certificates.renew(door)
-    certificates.renew(door, DAY)
-    serial = certificates.serial("api")
-    publication = certificates.publication()
+    certificates.create_secret("api")
+    certificates.run_pass_after(client)
+    certificates.run_pass_after(client, DAY)
+    serial = certificates.get_serial("api")
+    publication = certificates.get_bundle_configmap()
     assert publication
-    late = dict.fromkeys(json.loads(certificate_objects.annotation(publication, certificate_objects.PUBLISHED)), "2999-01-01T00:00:00Z")
-    annotations = {certificate_objects.PUBLISHED: json.dumps(late)}
-    certificates.admin.patch(f"{MAPS}/{KUBEVIRT.publication}", {"metadata": {"annotations": annotations}})
+    future_times = dict.fromkeys(
+        json.loads(certificate_objects.get_annotation(publication, certificate_objects.PUBLISHED_ANNOTATION)),
+        "2999-01-01T00:00:00Z",
+    )
+    annotations = {certificate_objects.PUBLISHED_ANNOTATION: json.dumps(future_times)}
+    certificates.administrator_client.patch(
+        f"{CONFIG_MAPS_PATH}/{KUBEVIRT.bundle_configmap_name}", {"metadata": {"annotations": annotations}}
+    )
 
-    certificates.renew(door)
-    certificates.renew(door, PAUSE)
+    certificates.run_pass_after(client)
+    certificates.run_pass_after(client, PROPAGATION_DELAY)
 
-    assert certificates.serial("api") != serial
+    assert certificates.get_serial("api") != serial
 
 
 @pytest.mark.parametrize("pause", ["21601", "86400"])
-def test_a_pause_within_which_a_certificate_would_be_due_again_is_refused(pause: str) -> None:
+def test_too_long_certificate_pause_is_rejected(pause: str) -> None:
     """Check that `CERTIFICATE_PAUSE` must be shorter than the time after which a certificate is due again.
 
     Otherwise each new CA would be replaced before it could sign.
     """
     with pytest.raises(ValueError, match="CERTIFICATE_PAUSE"):
-        Settings.of({"CERTIFICATE_PAUSE": pause})
+        Settings.from_environment({"CERTIFICATE_PAUSE": pause})
 
 
 @proves("OSV-20", "OSV-22")
-def test_who_asks_without_end_is_answered_until_the_bundle_has_enough(
-    door: Cluster, certificates: Certificates
+def test_requests_for_new_ca_are_limited_by_bundle_size(
+    client: SyncClient, certificates: NamespaceCertificates
 ) -> None:
     """Check that repeated requests for a new CA are fulfilled until the bundle has ten CAs.
 
     Each new CA starts another waiting period and stays in the bundle until it expires, so the number must be limited.
     """
-    certificates.add("api")
-    certificates.renew(door)
-    serial = certificates.serial("api")
+    certificates.create_secret("api")
+    certificates.run_pass_after(client)
+    serial = certificates.get_serial("api")
     for _ in range(15):
-        certificates.ask(AUTHORITY)
-        certificates.renew(door, PAUSE / 2)
+        certificates.request_renewal(CA_SECRET_NAME)
+        certificates.run_pass_after(client, PROPAGATION_DELAY / 2)
 
-    assert len(certificate_objects.bundle_of(certificates.publication())) == 10
-    assert certificates.serial("api") != serial
-    assert certificate_objects.TRUSTED in certificates.events(AUTHORITY)[FAILED]["message"]
+    assert len(certificate_objects.parse_published_bundle(certificates.get_bundle_configmap())) == 10
+    assert certificates.get_serial("api") != serial
+    assert (
+        certificate_objects.CA_ENTRY in certificates.get_events_by_reason(CA_SECRET_NAME)[NOT_RENEWED_REASON]["message"]
+    )
 
 
 @proves("OSV-20")
@@ -534,331 +596,360 @@ def test_who_asks_without_end_is_answered_until_the_bundle_has_enough(
         {"strange": {"names": [None, {"a": 1}]}},
     ],
 )
-def test_what_somebody_writes_into_the_list_of_secrets_stops_nothing(
-    door: Cluster, certificates: Certificates, entry: dict[str, object]
+def test_invalid_entry_in_secret_list_blocks_nothing(
+    client: SyncClient, certificates: NamespaceCertificates, entry: dict[str, object]
 ) -> None:
-    certificates.add("api")
-    certificates.renew(door)
-    publication = certificates.publication()
+    certificates.create_secret("api")
+    certificates.run_pass_after(client)
+    publication = certificates.get_bundle_configmap()
     assert publication
-    status = json.dumps({**json.loads(publication["data"][certificate_objects.STATUS]), **entry})
-    certificates.admin.patch(f"{MAPS}/{KUBEVIRT.publication}", {"data": {certificate_objects.STATUS: status}})
-    certificates.remove(f"{SECRETS}/api")
+    status = json.dumps({**json.loads(publication["data"][certificate_objects.STATUS_ENTRY]), **entry})
+    certificates.administrator_client.patch(
+        f"{CONFIG_MAPS_PATH}/{KUBEVIRT.bundle_configmap_name}", {"data": {certificate_objects.STATUS_ENTRY: status}}
+    )
+    certificates.delete_and_wait(f"{SECRETS_PATH}/api")
 
-    assert certificates.renew(door) == []
+    assert certificates.run_pass_after(client) == []
 
-    assert certificates.serial("api")
-    assert certificates.renew(door) == []
+    assert certificates.get_serial("api")
+    assert certificates.run_pass_after(client) == []
 
 
 @proves("OSV-20")
 @pytest.mark.parametrize("names", [["api.svc"], []])
-def test_thousands_of_secrets_that_somebody_writes_into_the_list_hold_nothing_up(
-    functions: Functions, certificates: Certificates, names: list[str]
+def test_thousands_of_listed_secrets_delay_no_repair(
+    functions: Functions, certificates: NamespaceCertificates, names: list[str]
 ) -> None:
     """Check that thousands of missing Secrets in the ConfigMap's list do not delay a repair.
 
     Looking up each of them would take longer than a pass. The step recreates a limited number of Secrets that have
     server names, and removes the other entries.
     """
-    certificates.add("api")
-    functions.answer(STEP, tick())
+    certificates.create_secret("api")
+    functions.invoke(STEP, build_tick())
     status = {f"a-{number}": {"names": names} for number in range(5000)}
-    data = {certificate_objects.STATUS: json.dumps({**status, "api": {"names": ["api.svc"]}})}
-    certificates.admin.patch(f"{MAPS}/{KUBEVIRT.publication}", {"data": data})
-    certificates.change("api", {"data": {KEY: ""}})
+    data = {certificate_objects.STATUS_ENTRY: json.dumps({**status, "api": {"names": ["api.svc"]}})}
+    certificates.administrator_client.patch(f"{CONFIG_MAPS_PATH}/{KUBEVIRT.bundle_configmap_name}", {"data": data})
+    certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
 
-    functions.post(STEP, tick())
-    repaired = certificates.serial("api")
-    for _ in range(MOST_TICKS):
-        if functions.post(STEP, tick()).status_code == 204:
+    functions.post(STEP, build_tick())
+    repaired = certificates.get_serial("api")
+    for _ in range(MAX_TICKS):
+        if functions.post(STEP, build_tick()).status_code == 204:
             break
 
     assert repaired
-    assert functions.post(STEP, tick()).status_code == 204
-    assert certificate_objects.remembered(certificates.publication()).keys() == certificates.names()
-    assert len(certificates.names()) == (lookup.MOST_SECRETS + 1 if names else 2)
-    assert (FAILED in certificates.events(KUBEVIRT.publication)) is bool(names)
+    assert functions.post(STEP, build_tick()).status_code == 204
+    assert (
+        certificate_objects.parse_summaries(certificates.get_bundle_configmap()).keys()
+        == certificates.list_secret_names()
+    )
+    assert len(certificates.list_secret_names()) == (lookup.MAX_SERVER_SECRETS + 1 if names else 2)
+    assert (NOT_RENEWED_REASON in certificates.get_events_by_reason(KUBEVIRT.bundle_configmap_name)) is bool(names)
 
 
 @proves("OSV-23")
-def test_a_secret_with_the_name_of_another_components_authority_is_announced(
-    door: Cluster, certificates: Certificates
+def test_secret_named_as_ca_of_other_component_is_reported(
+    client: SyncClient, certificates: NamespaceCertificates
 ) -> None:
     """Check that the step reports a Secret whose name is that of another component's CA Secret, and does not write it.
 
     Otherwise both components would overwrite it forever.
     """
-    name = COMPONENTS["cdi"].authority
-    before = certificates.add(name)
-    certificates.add("upload", "cdi")
+    name = COMPONENTS["cdi"].ca_secret_name
+    before = certificates.create_secret(name)
+    certificates.create_secret("upload", "cdi")
 
-    certificates.renew(door)
+    certificates.run_pass_after(client)
 
-    assert certificates.secret(name) == before
-    assert "cdi" in certificates.events(name)["CertificateNotRenewed"]["message"]
+    assert certificates.get_secret(name) == before
+    assert "cdi" in certificates.get_events_by_reason(name)["CertificateNotRenewed"]["message"]
 
 
 @proves("OSV-20")
-def test_where_nobody_can_tell_who_wants_a_bundle_servers_are_repaired_and_no_authority_follows(
-    faults: Faults, spoiled: Functions, certificates: Certificates
+def test_unlistable_injection_targets_block_next_ca_but_no_repair(
+    fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
     """Check that servers are repaired and no new CA signs while the CA injection targets cannot be listed.
 
     A new CA would lock out every client that uses an unlisted target. The failure is counted for the alert, and the
     event is not retried.
     """
-    door, failures = spoiled.clusters[STEP], ("nodemaintenance_certificate_failures_total", {"component": ""})
-    certificates.add("api")
-    certificates.renew(door)
-    known = certificates.trusted()
-    faults.spoil(lambda request: Fault(403) if request.startswith("list validatingwebhook") else None)
-    certificates.change("api", {"data": {KEY: ""}})
+    client, failures = (
+        proxied_functions.clusters[STEP],
+        ("nodemaintenance_certificate_failures_total", {"component": ""}),
+    )
+    certificates.create_secret("api")
+    certificates.run_pass_after(client)
+    trusted_bundle = certificates.get_trusted_bundle()
+    fault_proxy.inject(lambda request: Fault(403) if request.startswith("list validatingwebhook") else None)
+    certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
 
-    counted = REGISTRY.get_sample_value(*failures) or 0
+    failure_count = REGISTRY.get_sample_value(*failures) or 0
 
-    errors = certificates.renew(door)
-    counted = (REGISTRY.get_sample_value(*failures) or 0) - counted
-    repaired = certificates.serial("api")
-    certificates.renew(door, DAY)
-    certificates.renew(door, PAUSE)
-    kept = shown(certificates, "api")
-    faults.speak_again()
-    certificates.renew(door)
-    certificates.renew(door, PAUSE)
+    errors = certificates.run_pass_after(client)
+    failure_count = (REGISTRY.get_sample_value(*failures) or 0) - failure_count
+    repaired = certificates.get_serial("api")
+    certificates.run_pass_after(client, DAY)
+    certificates.run_pass_after(client, PROPAGATION_DELAY)
+    certificate_with_403 = get_certificate_pem(certificates, "api")
+    fault_proxy.stop_faults()
+    certificates.run_pass_after(client)
+    certificates.run_pass_after(client, PROPAGATION_DELAY)
 
-    assert (errors, counted) == ([], 1)
+    assert (errors, failure_count) == ([], 1)
     assert repaired
-    assert key_pairs.is_signed_by(kept, known)
-    assert not key_pairs.is_signed_by(shown(certificates, "api"), known)
+    assert key_pairs.is_signed_by(certificate_with_403, trusted_bundle)
+    assert not key_pairs.is_signed_by(get_certificate_pem(certificates, "api"), trusted_bundle)
 
 
 @pytest.mark.parametrize("fault", [Fault(403), Fault(503)])
-def test_a_look_that_reads_nothing_is_no_sign_of_life_and_hides_nothing(
-    faults: Faults, spoiled: Functions, certificates: Certificates, fault: Fault
+def test_pass_without_secrets_leaves_metrics_unchanged(
+    fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates, fault: Fault
 ) -> None:
     """Check that a pass that cannot read the Secrets leaves the metrics unchanged.
 
     The alert for an expiring certificate then stays active, and the time of the last pass does not advance.
     """
-    certificates.add("api")
-    spoiled.answer(STEP, tick())
-    labels = {"component": "kubevirt", "namespace": NAMESPACE, "secret": "api"}
-    look, ends = "nodemaintenance_certificates_timestamp_seconds", "nodemaintenance_certificate_ends_timestamp_seconds"
-    before = REGISTRY.get_sample_value(look), REGISTRY.get_sample_value(ends, labels)
-    faults.spoil(lambda request: fault if request.startswith("list secrets") else None)
+    certificates.create_secret("api")
+    proxied_functions.invoke(STEP, build_tick())
+    labels = {"component": "kubevirt", "namespace": DEFAULT_NAMESPACE, "secret": "api"}
+    last_pass_metric, expiry_metric = (
+        "nodemaintenance_certificates_timestamp_seconds",
+        "nodemaintenance_certificate_ends_timestamp_seconds",
+    )
+    before = REGISTRY.get_sample_value(last_pass_metric), REGISTRY.get_sample_value(expiry_metric, labels)
+    fault_proxy.inject(lambda request: fault if request.startswith("list secrets") else None)
 
-    spoiled.post(STEP, tick())
-    faults.speak_again()
+    proxied_functions.post(STEP, build_tick())
+    fault_proxy.stop_faults()
 
     assert None not in before
-    assert (REGISTRY.get_sample_value(look), REGISTRY.get_sample_value(ends, labels)) == before
+    assert (REGISTRY.get_sample_value(last_pass_metric), REGISTRY.get_sample_value(expiry_metric, labels)) == before
 
 
 @proves("OSV-20")
-@pytest.mark.parametrize("event", [tick(), hint(events.REFERENCE_UPDATED, "api")])
-def test_a_list_that_does_not_end_leaves_servers_the_time_to_be_repaired(
-    faults: Faults, spoiled: Functions, certificates: Certificates, event: BaseCloudEvent
+@pytest.mark.parametrize("event", [build_tick(), build_secret_hint(events.REFERENCE_UPDATED, "api")])
+def test_repair_is_done_although_a_list_never_ends(
+    fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates, event: BaseCloudEvent
 ) -> None:
     """Check that a server is repaired although a list never ends, and that the event is not retried.
 
     A busy API server may need that long for a thousand CustomResourceDefinitions.
     """
-    certificates.add("api")
-    certificates.renew(spoiled.clusters[STEP])
-    certificates.change("api", {"data": {KEY: ""}})
-    faults.spoil(lambda request: SILENCE if request.startswith("list customresourcedefinitions") else None)
+    certificates.create_secret("api")
+    certificates.run_pass_after(proxied_functions.clusters[STEP])
+    certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
+    fault_proxy.inject(lambda request: NO_RESPONSE if request.startswith("list customresourcedefinitions") else None)
 
-    answer = spoiled.post(STEP, event)
-    faults.speak_again()
+    response = proxied_functions.post(STEP, event)
+    fault_proxy.stop_faults()
 
-    assert certificates.serial("api")
-    assert answer.status_code == 204
+    assert certificates.get_serial("api")
+    assert response.status_code == 204
 
 
-def late(faults: Faults, then: Callable[[str], Fault | None] = lambda _request: None) -> Callable[[str], Fault | None]:
+def delay_crd_list(
+    faults: FaultProxy, next_rule: Callable[[str], Fault | None] = lambda _request: None
+) -> Callable[[str], Fault | None]:
     """Return a fault rule that delays the list of CRDs until a Secret is patched.
 
-    Afterwards the rule `then` applies.
+    Afterwards the rule `next_rule` applies.
     """
 
     def rule(request: str) -> Fault | None:
         if request == "patch secrets 1":
-            faults.speak_again()
-            faults.spoil(then)
-        return LATE if request == "list customresourcedefinitions 1" else None
+            faults.stop_faults()
+            faults.inject(next_rule)
+        return DELAYED if request == "list customresourcedefinitions 1" else None
 
     return rule
 
 
 @proves("OSV-20", "OSV-23")
-def test_a_list_that_comes_late_has_a_tick_look_once_more(
-    faults: Faults, spoiled: Functions, certificates: Certificates
+def test_late_list_causes_second_pass_of_tick(
+    fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
     """Check that a tick makes a second pass when the lists arrive late.
 
     The first pass makes the repairs that need no lists; the second one writes the bundle to the CA injection targets.
     """
-    certificates.add("api")
-    certificates.renew(spoiled.clusters[STEP])
-    certificates.add_webhook("nodemaintenance-validate", "api")
-    certificates.change("api", {"data": {KEY: ""}})
-    faults.spoil(late(faults))
+    certificates.create_secret("api")
+    certificates.run_pass_after(proxied_functions.clusters[STEP])
+    certificates.create_webhook_configuration("nodemaintenance-validate", "api")
+    certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
+    fault_proxy.inject(delay_crd_list(fault_proxy))
 
-    answer = spoiled.post(STEP, tick())
-    (hook,) = certificates.admin.get(f"{WEBHOOKS}/nodemaintenance-validate")["webhooks"]
+    response = proxied_functions.post(STEP, build_tick())
+    (hook,) = certificates.administrator_client.get(f"{WEBHOOK_CONFIGURATIONS_PATH}/nodemaintenance-validate")[
+        "webhooks"
+    ]
 
-    assert answer.status_code == 204
-    assert certificates.serial("api")
-    assert base64.b64decode(hook["clientConfig"]["caBundle"]).decode() == certificates.trusted()
+    assert response.status_code == 204
+    assert certificates.get_serial("api")
+    assert base64.b64decode(hook["clientConfig"]["caBundle"]).decode() == certificates.get_trusted_bundle()
 
 
-def test_what_the_second_look_of_a_tick_cannot_read_stands_as_the_first_has_found_it(
-    faults: Faults, spoiled: Functions, certificates: Certificates
+def test_failed_second_pass_keeps_metrics_of_first(
+    fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
     """Check that the metrics keep the first pass's result if a tick's second pass cannot read the Secrets.
 
     Otherwise the alert for passes that read nothing would fire although each tick reads everything.
     """
-    certificates.add("api")
-    certificates.renew(spoiled.clusters[STEP])
-    certificates.change("api", {"data": {KEY: ""}})
+    certificates.create_secret("api")
+    certificates.run_pass_after(proxied_functions.clusters[STEP])
+    certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
     began = datetime.now(timezone.utc).timestamp()
-    faults.spoil(late(faults, lambda request: Fault(503) if request == "list secrets 1" else None))
+    fault_proxy.inject(delay_crd_list(fault_proxy, lambda request: Fault(503) if request == "list secrets 1" else None))
 
-    answer = spoiled.post(STEP, tick())
-    faults.speak_again()
-    labels = {"component": "kubevirt", "namespace": NAMESPACE, "secret": "api"}
+    response = proxied_functions.post(STEP, build_tick())
+    fault_proxy.stop_faults()
+    labels = {"component": "kubevirt", "namespace": DEFAULT_NAMESPACE, "secret": "api"}
 
-    assert answer.status_code == 503
+    assert response.status_code == 503
     assert (REGISTRY.get_sample_value("nodemaintenance_certificates_timestamp_seconds") or 0) >= began
     assert REGISTRY.get_sample_value("nodemaintenance_certificate_ends_timestamp_seconds", labels)
 
 
 @proves("OSV-20")
-def test_of_ticks_that_look_twice_each_second_look_begins_with_another_component_too(
-    faults: Faults, spoiled: Functions, certificates: Certificates
+def test_second_passes_start_with_different_components(
+    fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
     """Check that the second passes of consecutive ticks start with different components.
 
     Otherwise a write that hangs in the first component would delay the other component's next CA forever.
     """
-    certificates.add("api")
-    certificates.add("upload", "cdi")
-    certificates.renew(spoiled.clusters[STEP])
-    looks = []
+    certificates.create_secret("api")
+    certificates.create_secret("upload", "cdi")
+    certificates.run_pass_after(proxied_functions.clusters[STEP])
+    states_by_tick = []
     for _ in range(2):
-        certificates.change("api", {"data": {KEY: ""}})
-        faults.spoil(late(faults))
-        looks.append(certificates.look(spoiled.clusters[STEP]).states)
+        certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
+        fault_proxy.inject(delay_crd_list(fault_proxy))
+        states_by_tick.append(certificates.run_pass(proxied_functions.clusters[STEP]).states)
 
-    assert not any(state.is_blind for states in looks for state in states)
-    assert {states[0].component.name for states in looks} == {"kubevirt", "cdi"}
+    assert not any(state.are_targets_unknown for states in states_by_tick for state in states)
+    assert {states[0].component.name for states in states_by_tick} == {"kubevirt", "cdi"}
 
 
-def silence(requests: str) -> Callable[[str], Fault | None]:
-    """Return a fault rule under which requests that start with `requests` get no response."""
-    return lambda request: SILENCE if request.startswith(requests) else None
+def drop_responses_to(request_prefix: str) -> Callable[[str], Fault | None]:
+    """Return a fault rule under which requests that start with `request_prefix` get no response."""
+    return lambda request: NO_RESPONSE if request.startswith(request_prefix) else None
 
 
 @proves("OSV-20")
-def test_what_is_in_the_way_of_a_second_look_is_found_though_the_lists_are_late_again(
-    faults: Faults, spoiled: Functions, certificates: Certificates
+def test_second_pass_reports_conflict_although_lists_are_late(
+    fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
     """Check that a second pass reports an unlabelled ConfigMap in its way although the lists hang again.
 
     The step records an Event, and the event that triggered it is not retried.
     """
-    certificates.add("api")
-    certificates.renew(spoiled.clusters[STEP])
-    certificates.add_webhook("nodemaintenance-validate", "api")
-    certificates.admin.patch(f"{MAPS}/{KUBEVIRT.publication}", {"metadata": {"labels": {LABEL: None}}})
-    certificates.change("api", {"data": {KEY: ""}})
-    faults.spoil(late(faults, silence("list customresource")))
+    certificates.create_secret("api")
+    certificates.run_pass_after(proxied_functions.clusters[STEP])
+    certificates.create_webhook_configuration("nodemaintenance-validate", "api")
+    certificates.administrator_client.patch(
+        f"{CONFIG_MAPS_PATH}/{KUBEVIRT.bundle_configmap_name}", {"metadata": {"labels": {COMPONENT_LABEL: None}}}
+    )
+    certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
+    fault_proxy.inject(delay_crd_list(fault_proxy, drop_responses_to("list customresource")))
 
-    answer = spoiled.post(STEP, tick())
-    again = faults.seen["create configmaps"]
-    faults.speak_again()
+    response = proxied_functions.post(STEP, build_tick())
+    again = fault_proxy.request_counts["create configmaps"]
+    fault_proxy.stop_faults()
 
-    assert answer.status_code == 204
+    assert response.status_code == 204
     assert again == 2
-    assert FAILED in certificates.events(KUBEVIRT.publication)
+    assert NOT_RENEWED_REASON in certificates.get_events_by_reason(KUBEVIRT.bundle_configmap_name)
 
 
 @proves("OSV-22")
-def test_a_configuration_that_somebody_writes_amid_a_second_look_gets_its_bundle_though_the_lists_are_late_again(
-    faults: Faults, spoiled: Functions, certificates: Certificates
+def test_configuration_written_during_second_pass_gets_bundle(
+    fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
-    path = f"{WEBHOOKS}/nodemaintenance-validate"
-    certificates.add("api")
-    certificates.renew(spoiled.clusters[STEP])
-    certificates.add_webhook("nodemaintenance-validate", "api")
-    certificates.change("api", {"data": {KEY: ""}})
+    path = f"{WEBHOOK_CONFIGURATIONS_PATH}/nodemaintenance-validate"
+    certificates.create_secret("api")
+    certificates.run_pass_after(proxied_functions.clusters[STEP])
+    certificates.create_webhook_configuration("nodemaintenance-validate", "api")
+    certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
 
-    def meanwhile(request: str) -> Fault | None:
+    def write_configuration_on_patch(request: str) -> Fault | None:
         if request == "patch validatingwebhookconfigurations 1":
-            certificates.admin.patch(path, {"metadata": {"labels": {"written": "meanwhile"}}})
-        return SILENCE if request.startswith("list customresource") else None
+            certificates.administrator_client.patch(path, {"metadata": {"labels": {"written": "meanwhile"}}})
+        return NO_RESPONSE if request.startswith("list customresource") else None
 
-    faults.spoil(late(faults, meanwhile))
-    answer = spoiled.post(STEP, tick())
-    faults.speak_again()
+    fault_proxy.inject(delay_crd_list(fault_proxy, write_configuration_on_patch))
+    response = proxied_functions.post(STEP, build_tick())
+    fault_proxy.stop_faults()
 
-    written = certificates.admin.get(path)
-    assert answer.status_code == 204
+    written = certificates.administrator_client.get(path)
+    assert response.status_code == 204
     assert written["metadata"]["labels"] == {"written": "meanwhile"}
-    assert trusted(written) == certificates.trusted() != ""
+    assert get_trusted_bundle(written) == certificates.get_trusted_bundle() != ""
 
 
 @proves("OSV-20")
-@pytest.mark.parametrize("come", [True, False])
-def test_a_tick_whose_time_is_over_when_the_lists_come_has_the_next_one_wait_for_them(
-    faults: Faults, spoiled: Functions, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, come: bool
+@pytest.mark.parametrize("lists_arrive", [True, False])
+def test_tick_without_time_for_second_pass_makes_next_tick_wait_for_lists(
+    fault_proxy: FaultProxy,
+    proxied_functions: Functions,
+    certificates: NamespaceCertificates,
+    monkeypatch: pytest.MonkeyPatch,
+    lists_arrive: bool,
 ) -> None:
     """Check that a tick without time for a second pass makes the next tick wait for the lists.
 
     Otherwise hanging writes could use up the time of every second pass. If the lists do not arrive, the next tick makes
     its pass without them and repairs what it can.
     """
-    monkeypatch.setattr(lookup, "PATIENCE_SECONDS", 0)
-    monkeypatch.setattr(lookup, "CARRIERS_SECONDS", 0.5)
-    certificates.add("api")
-    certificates.add("handler")
-    certificates.renew(spoiled.clusters[STEP])
-    certificates.change("api", {"data": {KEY: ""}})
-    certificates.change("handler", {"data": {KEY: ""}})
-    blind = []
-    for hanging in ("patch secrets", "patch secrets" if come else "list customresourcedefinitions"):
-        faults.spoil(silence(hanging))
-        with within(1):
-            blind.append([state.is_blind for state in certificates.look(spoiled.clusters[STEP]).states])
-        faults.speak_again()
+    monkeypatch.setattr(lookup, "LIST_TIMEOUT_SECONDS", 0)
+    monkeypatch.setattr(lookup, "TICK_LIST_TIMEOUT_SECONDS", 0.5)
+    certificates.create_secret("api")
+    certificates.create_secret("handler")
+    certificates.run_pass_after(proxied_functions.clusters[STEP])
+    certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: ""}})
+    certificates.patch_secret("handler", {"data": {PRIVATE_KEY_ENTRY: ""}})
+    are_targets_unknown = []
+    for hanging in ("patch secrets", "patch secrets" if lists_arrive else "list customresourcedefinitions"):
+        fault_proxy.inject(drop_responses_to(hanging))
+        with set_deadline(1):
+            are_targets_unknown.append(
+                [state.are_targets_unknown for state in certificates.run_pass(proxied_functions.clusters[STEP]).states]
+            )
+        fault_proxy.stop_faults()
 
-    assert blind == [[True], [not come]]
-    assert all(bool(certificates.serial(name)) is not come for name in ("api", "handler"))
+    assert are_targets_unknown == [[True], [not lists_arrive]]
+    assert all(bool(certificates.get_serial(name)) is not lists_arrive for name in ("api", "handler"))
 
 
 @proves("OSV-20")
-def test_a_certificate_of_a_version_that_nobody_knows_is_corrupt(door: Cluster, certificates: Certificates) -> None:
-    certificates.add("api")
-    certificates.renew(door)
-    there = x509.load_pem_x509_certificate(shown(certificates, "api").encode()).public_bytes(serialization.Encoding.DER)
-    strange = there.replace(VERSION_3, VERSION_6, 1)
-    text = "\n".join([key_pairs.BEGIN, base64.encodebytes(strange).decode().strip(), key_pairs.END, ""])
-    certificates.change("api", {"data": certificate_objects.encoded({CERTIFICATE: text})})
+def test_certificate_with_undefined_version_is_reissued(
+    client: SyncClient, certificates: NamespaceCertificates
+) -> None:
+    certificates.create_secret("api")
+    certificates.run_pass_after(client)
+    certificate = x509.load_pem_x509_certificate(get_certificate_pem(certificates, "api").encode()).public_bytes(
+        serialization.Encoding.DER
+    )
+    invalid_certificate = certificate.replace(VERSION_3, VERSION_6, 1)
+    text = "\n".join(
+        [key_pairs.PEM_BEGIN, base64.encodebytes(invalid_certificate).decode().strip(), key_pairs.PEM_END, ""]
+    )
+    certificates.patch_secret("api", {"data": certificate_objects.encode_entries({CERTIFICATE_ENTRY: text})})
 
-    assert certificates.renew(door) == []
+    assert certificates.run_pass_after(client) == []
 
-    assert certificates.serial("api")
+    assert certificates.get_serial("api")
 
 
 @proves("OSV-23")
-def test_no_key_is_in_what_a_state_prints(door: Cluster, certificates: Certificates) -> None:
-    certificates.add("api")
-    certificates.renew(door)
-    key = (certificates.secret("api")["data"])[KEY]
+def test_repr_of_state_contains_no_key(client: SyncClient, certificates: NamespaceCertificates) -> None:
+    certificates.create_secret("api")
+    certificates.run_pass_after(client)
+    key = (certificates.get_secret("api")["data"])[PRIVATE_KEY_ENTRY]
 
-    states = door.run(renewed(door.api, Settings(), datetime.now(timezone.utc))).states
+    states = client.run(renew_all(client.api, Settings(), datetime.now(timezone.utc))).states
 
     assert states
     assert key not in repr(states)

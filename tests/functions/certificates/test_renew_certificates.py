@@ -13,112 +13,129 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from eventing import events
+from functions.certificates.renewal_pass import renew_all
 from functions.certificates.settings import Settings
-from functions.certificates.renewal_pass import renewed
 from kube.certificates import certificate_objects, key_pairs, lookup
-from kube.certificates.kubernetes_events import FAILED, FOREIGN, NAMELESS, RENEWED, UNKNOWN
-from kube.certificates.components import COMPONENTS, LABEL
-from kube.certificates.certificate_objects import CERTIFICATE, KEY, TRUSTED
-from kube.certificates.ca_injection import CARRIERS, INJECT, trusted
+from kube.certificates.ca_injection import INJECT_ANNOTATION, TARGET_PATHS, get_trusted_bundle
+from kube.certificates.certificate_objects import CA_ENTRY, CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY
+from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
+from kube.certificates.kubernetes_events import (
+    CERT_MANAGER_REASON,
+    NO_NAMES_REASON,
+    NOT_RENEWED_REASON,
+    RENEWED_REASON,
+    UNKNOWN_COMPONENT_REASON,
+)
 from kube.client.api_errors import Conflict, Unavailable
-from kube.client.sync_client import Cluster
-from kube.paths import NAMESPACE, Object
-from tests.fault_proxy import Faults
-from tests.functions.certificates.conftest import MAPS, PAUSE, SECRETS, SETTINGS, WEBHOOKS, Certificates, hint
-from tests.functions.conftest import DELIVERIES, Functions
-from tests.functions.event_builders import tick
+from kube.client.sync_client import SyncClient
+from kube.paths import DEFAULT_NAMESPACE, Object
+from tests.fault_proxy import FaultProxy
+from tests.functions.certificates.conftest import (
+    CONFIG_MAPS_PATH,
+    PROPAGATION_DELAY,
+    SECRETS_PATH,
+    SETTINGS,
+    WEBHOOK_CONFIGURATIONS_PATH,
+    NamespaceCertificates,
+    build_secret_hint,
+)
+from tests.functions.conftest import MAX_DELIVERIES, Functions
+from tests.functions.event_builders import build_tick
 from tests.proofs import proves
 
 STEP = "renew-certificates"
-AUTHORITY = COMPONENTS["kubevirt"].authority
+CA_SECRET_NAME = COMPONENTS["kubevirt"].ca_secret_name
 
 
 @pytest.fixture
-def door(functions: Functions) -> Cluster:
+def client(functions: Functions) -> SyncClient:
     """Return an API client with the step's own account."""
     return functions.clusters[STEP]
 
 
 @proves("OSV-20", "OSV-23")
-def test_a_labelled_secret_gets_a_certificate_that_its_clients_believe(
-    functions: Functions, certificates: Certificates
-) -> None:
+def test_labelled_secret_gets_trusted_certificate(functions: Functions, certificates: NamespaceCertificates) -> None:
     """Check that a tick issues a certificate and key, writes the CA bundle, and records an Event with the serial."""
-    certificates.add("api")
+    certificates.create_secret("api")
 
-    functions.answer(STEP, tick())
+    functions.invoke(STEP, build_tick())
 
-    secret = certificates.secret("api")
-    shown = certificate_objects.text(secret, CERTIFICATE)
-    assert certificate_objects.current(secret)
-    assert key_pairs.names(shown) == ["api.svc", "127.0.0.1"]
-    assert certificate_objects.text(secret, TRUSTED) == certificates.trusted()
-    assert key_pairs.is_signed_by(shown, certificates.trusted())
-    assert certificates.serial("api") in certificates.events("api")[RENEWED]["message"]
+    secret = certificates.get_secret("api")
+    certificate = certificate_objects.decode_entry(secret, CERTIFICATE_ENTRY)
+    assert certificate_objects.get_current_pair(secret)
+    assert key_pairs.get_subject_alt_names(certificate) == ["api.svc", "127.0.0.1"]
+    assert certificate_objects.decode_entry(secret, CA_ENTRY) == certificates.get_trusted_bundle()
+    assert key_pairs.is_signed_by(certificate, certificates.get_trusted_bundle())
+    assert certificates.get_serial("api") in certificates.get_events_by_reason("api")[RENEWED_REASON]["message"]
 
 
 @proves("OSV-23")
-def test_our_own_webhooks_certificate_and_configuration_are_served_by_the_same_code(
-    functions: Functions, certificates: Certificates
+def test_admission_webhook_gets_certificate_and_ca_bundle(
+    functions: Functions, certificates: NamespaceCertificates
 ) -> None:
     """Check that the admission webhook's Secret gets a certificate, and its configuration the CA bundle."""
-    certificates.add("validate", "ours")
-    certificates.add_webhook("nodemaintenance-validate", "validate")
+    certificates.create_secret("validate", "ours")
+    certificates.create_webhook_configuration("nodemaintenance-validate", "validate")
 
-    functions.answer(STEP, tick())
+    functions.invoke(STEP, build_tick())
 
-    (hook,) = certificates.admin.get(f"{WEBHOOKS}/nodemaintenance-validate")["webhooks"]
-    assert base64.b64decode(hook["clientConfig"]["caBundle"]).decode() == certificates.trusted("ours")
-    assert certificate_objects.current(certificates.secret("validate"))
+    (hook,) = certificates.administrator_client.get(f"{WEBHOOK_CONFIGURATIONS_PATH}/nodemaintenance-validate")[
+        "webhooks"
+    ]
+    assert base64.b64decode(hook["clientConfig"]["caBundle"]).decode() == certificates.get_trusted_bundle("ours")
+    assert certificate_objects.get_current_pair(certificates.get_secret("validate"))
 
 
 @proves("OSV-22")
-@pytest.mark.parametrize("kind", CARRIERS)
-def test_whatever_may_carry_a_bundle_gets_it_by_the_annotation(certificates: Certificates, kind: str) -> None:
+@pytest.mark.parametrize("kind", TARGET_PATHS)
+def test_annotated_object_of_each_kind_gets_ca_bundle(certificates: NamespaceCertificates, kind: str) -> None:
     """Check that an annotated object of each kind gets the CA bundle and keeps all other fields."""
-    certificates.add("api")
-    made = certificates.admin.create(CARRIERS[kind], carrier(kind))
-    path = f"{CARRIERS[kind]}/{made['metadata']['name']}"
+    certificates.create_secret("api")
+    created = certificates.administrator_client.create(TARGET_PATHS[kind], build_injection_target(kind))
+    path = f"{TARGET_PATHS[kind]}/{created['metadata']['name']}"
     try:
-        errors = certificates.renew(certificates.admin)
-        written = certificates.admin.get(path)
+        errors = certificates.run_pass_after(certificates.administrator_client)
+        written = certificates.administrator_client.get(path)
     finally:
-        certificates.remove(path)
+        certificates.delete_and_wait(path)
 
-    bundle = base64.b64encode(certificates.trusted().encode()).decode()
-    part = "spec" if "spec" in made else "webhooks"
+    bundle = base64.b64encode(certificates.get_trusted_bundle().encode()).decode()
+    part = "spec" if "spec" in created else "webhooks"
     assert errors == []
-    assert trusted(written) == certificates.trusted() != ""
+    assert get_trusted_bundle(written) == certificates.get_trusted_bundle() != ""
     assert json.dumps(written[part], sort_keys=True).replace(f'"caBundle": "{bundle}", ', "") == json.dumps(
-        made[part], sort_keys=True
+        created[part], sort_keys=True
     )
 
 
-@pytest.mark.parametrize("kind", CARRIERS)
-def test_what_carries_a_bundle_is_read_again_by_the_right_to_list(
-    door: Cluster, certificates: Certificates, kind: str
+@pytest.mark.parametrize("kind", TARGET_PATHS)
+def test_injection_targets_are_reread_with_list_permission(
+    client: SyncClient, certificates: NamespaceCertificates, kind: str
 ) -> None:
-    """Check that `reread` returns the latest state of each target, without those that no longer exist.
+    """Check that `reread_targets` returns the latest state of each target, without those that no longer exist.
 
     The step's account may list all of these kinds, but get only CustomResourceDefinitions.
     """
-    made = {**certificates.admin.create(CARRIERS[kind], carrier(kind)), "kind": kind}
-    path = f"{CARRIERS[kind]}/{made['metadata']['name']}"
+    created = {
+        **certificates.administrator_client.create(TARGET_PATHS[kind], build_injection_target(kind)),
+        "kind": kind,
+    }
+    path = f"{TARGET_PATHS[kind]}/{created['metadata']['name']}"
     try:
-        certificates.admin.patch(path, {"metadata": {"labels": {"written": "meanwhile"}}})
-        gone = {**made, "metadata": {"name": "gone.carried.test"}}
-        (again,) = door.run(lookup.reread(door.api, [gone, made]))
+        certificates.administrator_client.patch(path, {"metadata": {"labels": {"written": "meanwhile"}}})
+        deleted = {**created, "metadata": {"name": "gone.carried.test"}}
+        (again,) = client.run(lookup.reread_targets(client.api, [deleted, created]))
     finally:
-        certificates.remove(path)
+        certificates.delete_and_wait(path)
 
     assert (again["kind"], again["metadata"]["labels"]) == (kind, {"written": "meanwhile"})
-    assert again.keys() == made.keys()
+    assert again.keys() == created.keys()
 
 
-def carrier(kind: str) -> Object:
+def build_injection_target(kind: str) -> Object:
     """Build an object of this kind that requests the CA bundle of the Secret `api`; the API server never calls it."""
-    service = {"namespace": NAMESPACE, "name": "api"}
-    metadata = {"name": "test-carrier", "annotations": {INJECT: f"{NAMESPACE}/api"}}
+    service = {"namespace": DEFAULT_NAMESPACE, "name": "api"}
+    metadata = {"name": "test-carrier", "annotations": {INJECT_ANNOTATION: f"{DEFAULT_NAMESPACE}/api"}}
     if kind == "APIService":
         spec = {"group": "carried.test", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1}
         return {"metadata": {**metadata, "name": "v1.carried.test"}, "spec": {**spec, "service": service}}
@@ -134,209 +151,233 @@ def carrier(kind: str) -> Object:
     return {"metadata": metadata, "webhooks": [{**hook, "clientConfig": {"service": service}}]}
 
 
-def test_what_asks_for_a_bundle_of_another_namespace_is_not_read(
-    faults: Faults, spoiled: Functions, certificates: Certificates
+def test_target_of_other_namespace_is_not_read_in_full(
+    fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
     """Check that the step never reads a whole CRD that requests a bundle from another namespace.
 
     A CRD of cert-manager, for example, may have 180 kB, which every pass would read.
     """
     name, kind = "things.carried.test", "CustomResourceDefinition"
-    theirs = carrier(kind)
-    theirs["metadata"]["annotations"] = {INJECT: "elsewhere/api"}
-    certificates.add("api")
-    certificates.admin.create(CARRIERS[kind], theirs)
-    faults.spoil(lambda _request: None)
+    other_target = build_injection_target(kind)
+    other_target["metadata"]["annotations"] = {INJECT_ANNOTATION: "elsewhere/api"}
+    certificates.create_secret("api")
+    certificates.administrator_client.create(TARGET_PATHS[kind], other_target)
+    fault_proxy.inject(lambda _request: None)
     try:
-        spoiled.answer(STEP, tick())
-        read_of_theirs = faults.seen["get customresourcedefinitions"]
-        certificates.admin.patch(f"{CARRIERS[kind]}/{name}", carrier(kind))
-        spoiled.post(STEP, tick())
-        read_of_ours = faults.seen["get customresourcedefinitions"]
+        proxied_functions.invoke(STEP, build_tick())
+        count_after_theirs = fault_proxy.request_counts["get customresourcedefinitions"]
+        certificates.administrator_client.patch(f"{TARGET_PATHS[kind]}/{name}", build_injection_target(kind))
+        proxied_functions.post(STEP, build_tick())
+        count_after_ours = fault_proxy.request_counts["get customresourcedefinitions"]
     finally:
-        certificates.remove(f"{CARRIERS[kind]}/{name}")
+        certificates.delete_and_wait(f"{TARGET_PATHS[kind]}/{name}")
 
-    assert (read_of_theirs, read_of_ours) == (0, 1)
-    assert certificates.serial("api")
+    assert (count_after_theirs, count_after_ours) == (0, 1)
+    assert certificates.get_serial("api")
 
 
 @proves("X-3")
-def test_where_nothing_is_due_nothing_is_written(functions: Functions, certificates: Certificates) -> None:
-    certificates.add("api")
-    functions.answer(STEP, tick())
-    versions = [item["metadata"]["resourceVersion"] for item in certificates.admin.list(SECRETS)["items"]]
-    published = certificates.publication()
+def test_nothing_is_written_if_nothing_is_due(functions: Functions, certificates: NamespaceCertificates) -> None:
+    certificates.create_secret("api")
+    functions.invoke(STEP, build_tick())
+    versions = [
+        item["metadata"]["resourceVersion"] for item in certificates.administrator_client.list(SECRETS_PATH)["items"]
+    ]
+    published = certificates.get_bundle_configmap()
 
-    functions.answer(STEP, tick())
-    functions.answer(STEP, hint(events.REFERENCE_UPDATED, "api"))
+    functions.invoke(STEP, build_tick())
+    functions.invoke(STEP, build_secret_hint(events.REFERENCE_UPDATED, "api"))
 
-    assert [item["metadata"]["resourceVersion"] for item in certificates.admin.list(SECRETS)["items"]] == versions
-    assert certificates.publication() == published
+    assert [
+        item["metadata"]["resourceVersion"] for item in certificates.administrator_client.list(SECRETS_PATH)["items"]
+    ] == versions
+    assert certificates.get_bundle_configmap() == published
 
 
 @proves("OSV-20")
-def test_a_secret_that_is_deleted_comes_back_on_the_hint(functions: Functions, certificates: Certificates) -> None:
-    certificates.add("api")
-    functions.answer(STEP, tick())
-    before = certificates.serial("api"), certificates.trusted()
-    certificates.remove(f"{SECRETS}/api")
+def test_deleted_secret_is_recreated_on_its_event(functions: Functions, certificates: NamespaceCertificates) -> None:
+    certificates.create_secret("api")
+    functions.invoke(STEP, build_tick())
+    before = certificates.get_serial("api"), certificates.get_trusted_bundle()
+    certificates.delete_and_wait(f"{SECRETS_PATH}/api")
 
-    functions.answer(STEP, hint(events.REFERENCE_DELETED, "api"))
+    functions.invoke(STEP, build_secret_hint(events.REFERENCE_DELETED, "api"))
 
-    assert certificates.serial("api") not in ("", before[0])
-    assert certificates.trusted() == before[1]
-    assert certificates.secret("api")["metadata"]["labels"] == {LABEL: "kubevirt"}
+    assert certificates.get_serial("api") not in ("", before[0])
+    assert certificates.get_trusted_bundle() == before[1]
+    assert certificates.get_secret("api")["metadata"]["labels"] == {COMPONENT_LABEL: "kubevirt"}
 
 
 @proves("OSV-20", "X-3a")
-@pytest.mark.parametrize("spoiled", [False, True], ids=["deleted", "corrupt"])
-def test_what_became_of_a_secret_while_its_event_was_lost_is_found_by_a_tick(
-    functions: Functions, certificates: Certificates, spoiled: bool
+@pytest.mark.parametrize("is_corrupt", [False, True], ids=["deleted", "corrupt"])
+def test_tick_repairs_secret_whose_event_was_lost(
+    functions: Functions, certificates: NamespaceCertificates, is_corrupt: bool
 ) -> None:
     """Check that a tick reissues a deleted or corrupt certificate with the same CA."""
-    certificates.add("api")
-    functions.answer(STEP, tick())
-    before = certificates.serial("api"), certificates.trusted()
-    if spoiled:
-        certificates.change("api", {"data": certificate_objects.encoded({CERTIFICATE: "garbage", KEY: "garbage"})})
+    certificates.create_secret("api")
+    functions.invoke(STEP, build_tick())
+    before = certificates.get_serial("api"), certificates.get_trusted_bundle()
+    if is_corrupt:
+        certificates.patch_secret(
+            "api",
+            {"data": certificate_objects.encode_entries({CERTIFICATE_ENTRY: "garbage", PRIVATE_KEY_ENTRY: "garbage"})},
+        )
     else:
-        certificates.remove(f"{SECRETS}/api")
+        certificates.delete_and_wait(f"{SECRETS_PATH}/api")
 
-    functions.answer(STEP, tick())
+    functions.invoke(STEP, build_tick())
 
-    assert certificates.serial("api") not in ("", before[0])
-    assert certificates.trusted() == before[1]
+    assert certificates.get_serial("api") not in ("", before[0])
+    assert certificates.get_trusted_bundle() == before[1]
 
 
 @proves("OSV-20")
-def test_a_corrupt_secret_is_mended_on_the_hint(functions: Functions, certificates: Certificates) -> None:
-    certificates.add("api")
-    functions.answer(STEP, tick())
-    certificates.change("api", {"data": certificate_objects.encoded({CERTIFICATE: "garbage", KEY: "garbage"})})
+def test_corrupt_secret_is_reissued_on_its_event(functions: Functions, certificates: NamespaceCertificates) -> None:
+    certificates.create_secret("api")
+    functions.invoke(STEP, build_tick())
+    certificates.patch_secret(
+        "api",
+        {"data": certificate_objects.encode_entries({CERTIFICATE_ENTRY: "garbage", PRIVATE_KEY_ENTRY: "garbage"})},
+    )
 
-    functions.answer(STEP, hint(events.REFERENCE_UPDATED, "api"))
+    functions.invoke(STEP, build_secret_hint(events.REFERENCE_UPDATED, "api"))
 
-    assert key_pairs.is_signed_by(certificate_objects.text(certificates.secret("api"), CERTIFICATE), certificates.trusted())
+    assert key_pairs.is_signed_by(
+        certificate_objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY),
+        certificates.get_trusted_bundle(),
+    )
 
 
 @proves("OSV-20", "OSV-22")
-def test_authority_and_bundle_that_are_deleted_lock_nobody_out(door: Cluster, certificates: Certificates) -> None:
-    certificates.add("api")
-    certificates.renew(door)
-    before, serial = certificates.trusted(), certificates.serial("api")
-    certificates.remove(f"{SECRETS}/{AUTHORITY}")
+def test_deleted_ca_and_bundle_are_recreated_without_client_failures(
+    client: SyncClient, certificates: NamespaceCertificates
+) -> None:
+    certificates.create_secret("api")
+    certificates.run_pass_after(client)
+    before, serial = certificates.get_trusted_bundle(), certificates.get_serial("api")
+    certificates.delete_and_wait(f"{SECRETS_PATH}/{CA_SECRET_NAME}")
 
-    certificates.renew(door)
-    published, kept = certificates.trusted(), certificates.serial("api")
-    certificates.remove(f"{MAPS}/{COMPONENTS['kubevirt'].publication}")
-    certificates.renew(door)
-    again = certificates.trusted()
-    certificates.renew(door, PAUSE)
+    certificates.run_pass_after(client)
+    published, serial_after_recreation = certificates.get_trusted_bundle(), certificates.get_serial("api")
+    certificates.delete_and_wait(f"{CONFIG_MAPS_PATH}/{COMPONENTS['kubevirt'].bundle_configmap_name}")
+    certificates.run_pass_after(client)
+    again = certificates.get_trusted_bundle()
+    certificates.run_pass_after(client, PROPAGATION_DELAY)
 
     assert before in published
-    assert kept == serial != certificates.serial("api")
-    assert again == published == certificates.trusted()
+    assert serial_after_recreation == serial != certificates.get_serial("api")
+    assert again == published == certificates.get_trusted_bundle()
 
 
 @proves("OSV-20", "OSV-21", "OSV-22")
-def test_the_serial_changes_at_the_due_time_and_a_pause_after_the_bundle(
-    door: Cluster, certificates: Certificates
+def test_certificate_is_renewed_one_propagation_delay_after_new_ca_is_published(
+    client: SyncClient, certificates: NamespaceCertificates
 ) -> None:
-    certificates.add("api")
-    certificates.renew(door)
-    serial, trusted = certificates.serial("api"), certificates.trusted()
+    certificates.create_secret("api")
+    certificates.run_pass_after(client)
+    serial, trusted = certificates.get_serial("api"), certificates.get_trusted_bundle()
 
-    certificates.renew(door, timedelta(hours=23))
-    early = certificates.serial("api"), certificates.trusted()
-    certificates.renew(door, timedelta(hours=2))
-    due = certificates.serial("api"), certificates.trusted()
-    certificates.renew(door, PAUSE)
+    certificates.run_pass_after(client, timedelta(hours=23))
+    before_propagation = certificates.get_serial("api"), certificates.get_trusted_bundle()
+    certificates.run_pass_after(client, timedelta(hours=2))
+    after_propagation = certificates.get_serial("api"), certificates.get_trusted_bundle()
+    certificates.run_pass_after(client, PROPAGATION_DELAY)
 
-    assert early == (serial, trusted)
-    assert due[0] == serial
-    assert due[1].endswith(trusted)
-    assert due[1] != trusted
-    assert certificates.serial("api") != serial
-    assert certificates.trusted() == due[1]
+    assert before_propagation == (serial, trusted)
+    assert after_propagation[0] == serial
+    assert after_propagation[1].endswith(trusted)
+    assert after_propagation[1] != trusted
+    assert certificates.get_serial("api") != serial
+    assert certificates.get_trusted_bundle() == after_propagation[1]
 
 
 @proves("OSV-23")
-def test_what_has_no_label_is_never_touched(door: Cluster, certificates: Certificates) -> None:
+def test_unlabelled_secret_is_never_written(client: SyncClient, certificates: NamespaceCertificates) -> None:
     """Check that the step never writes an unlabelled Secret.
 
     This includes a Secret that lost its label, and one whose name the ConfigMap still lists.
     """
-    certificates.admin.create(SECRETS, {"metadata": {"name": "plain"}, "type": "Opaque"})
-    certificates.add("api")
-    certificates.renew(door)
-    certificates.change("api", {"metadata": {"labels": {LABEL: None}}, "data": None})
-    before = [certificates.secret(name) for name in ("plain", "api")]
+    certificates.administrator_client.create(SECRETS_PATH, {"metadata": {"name": "plain"}, "type": "Opaque"})
+    certificates.create_secret("api")
+    certificates.run_pass_after(client)
+    certificates.patch_secret("api", {"metadata": {"labels": {COMPONENT_LABEL: None}}, "data": None})
+    before = [certificates.get_secret(name) for name in ("plain", "api")]
 
-    certificates.renew(door, timedelta(days=2))
-    certificates.renew(door, PAUSE)
+    certificates.run_pass_after(client, timedelta(days=2))
+    certificates.run_pass_after(client, PROPAGATION_DELAY)
 
-    assert [certificates.secret(name) for name in ("plain", "api")] == before
-    assert "api" not in certificate_objects.remembered(certificates.publication())
+    assert [certificates.get_secret(name) for name in ("plain", "api")] == before
+    assert "api" not in certificate_objects.parse_summaries(certificates.get_bundle_configmap())
     for name in ("plain", "api"):
-        certificates.remove(f"{SECRETS}/{name}")
+        certificates.delete_and_wait(f"{SECRETS_PATH}/{name}")
 
 
 @proves("OSV-23")
 @pytest.mark.parametrize(
     ("name", "component", "annotations", "reason"),
     [
-        ("strange", "teapot", {}, UNKNOWN),
-        ("theirs", "kubevirt", {certificate_objects.CERT_MANAGER: "theirs"}, FOREIGN),
-        ("nameless", "kubevirt", {certificate_objects.NAMES: " , "}, NAMELESS),
+        ("strange", "teapot", {}, UNKNOWN_COMPONENT_REASON),
+        ("theirs", "kubevirt", {certificate_objects.CERT_MANAGER_ANNOTATION: "theirs"}, CERT_MANAGER_REASON),
+        ("without-names", "kubevirt", {certificate_objects.DNS_NAMES_ANNOTATION: " , "}, NO_NAMES_REASON),
     ],
 )
-def test_what_is_not_ours_to_renew_is_announced_and_skipped(
+def test_unsuitable_secret_is_skipped_with_one_event(
     functions: Functions,
-    certificates: Certificates,
+    certificates: NamespaceCertificates,
     name: str,
     component: str,
     annotations: dict[str, str],
     reason: str,
 ) -> None:
     """Check that the step skips an unsuitable Secret, records one Event over several ticks, and renews the others."""
-    before = certificates.add(name, component, annotations=annotations)
-    certificates.add("api")
+    before = certificates.create_secret(name, component, annotations=annotations)
+    certificates.create_secret("api")
 
-    functions.answer(STEP, tick())
-    told = certificates.events(name)
-    functions.answer(STEP, tick())
+    functions.invoke(STEP, build_tick())
+    recorded_events = certificates.get_events_by_reason(name)
+    functions.invoke(STEP, build_tick())
 
-    assert told.keys() == {reason}
-    assert told[reason]["type"] == "Warning"
-    assert certificates.events(name) == told
-    assert certificates.secret(name) == before
-    assert certificates.serial("api")
+    assert recorded_events.keys() == {reason}
+    assert recorded_events[reason]["type"] == "Warning"
+    assert certificates.get_events_by_reason(name) == recorded_events
+    assert certificates.get_secret(name) == before
+    assert certificates.get_serial("api")
 
 
 @proves("OSV-22", "OSV-23")
-def test_a_certificate_of_somebody_else_is_believed_until_ours_follows(
-    door: Cluster, certificates: Certificates
+def test_foreign_certificate_stays_trusted_until_replaced(
+    client: SyncClient, certificates: NamespaceCertificates
 ) -> None:
     component = COMPONENTS["cdi"]
-    signer = key_pairs.new_authority(component, certificates.now)
-    theirs = key_pairs.new_serving(signer, ["api.svc"], component, certificates.now)
-    entries = {CERTIFICATE: theirs.certificate, KEY: theirs.key, TRUSTED: signer.certificate}
-    certificates.add("api", data=certificate_objects.encoded(entries))
+    signer = key_pairs.create_ca(component, certificates.now)
+    foreign_pair = key_pairs.issue_serving_certificate(signer, ["api.svc"], component, certificates.now)
+    entries = {
+        CERTIFICATE_ENTRY: foreign_pair.certificate,
+        PRIVATE_KEY_ENTRY: foreign_pair.key,
+        CA_ENTRY: signer.certificate,
+    }
+    certificates.create_secret("api", data=certificate_objects.encode_entries(entries))
 
-    certificates.renew(door)
-    published, shown = certificates.trusted(), certificate_objects.text(certificates.secret("api"), CERTIFICATE)
-    certificates.renew(door, PAUSE)
+    certificates.run_pass_after(client)
+    published, served_certificate = (
+        certificates.get_trusted_bundle(),
+        certificate_objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY),
+    )
+    certificates.run_pass_after(client, PROPAGATION_DELAY)
 
-    assert signer.certificate in key_pairs.certificates(published)
-    assert shown == theirs.certificate
-    assert certificate_objects.text(certificates.secret("api"), CERTIFICATE) != theirs.certificate
-    assert certificates.trusted() == published
+    assert signer.certificate in key_pairs.parse_certificates(published)
+    assert served_certificate == foreign_pair.certificate
+    assert (
+        certificate_objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY) != foreign_pair.certificate
+    )
+    assert certificates.get_trusted_bundle() == published
 
 
 @proves("X-2", "OSV-20")
-@pytest.mark.parametrize("age", [timedelta(0), timedelta(days=1), timedelta(days=1) + PAUSE])
-def test_two_looks_at_once_do_no_harm(
-    door: Cluster, admin: Cluster, certificates: Certificates, age: timedelta
+@pytest.mark.parametrize("age", [timedelta(0), timedelta(days=1), timedelta(days=1) + PROPAGATION_DELAY])
+def test_concurrent_passes_create_one_ca(
+    client: SyncClient, admin_client: SyncClient, certificates: NamespaceCertificates, age: timedelta
 ) -> None:
     """Check that concurrent passes create at most one new CA, and that every client trusts every server.
 
@@ -344,168 +385,185 @@ def test_two_looks_at_once_do_no_harm(
     conflicts, or without an answer in time, gives up, and its event is delivered again.
     """
     for name in ("api", "handler", "controller"):
-        certificates.add(name)
+        certificates.create_secret(name)
     if age:
-        certificates.renew(door)
-        certificates.renew(door, timedelta(days=1))
-    count = len(certificate_objects.bundle_of(certificates.publication()))
-    moment = certificates.now + PAUSE if age > timedelta(days=1) else certificates.now
+        certificates.run_pass_after(client)
+        certificates.run_pass_after(client, timedelta(days=1))
+    count = len(certificate_objects.parse_published_bundle(certificates.get_bundle_configmap()))
+    now = certificates.now + PROPAGATION_DELAY if age > timedelta(days=1) else certificates.now
 
-    outcomes = door.together(*(renewed(door.api, SETTINGS, moment) for _ in range(4)))
+    outcomes = client.gather_all(*(renew_all(client.api, SETTINGS, now) for _ in range(4)))
 
     errors = [error for outcome in outcomes for error in outcome.errors]
     assert all(isinstance(error, Conflict | Unavailable) for error in errors)
     is_slow = any(isinstance(error, Unavailable) for error in errors)
     assert is_slow or any(not outcome.errors for outcome in outcomes)
-    for _ in range(DELIVERIES):
+    for _ in range(MAX_DELIVERIES):
         if not errors:
             break
-        errors = door.run(renewed(door.api, SETTINGS, moment)).errors
+        errors = client.run(renew_all(client.api, SETTINGS, now)).errors
     assert errors == []
-    signers = certificate_objects.bundle_of(certificates.publication())
+    signers = certificate_objects.parse_published_bundle(certificates.get_bundle_configmap())
     assert len(signers) == max(count, 1)
     for name in ("api", "handler", "controller"):
-        secret = certificates.secret(name)
-        shown = certificate_objects.text(secret, CERTIFICATE)
-        assert certificate_objects.current(secret)
-        assert any(key_pairs.is_signed_by(shown, signer) for signer in signers)
-        assert certificate_objects.text(secret, TRUSTED) == "".join(signers)
+        secret = certificates.get_secret(name)
+        certificate = certificate_objects.decode_entry(secret, CERTIFICATE_ENTRY)
+        assert certificate_objects.get_current_pair(secret)
+        assert any(key_pairs.is_signed_by(certificate, signer) for signer in signers)
+        assert certificate_objects.decode_entry(secret, CA_ENTRY) == "".join(signers)
 
 
 @proves("X-2", "OSV-20")
-def test_a_first_pass_that_cannot_list_injection_targets_in_time_has_no_error(
-    door: Cluster, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+def test_first_pass_without_injection_targets_has_no_error(
+    client: SyncClient, certificates: NamespaceCertificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ConfigMap is written twice: the next CA is published, then signs, and only then counts as published."""
-    monkeypatch.setattr(lookup, "PATIENCE_SECONDS", 0.0)
-    certificates.add("api")
+    """Check that two writes of the ConfigMap publish the next CA, which counts as published only when it signs."""
+    monkeypatch.setattr(lookup, "LIST_TIMEOUT_SECONDS", 0.0)
+    certificates.create_secret("api")
 
-    outcome = door.run(renewed(door.api, SETTINGS, certificates.now, is_tick=False))
+    result = client.run(renew_all(client.api, SETTINGS, certificates.now, is_tick=False))
 
-    assert outcome.errors == []
-    (signer,) = certificate_objects.bundle_of(certificates.publication())
-    assert set(certificate_objects.published(certificates.publication(), certificates.now)) == {key_pairs.fingerprint(signer)}
-    assert key_pairs.is_signed_by(certificate_objects.text(certificates.secret("api"), CERTIFICATE), signer)
+    assert result.errors == []
+    (signer,) = certificate_objects.parse_published_bundle(certificates.get_bundle_configmap())
+    times = certificate_objects.parse_published_times(certificates.get_bundle_configmap(), certificates.now)
+    assert set(times) == {key_pairs.compute_fingerprint(signer)}
+    assert key_pairs.is_signed_by(
+        certificate_objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY), signer
+    )
 
 
-def test_a_configuration_that_we_may_not_write_stops_nothing_and_is_announced(
-    functions: Functions, certificates: Certificates
+def test_configuration_without_write_permission_is_reported_and_blocks_nothing(
+    functions: Functions, certificates: NamespaceCertificates
 ) -> None:
     """Check that a configuration without write permission is recorded in an Event and blocks no certificate.
 
     The configuration never trusted our CA, so it does not hold back the server's certificate.
     """
-    certificates.add("api")
-    certificates.add_webhook("of-somebody-else", "api")
+    certificates.create_secret("api")
+    certificates.create_webhook_configuration("of-somebody-else", "api")
 
-    functions.answer(STEP, tick())
+    functions.invoke(STEP, build_tick())
 
-    told = certificates.events(COMPONENTS["kubevirt"].publication)[FAILED]["message"]
-    assert "of-somebody-else" in told
-    assert certificates.serial("api")
+    event_message = certificates.get_events_by_reason(COMPONENTS["kubevirt"].bundle_configmap_name)[NOT_RENEWED_REASON][
+        "message"
+    ]
+    assert "of-somebody-else" in event_message
+    assert certificates.get_serial("api")
 
 
 @proves("OSV-22")
-def test_a_configuration_that_works_by_us_is_not_left_behind(door: Cluster, certificates: Certificates) -> None:
+def test_configuration_that_cannot_be_written_holds_back_next_ca(
+    client: SyncClient, certificates: NamespaceCertificates
+) -> None:
     """Check that no new CA signs while a configuration that trusts the current CA cannot be written.
 
     The current CA signs the renewed certificate, and the pass reports the error. The next CA signs once the
     configuration can be written.
     """
-    certificates.add("api")
-    certificates.add_webhook("not-ours-to-write", "api")
-    certificates.renew(certificates.admin)
-    serial, known = certificates.serial("api"), certificates.trusted()
+    certificates.create_secret("api")
+    certificates.create_webhook_configuration("not-ours-to-write", "api")
+    certificates.run_pass_after(certificates.administrator_client)
+    serial, old_bundle = certificates.get_serial("api"), certificates.get_trusted_bundle()
 
-    errors = certificates.renew(door, timedelta(days=1))
-    certificates.renew(door, PAUSE)
-    renewed_by = certificate_objects.text(certificates.secret("api"), CERTIFICATE)
-    kept = certificates.serial("api")
-    certificates.renew(certificates.admin, timedelta(0))
-    certificates.renew(certificates.admin, PAUSE)
+    errors = certificates.run_pass_after(client, timedelta(days=1))
+    certificates.run_pass_after(client, PROPAGATION_DELAY)
+    renewed_by = certificate_objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY)
+    serial_with_fault = certificates.get_serial("api")
+    certificates.run_pass_after(certificates.administrator_client, timedelta(0))
+    certificates.run_pass_after(certificates.administrator_client, PROPAGATION_DELAY)
 
     assert [error.status for error in errors] == [403]
-    assert kept != serial
-    assert key_pairs.is_signed_by(renewed_by, known)
-    assert not key_pairs.is_signed_by(certificate_objects.text(certificates.secret("api"), CERTIFICATE), known)
+    assert serial_with_fault != serial
+    assert key_pairs.is_signed_by(renewed_by, old_bundle)
+    assert not key_pairs.is_signed_by(
+        certificate_objects.decode_entry(certificates.get_secret("api"), CERTIFICATE_ENTRY), old_bundle
+    )
 
 
-def test_who_takes_the_bundle_out_whenever_it_comes_is_answered_by_ticks(
-    faults: Faults, spoiled: Functions, certificates: Certificates
+def test_repeatedly_removed_bundle_is_restored_at_ticks_only(
+    fault_proxy: FaultProxy, proxied_functions: Functions, certificates: NamespaceCertificates
 ) -> None:
     """Check that a bundle that another client keeps removing is restored once, and then only at ticks.
 
     Each write is itself an event, so repairs without a cooldown would follow each other as fast as events travel.
     """
-    certificates.add("contested")
-    spoiled.answer(STEP, tick())
-    faults.spoil(lambda _request: None)
+    certificates.create_secret("contested")
+    proxied_functions.invoke(STEP, build_tick())
+    fault_proxy.inject(lambda _request: None)
 
     for _ in range(10):
-        certificates.change("contested", {"data": {TRUSTED: ""}})
-        spoiled.answer(STEP, hint(events.REFERENCE_UPDATED, "contested"))
-    by_hints = faults.seen["patch secrets"]
-    spoiled.answer(STEP, tick())
+        certificates.patch_secret("contested", {"data": {CA_ENTRY: ""}})
+        proxied_functions.invoke(STEP, build_secret_hint(events.REFERENCE_UPDATED, "contested"))
+    count_after_hints = fault_proxy.request_counts["patch secrets"]
+    proxied_functions.invoke(STEP, build_tick())
 
-    assert by_hints in (1, 2)  # on a busy machine the loop may take longer than the cooldown of ten seconds
-    assert certificate_objects.text(certificates.secret("contested"), TRUSTED) == certificates.trusted()
+    assert count_after_hints in (1, 2)  # on a busy machine the loop may take longer than the cooldown of ten seconds
+    assert (
+        certificate_objects.decode_entry(certificates.get_secret("contested"), CA_ENTRY)
+        == certificates.get_trusted_bundle()
+    )
 
 
 @proves("OSV-20")
-def test_who_asks_by_the_annotation_gets_it_at_once(functions: Functions, certificates: Certificates) -> None:
-    certificates.add("api")
-    functions.answer(STEP, tick())
-    before = certificates.serial("api")
-    certificates.ask("api")
+def test_renew_annotation_causes_immediate_renewal(functions: Functions, certificates: NamespaceCertificates) -> None:
+    certificates.create_secret("api")
+    functions.invoke(STEP, build_tick())
+    before = certificates.get_serial("api")
+    certificates.request_renewal("api")
 
-    functions.answer(STEP, hint(events.REFERENCE_UPDATED, "api"))
+    functions.invoke(STEP, build_secret_hint(events.REFERENCE_UPDATED, "api"))
 
-    assert certificates.serial("api") != before
-    assert certificate_objects.RENEW not in certificates.secret("api")["metadata"]["annotations"]
+    assert certificates.get_serial("api") != before
+    assert certificate_objects.RENEW_ANNOTATION not in certificates.get_secret("api")["metadata"]["annotations"]
 
 
-def test_a_namespace_that_cannot_be_read_stops_no_other(door: Cluster, certificates: Certificates) -> None:
-    certificates.add("api")
-    settings = Settings(namespaces=("kube-system", NAMESPACE))
+def test_unreadable_namespace_does_not_block_others(client: SyncClient, certificates: NamespaceCertificates) -> None:
+    certificates.create_secret("api")
+    settings = Settings(namespaces=("kube-system", DEFAULT_NAMESPACE))
 
-    errors = door.run(renewed(door.api, settings, datetime.now(timezone.utc))).errors
+    errors = client.run(renew_all(client.api, settings, datetime.now(timezone.utc))).errors
 
     assert [error.status for error in errors] == [403]
-    assert certificates.serial("api")
+    assert certificates.get_serial("api")
 
 
 @proves("OSV-23")
-def test_no_key_is_logged_announced_or_answered(
-    functions: Functions, certificates: Certificates, caplog: pytest.LogCaptureFixture
+def test_no_key_appears_in_logs_events_or_responses(
+    functions: Functions, certificates: NamespaceCertificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Check that no key appears in logs, Events or responses after a renewal, a repair and a rejected write."""
     caplog.set_level(logging.DEBUG)
-    certificates.add("api")
-    certificates.add("frozen", immutable=True)
-    answers = [functions.post(STEP, tick()) for _ in range(2)]
-    keys = [certificate_objects.text(certificates.secret(name), KEY) for name in ("api", AUTHORITY)]
-    certificates.change("api", {"data": {KEY: base64.b64encode(keys[1].encode()).decode()}})
-    answers.append(functions.post(STEP, hint(events.REFERENCE_UPDATED, "api")))
+    certificates.create_secret("api")
+    certificates.create_secret("frozen", immutable=True)
+    responses = [functions.post(STEP, build_tick()) for _ in range(2)]
+    keys = [
+        certificate_objects.decode_entry(certificates.get_secret(name), PRIVATE_KEY_ENTRY)
+        for name in ("api", CA_SECRET_NAME)
+    ]
+    certificates.patch_secret("api", {"data": {PRIVATE_KEY_ENTRY: base64.b64encode(keys[1].encode()).decode()}})
+    responses.append(functions.post(STEP, build_secret_hint(events.REFERENCE_UPDATED, "api")))
 
-    said = "\n".join(record.getMessage() + json.dumps(record.__dict__, default=str) for record in caplog.records)
-    announced = json.dumps(certificates.admin.list(f"/api/v1/namespaces/{NAMESPACE}/events")["items"])
-    answered = "".join(answer.text for answer in answers)
-    assert "certificates: Issued" in said
-    assert FAILED in announced
-    for text in (said, announced, answered, json.dumps(certificates.publication())):
+    logged = "\n".join(record.getMessage() + json.dumps(record.__dict__, default=str) for record in caplog.records)
+    recorded_events = json.dumps(
+        certificates.administrator_client.list(f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/events")["items"]
+    )
+    response_text = "".join(response.text for response in responses)
+    assert "certificates: Issued" in logged
+    assert NOT_RENEWED_REASON in recorded_events
+    for text in (logged, recorded_events, response_text, json.dumps(certificates.get_bundle_configmap())):
         assert "PRIVATE KEY" not in text
         assert base64.b64encode(b"-----BEGIN PRIVATE KEY").decode()[:24] not in text
         assert not any(line in text for key in keys for line in key.splitlines()[1:-1])
 
 
 @pytest.mark.parametrize("pause", ["soon", "-1", "1.5", "999999999999", "²"])
-def test_a_pause_that_is_no_number_of_seconds_is_refused(pause: str) -> None:
+def test_invalid_certificate_pause_is_rejected(pause: str) -> None:
     with pytest.raises(ValueError, match="CERTIFICATE_PAUSE"):
-        Settings.of({"CERTIFICATE_PAUSE": pause})
+        Settings.from_environment({"CERTIFICATE_PAUSE": pause})
 
 
-def test_namespaces_and_pause_are_read_from_the_environment() -> None:
-    found = Settings.of({"CERTIFICATE_NAMESPACES": " kubevirt, cdi ,", "CERTIFICATE_PAUSE": "60"})
+def test_settings_are_read_from_environment() -> None:
+    settings = Settings.from_environment({"CERTIFICATE_NAMESPACES": " kubevirt, cdi ,", "CERTIFICATE_PAUSE": "60"})
 
-    assert found == Settings(("kubevirt", "cdi"), timedelta(seconds=60))
-    assert Settings.of({}) == Settings((NAMESPACE,), timedelta(minutes=10))
+    assert settings == Settings(("kubevirt", "cdi"), timedelta(seconds=60))
+    assert Settings.from_environment({}) == Settings((DEFAULT_NAMESPACE,), timedelta(minutes=10))

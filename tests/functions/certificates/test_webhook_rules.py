@@ -10,21 +10,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from kube.certificates.ca_injection import INJECT, RULES
-from kube.paths import NAMESPACE, Object
+from kube.certificates.ca_injection import INJECT_ANNOTATION, RULES_ANNOTATION
+from kube.paths import DEFAULT_NAMESPACE, Object
 from localcluster.processes import await_ready
-from tests.functions.certificates.conftest import MAPS, WEBHOOKS, Certificates
+from tests.functions.certificates.conftest import CONFIG_MAPS_PATH, WEBHOOK_CONFIGURATIONS_PATH, NamespaceCertificates
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import tick
+from tests.functions.event_builders import build_tick
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow
 
-RULE = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
+CONFIG_MAP_RULE = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}
 _numbers = itertools.count(1)
 
 
-class Called:
+class ConnectionCounter:
     """A TCP server that counts connections and closes each of them at once.
 
     The tests only need to know whether the API server connects.
@@ -32,7 +32,7 @@ class Called:
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
-        self.times = 0
+        self.connections = 0
         threading.Thread(target=self._count, daemon=True).start()
 
     @property
@@ -45,7 +45,7 @@ class Called:
                 connection, _ = self._socket.accept()
             except OSError:
                 return  # the socket was closed at the end of the test
-            self.times += 1
+            self.connections += 1
             connection.close()
 
     def close(self) -> None:
@@ -53,81 +53,102 @@ class Called:
 
 
 @pytest.fixture
-def doors() -> Iterator[tuple[Called, Called]]:
+def connection_counters() -> Iterator[tuple[ConnectionCounter, ConnectionCounter]]:
     """Yield two connection counters."""
-    pair = Called(), Called()
+    pair = ConnectionCounter(), ConnectionCounter()
     yield pair
-    for door in pair:
-        door.close()
+    for counter in pair:
+        counter.close()
 
 
-def hook(name: str, url: str, rules: list[Object]) -> Object:
+def build_webhook(name: str, url: str, rules: list[Object]) -> Object:
     """Build a webhook for this test's ConfigMaps; if it does not respond, the API server rejects nothing."""
     versions = {"admissionReviewVersions": ["v1"], "sideEffects": "None"}
-    chosen = {"objectSelector": {"matchLabels": {"test": "order"}}, "rules": rules}
+    webhook_options = {"objectSelector": {"matchLabels": {"test": "order"}}, "rules": rules}
     return {
         "name": name,
         "failurePolicy": "Ignore",
         "timeoutSeconds": 2,
         "clientConfig": {"url": url},
         **versions,
-    } | chosen
+    } | webhook_options
 
 
 @pytest.mark.slow
 @proves("NMO-18", "OSV-23")
-def test_nobody_is_asked_before_the_ca_stands_in_the_configuration(
-    functions: Functions, certificates: Certificates, doors: tuple[Called, Called]
+def test_webhook_is_not_called_before_ca_bundle_is_set(
+    functions: Functions,
+    certificates: NamespaceCertificates,
+    connection_counters: tuple[ConnectionCounter, ConnectionCounter],
 ) -> None:
     """Check that the API server calls a webhook only after its configuration has the CA bundle.
 
     A second webhook in the configuration has rules from the start. A call to it shows that the API server has read the
     configuration. After the pass, the API server calls both.
     """
-    known, waiting = doors
-    hooks = [hook("known.example.com", known.url, [RULE]), hook("waiting.example.com", waiting.url, [])]
-    annotations = {INJECT: f"{NAMESPACE}/validate", RULES: json.dumps([RULE])}
+    known, waiting = connection_counters
+    hooks = [
+        build_webhook("known.example.com", known.url, [CONFIG_MAP_RULE]),
+        build_webhook("waiting.example.com", waiting.url, []),
+    ]
+    annotations = {INJECT_ANNOTATION: f"{DEFAULT_NAMESPACE}/validate", RULES_ANNOTATION: json.dumps([CONFIG_MAP_RULE])}
     metadata = {"name": "nodemaintenance-validate", "annotations": annotations}
-    certificates.admin.create(WEBHOOKS, {"metadata": metadata, "webhooks": hooks})
+    certificates.administrator_client.create(WEBHOOK_CONFIGURATIONS_PATH, {"metadata": metadata, "webhooks": hooks})
 
-    def asks(door: Called) -> bool:
+    def is_called_on_create(counter: ConnectionCounter) -> bool:
         labels = {"test": "order"}
         name = f"order-{next(_numbers)}"
-        certificates.admin.dry_run().create(MAPS, {"metadata": {"name": name, "labels": labels}})
-        return bool(door.times)
+        certificates.administrator_client.with_dry_run().create(
+            CONFIG_MAPS_PATH, {"metadata": {"name": name, "labels": labels}}
+        )
+        return bool(counter.connections)
 
-    await_ready("a configuration that is read", lambda: asks(known), [])
-    assert waiting.times == 0
-    certificates.add("validate", "ours")
+    await_ready("a configuration that is read", lambda: is_called_on_create(known), [])
+    assert waiting.connections == 0
+    certificates.create_secret("validate", "ours")
 
-    functions.answer("renew-certificates", tick())
+    functions.invoke("renew-certificates", build_tick())
 
-    await_ready("rules", lambda: asks(waiting), [])
-    written = certificates.admin.get(f"{WEBHOOKS}/nodemaintenance-validate")["webhooks"]
+    await_ready("rules", lambda: is_called_on_create(waiting), [])
+    written = certificates.administrator_client.get(f"{WEBHOOK_CONFIGURATIONS_PATH}/nodemaintenance-validate")[
+        "webhooks"
+    ]
     assert all(webhook["clientConfig"]["caBundle"] and webhook["rules"] for webhook in written)
 
 
 @proves("NMO-18")
-def test_the_rules_of_an_upgrade_are_taken(functions: Functions, certificates: Certificates) -> None:
+def test_changed_rules_annotation_updates_webhook_rules(
+    functions: Functions, certificates: NamespaceCertificates
+) -> None:
     """Check that changed rules in the annotation replace earlier ones, and that the next pass writes nothing.
 
     Rules that another client wrote stay as they are.
     """
-    path = f"{WEBHOOKS}/nodemaintenance-validate"
-    own = {**RULE, "operations": ["DELETE"]}
-    hooks = [hook("ours.example.com", "https://127.0.0.1:1", []), hook("own.example.com", "https://127.0.0.1:1", [own])]
-    annotations = {INJECT: f"{NAMESPACE}/validate", RULES: json.dumps([RULE])}
+    path = f"{WEBHOOK_CONFIGURATIONS_PATH}/nodemaintenance-validate"
+    custom_rule = {**CONFIG_MAP_RULE, "operations": ["DELETE"]}
+    hooks = [
+        build_webhook("ours.example.com", "https://127.0.0.1:1", []),
+        build_webhook("own.example.com", "https://127.0.0.1:1", [custom_rule]),
+    ]
+    annotations = {INJECT_ANNOTATION: f"{DEFAULT_NAMESPACE}/validate", RULES_ANNOTATION: json.dumps([CONFIG_MAP_RULE])}
     metadata = {"name": "nodemaintenance-validate", "annotations": annotations}
-    certificates.admin.create(f"{WEBHOOKS}?fieldManager=kubectl", {"metadata": metadata, "webhooks": hooks})
-    certificates.add("validate", "ours")
-    functions.answer("renew-certificates", tick())
-    newer = [{**RULE, "operations": ["CREATE", "UPDATE"]}]
-    certificates.admin.patch(path, {"metadata": {"annotations": {RULES: json.dumps(newer)}}})
+    certificates.administrator_client.create(
+        f"{WEBHOOK_CONFIGURATIONS_PATH}?fieldManager=kubectl", {"metadata": metadata, "webhooks": hooks}
+    )
+    certificates.create_secret("validate", "ours")
+    functions.invoke("renew-certificates", build_tick())
+    new_rules = [{**CONFIG_MAP_RULE, "operations": ["CREATE", "UPDATE"]}]
+    certificates.administrator_client.patch(
+        path, {"metadata": {"annotations": {RULES_ANNOTATION: json.dumps(new_rules)}}}
+    )
 
-    functions.answer("renew-certificates", tick())
+    functions.invoke("renew-certificates", build_tick())
 
-    upgraded = certificates.admin.get(path)
+    upgraded = certificates.administrator_client.get(path)
     operations = [webhook["rules"][0]["operations"] for webhook in upgraded["webhooks"]]
     assert operations == [["CREATE", "UPDATE"], ["DELETE"]]
-    functions.answer("renew-certificates", tick())
-    assert certificates.admin.get(path)["metadata"]["resourceVersion"] == upgraded["metadata"]["resourceVersion"]
+    functions.invoke("renew-certificates", build_tick())
+    assert (
+        certificates.administrator_client.get(path)["metadata"]["resourceVersion"]
+        == upgraded["metadata"]["resourceVersion"]
+    )

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from aiohttp import web
 
-from functions.serving.https_server import serving, until_told
+from functions.serving.https_server import serve_https, wait_for_signal
 from tests.sources import ROOT
 
 HOST = "127.0.0.1"
 
 
 @contextmanager
-def server(folder: Path) -> Iterator[int]:
+def run_tls_server(folder: Path) -> Iterator[int]:
     """Run a server with the certificate in the folder, in its own process, and yield its port."""
     command = [sys.executable, "-m", "tests.functions.certificates.tls_server", str(folder)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -33,21 +33,21 @@ def server(folder: Path) -> Iterator[int]:
 
 
 async def _serve(folder: Path) -> None:
-    async def who(request: web.Request) -> web.Response:
+    async def get_peer_port(request: web.Request) -> web.Response:
         peer = request.transport.get_extra_info("peername") if request.transport else ("", 0)
         return web.Response(text=str(peer[1]))
 
-    async def admit(request: web.Request) -> web.Response:
+    async def allow_review(request: web.Request) -> web.Response:
         review = await request.json()
         response = {"uid": review["request"]["uid"], "allowed": True}
         return web.json_response({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response})
 
     pages = web.Application()
-    pages.router.add_get("/", who)
-    pages.router.add_post("/admit", admit)
-    async with serving(pages, folder, 0, HOST) as port:
+    pages.router.add_get("/", get_peer_port)
+    pages.router.add_post("/admit", allow_review)
+    async with serve_https(pages, folder, 0, HOST) as port:
         print(port, flush=True)
-        await until_told()
+        await wait_for_signal()
 
 
 if __name__ == "__main__":

@@ -12,145 +12,165 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from functions.cpu_labels import label_cpu
-from functions.cpu_labels.kubernetes_events import TOLD
+from functions.cpu_labels.kubernetes_events import RECENT_REPORTS
+from kube.client.api import get_or_none
+from kube.client.sync_client import SyncClient
 from kube.cpu import capabilities, hyperconverged
-from kube.cpu.node_patch import MARK, OURS
-from kube.client.api import absent_ok
-from kube.client.sync_client import Cluster
-from kube.nodes import NODES, node_path
-from kube.paths import NAMESPACE, Object
-from tests.fault_proxy import Faults
+from kube.cpu.node_patch import MANAGED_LABEL, OWN_LABEL_PREFIXES
+from kube.nodes import NODES_PATH, build_node_path
+from kube.paths import DEFAULT_NAMESPACE, Object
+from tests.fault_proxy import FaultProxy
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import resource, tick
-from tests.workload import Audit, Workload
+from tests.functions.event_builders import build_resource_event, build_tick
+from tests.workload import AuditLog, Workload
 
-MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
-HASWELL = {"models": ["Conroe", "Haswell", "Penryn"], "cpu": "Haswell"}
+CONFIG_MAPS_PATH = f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/configmaps"
+HASWELL_CAPABILITIES = {"models": ["Conroe", "Haswell", "Penryn"], "cpu": "Haswell"}
 
 
-class Labelling:
+class CpuLabelScenario:
     """The ConfigMaps and HyperConverged of a test, and access to `label-cpu`.
 
     Its methods call the step with events as a source emits them.
     """
 
-    def __init__(self, admin: Cluster, work: Workload, functions: Functions) -> None:
-        self.admin, self.work, self.functions = admin, work, functions
+    def __init__(self, administrator_client: SyncClient, workload: Workload, functions: Functions) -> None:
+        self.administrator_client, self.workload, self.functions = administrator_client, workload, functions
 
     @property
-    def door(self) -> Cluster:
+    def client(self) -> SyncClient:
         """Return the API client of `label-cpu`."""
         return self.functions.clusters["label-cpu"]
 
-    def offer(self, entries: Mapping[str, Any], name: str = "offered") -> Object:
+    def replace_capabilities(self, entries: Mapping[str, Any], name: str = "offered") -> Object:
         """Replace a capability ConfigMap; a key of `entries` is a node name or the name of an entry."""
         data = {key: value if isinstance(value, str) else json.dumps(value) for key, value in entries.items()}
-        body = {"metadata": {"name": name, "labels": {capabilities.LABEL: ""}}, "data": data}
-        self.withdraw(name)
-        return self.admin.create(MAPS, body)
+        body = {"metadata": {"name": name, "labels": {capabilities.CAPABILITIES_LABEL: ""}}, "data": data}
+        self.delete_capabilities(name)
+        return self.administrator_client.create(CONFIG_MAPS_PATH, body)
 
-    def withdraw(self, name: str = "offered") -> None:
+    def delete_capabilities(self, name: str = "offered") -> None:
         """Delete a capability ConfigMap if it exists."""
-        self.admin.run(absent_ok(self.admin.api.request("DELETE", f"{MAPS}/{name}")))
+        self.administrator_client.run(
+            get_or_none(self.administrator_client.api.request("DELETE", f"{CONFIG_MAPS_PATH}/{name}"))
+        )
 
-    def wish(self, told: Object | None, *, namespace: str = "") -> Object:
+    def set_obsolete_cpus(self, obsolete_cpus: Object | None, *, namespace: str = "") -> Object:
         """Create or update the HyperConverged with this `spec.obsoleteCPUs`; None for an empty spec."""
-        where = f"/apis/{hyperconverged.API_VERSION}/namespaces/{namespace or self.work.namespace}/hyperconvergeds"
-        spec = {} if told is None else {"obsoleteCPUs": told}
+        collection = (
+            f"/apis/{hyperconverged.API_VERSION}/namespaces/{namespace or self.workload.namespace}/hyperconvergeds"
+        )
+        spec = {} if obsolete_cpus is None else {"obsoleteCPUs": obsolete_cpus}
         body = {"apiVersion": hyperconverged.API_VERSION, "kind": hyperconverged.KIND, "spec": spec}
-        name = {"metadata": {"name": hyperconverged.NAME}}
-        found = self.admin.run(absent_ok(self.admin.api.get(f"{where}/{hyperconverged.NAME}")))
-        if found is None:
-            return self.admin.create(where, {**body, **name})
+        name = {"metadata": {"name": hyperconverged.HYPERCONVERGED_NAME}}
+        existing = self.administrator_client.run(
+            get_or_none(self.administrator_client.api.get(f"{collection}/{hyperconverged.HYPERCONVERGED_NAME}"))
+        )
+        if existing is None:
+            return self.administrator_client.create(collection, {**body, **name})
         patch = [{"op": "replace", "path": "/spec", "value": spec}]
-        return self.admin.patch(f"{where}/{hyperconverged.NAME}", patch, "application/json-patch+json")
+        return self.administrator_client.patch(
+            f"{collection}/{hyperconverged.HYPERCONVERGED_NAME}", patch, "application/json-patch+json"
+        )
 
-    def changed(self, kind: str = "ConfigMap") -> int:
+    def run_round(self, kind: str = "ConfigMap") -> int:
         """Post an update event of this kind, and return the number of events until the end of the round."""
-        return self.go_on(reference(kind))
+        return self.post_with_replies(build_reference_event(kind))
 
-    def go_on(self, event: BaseCloudEvent) -> int:
+    def post_with_replies(self, event: BaseCloudEvent) -> int:
         """Post an event and each reply in turn; return the number of events."""
-        count, answer = 1, self.functions.answer("label-cpu", event)
-        while answer is not None:
-            count, answer = count + 1, self.functions.answer("label-cpu", answer)
+        count, response = 1, self.functions.invoke("label-cpu", event)
+        while response is not None:
+            count, response = count + 1, self.functions.invoke("label-cpu", response)
         return count
 
-    def tick(self) -> None:
+    def tick_through_all_pages(self) -> None:
         """Post ticks until each page of nodes was checked once."""
-        self.go_on(tick())
-        while label_cpu.TURNS.get(self.door):
-            self.go_on(tick())
+        self.post_with_replies(build_tick())
+        while label_cpu.TICK_POSITIONS.get(self.client):
+            self.post_with_replies(build_tick())
 
-    def labels(self, node: str) -> set[str]:
+    def list_cpu_labels(self, node: str) -> set[str]:
         """Return the names of the product's CPU labels on a node, without the label that marks the node as managed."""
-        found = self.work.read_node(node)["metadata"]["labels"]
-        return {name for name in found if name.startswith(OURS)}
+        labels = self.workload.read_node(node)["metadata"]["labels"]
+        return {name for name in labels if name.startswith(OWN_LABEL_PREFIXES)}
 
-    def label(self, node: str, labels: Mapping[str, str | None]) -> None:
+    def patch_labels(self, node: str, labels: Mapping[str, str | None]) -> None:
         """Patch labels of a node as the administrator."""
-        self.admin.patch(node_path(node), {"metadata": {"labels": dict(labels)}})
+        self.administrator_client.patch(build_node_path(node), {"metadata": {"labels": dict(labels)}})
 
-    def annotate(self, node: str, annotations: Mapping[str, str | None]) -> None:
+    def patch_annotations(self, node: str, annotations: Mapping[str, str | None]) -> None:
         """Patch annotations of a node as the administrator."""
-        self.admin.patch(node_path(node), {"metadata": {"annotations": dict(annotations)}})
+        self.administrator_client.patch(build_node_path(node), {"metadata": {"annotations": dict(annotations)}})
 
-    def told(self, namespace: str, reason: str) -> list[str]:
+    def list_event_messages(self, namespace: str, reason: str) -> list[str]:
         """Return the messages of the Events with this reason in a namespace."""
-        found = self.admin.list(f"/api/v1/namespaces/{namespace}/events", fields=f"reason={reason}")["items"]
-        return [event["message"] for event in found]
+        events = self.administrator_client.list(
+            f"/api/v1/namespaces/{namespace}/events", field_selector=f"reason={reason}"
+        )["items"]
+        return [event["message"] for event in events]
 
-    def clear(self) -> None:
+    def delete_all(self) -> None:
         """Delete the ConfigMaps and HyperConvergeds, and remove the CPU labels from all nodes."""
-        api = self.admin.api
-        maps = self.admin.list(MAPS, labels=capabilities.LABEL)["items"]
-        others = self.admin.list(hyperconverged.PATH)["items"]
+        api = self.administrator_client.api
+        maps = self.administrator_client.list(CONFIG_MAPS_PATH, label_selector=capabilities.CAPABILITIES_LABEL)["items"]
+        hyperconvergeds = self.administrator_client.list(hyperconverged.HYPERCONVERGEDS_PATH)["items"]
         for item in maps:
-            self.withdraw(item["metadata"]["name"])
-        for item in others:
-            where = f"/apis/{hyperconverged.API_VERSION}/namespaces/{item['metadata']['namespace']}/hyperconvergeds"
-            self.admin.run(api.request("DELETE", f"{where}/{hyperconverged.NAME}"))
-        for node in self.admin.list(NODES, labels=MARK)["items"]:
-            names = [name for name in node["metadata"]["labels"] if name.startswith(OURS) or name == MARK]
-            self.label(node["metadata"]["name"], dict.fromkeys(names))
+            self.delete_capabilities(item["metadata"]["name"])
+        for item in hyperconvergeds:
+            collection = (
+                f"/apis/{hyperconverged.API_VERSION}/namespaces/{item['metadata']['namespace']}/hyperconvergeds"
+            )
+            self.administrator_client.run(api.request("DELETE", f"{collection}/{hyperconverged.HYPERCONVERGED_NAME}"))
+        for node in self.administrator_client.list(NODES_PATH, label_selector=MANAGED_LABEL)["items"]:
+            names = [
+                name
+                for name in node["metadata"]["labels"]
+                if name.startswith(OWN_LABEL_PREFIXES) or name == MANAGED_LABEL
+            ]
+            self.patch_labels(node["metadata"]["name"], dict.fromkeys(names))
 
 
-def reference(kind: str = "ConfigMap", how: str = events.REFERENCE_UPDATED) -> CloudEvent:
+def build_reference_event(kind: str = "ConfigMap", event_type: str = events.REFERENCE_UPDATED) -> CloudEvent:
     """Build the event of a source for an object of this kind, with an arbitrary name."""
-    return resource(how, {"kind": kind, "apiVersion": "v1", "name": "any", "metadata": {"name": "any"}}, kind)
-
-
-@pytest.fixture
-def hindered_labelling(labelling: Labelling, spoiled: Functions, faults: Faults) -> Iterator[Labelling]:
-    """Yield a `Labelling` whose `label-cpu` reaches the API server only through `faults`."""
-    labelling.functions = spoiled
-    yield labelling
-    faults.speak_again()
-
-
-@pytest.fixture
-def labelling(admin: Cluster, work: Workload, functions: Functions) -> Iterator[Labelling]:
-    """Yield a `Labelling` with no positions, rounds or recorded problems left from earlier tests."""
-    one = Labelling(admin, work, functions)
-    for known in (label_cpu.TURNS, label_cpu.ROUNDS):
-        known.clear()
-    TOLD.forget()
-    yield one
-    one.clear()
-
-
-@pytest.fixture
-def kubevirt(admin: Cluster, work: Workload) -> Iterator[str]:
-    """Yield the path of a KubeVirt object, whose existence means that KubeVirt is installed."""
-    where = f"/apis/kubevirt.io/v1/namespaces/{work.namespace}/kubevirts"
-    admin.create(
-        where, {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {}}
+    return build_resource_event(
+        event_type, {"kind": kind, "apiVersion": "v1", "name": "any", "metadata": {"name": "any"}}, kind
     )
-    yield f"{where}/kubevirt"
-    admin.run(absent_ok(admin.api.request("DELETE", f"{where}/kubevirt")))
 
 
-def patched(audit: Audit) -> list[str]:
+@pytest.fixture
+def scenario_with_faults(
+    scenario: CpuLabelScenario, proxied_functions: Functions, fault_proxy: FaultProxy
+) -> Iterator[CpuLabelScenario]:
+    """Yield a `CpuLabelScenario` whose `label-cpu` reaches the API server only through `fault_proxy`."""
+    scenario.functions = proxied_functions
+    yield scenario
+    fault_proxy.stop_faults()
+
+
+@pytest.fixture
+def scenario(admin_client: SyncClient, workload: Workload, functions: Functions) -> Iterator[CpuLabelScenario]:
+    """Yield a `CpuLabelScenario` with no positions, rounds or recorded problems left from earlier tests."""
+    cpu_label_scenario = CpuLabelScenario(admin_client, workload, functions)
+    for cache in (label_cpu.TICK_POSITIONS, label_cpu.LAST_TRIGGERS):
+        cache.clear()
+    RECENT_REPORTS.clear()
+    yield cpu_label_scenario
+    cpu_label_scenario.delete_all()
+
+
+@pytest.fixture
+def kubevirt_path(admin_client: SyncClient, workload: Workload) -> Iterator[str]:
+    """Yield the path of a KubeVirt object, whose existence means that KubeVirt is installed."""
+    collection = f"/apis/kubevirt.io/v1/namespaces/{workload.namespace}/kubevirts"
+    admin_client.create(
+        collection, {"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": "kubevirt"}, "spec": {}}
+    )
+    yield f"{collection}/kubevirt"
+    admin_client.run(get_or_none(admin_client.api.request("DELETE", f"{collection}/kubevirt")))
+
+
+def list_patched_nodes(audit: AuditLog) -> list[str]:
     """Return the name of the node of each patch by `label-cpu`, in order."""
-    writes = audit.writes_by("system:serviceaccount:node-maintenance:label-cpu")
+    writes = audit.list_writes_by("system:serviceaccount:node-maintenance:label-cpu")
     return [entry["objectRef"]["name"] for entry in writes if entry["verb"] == "patch"]

@@ -10,32 +10,36 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eventing import events
-from eventing.http_binding import binary
+from eventing.http_binding import encode_binary
 from functions.cpu_labels import label_cpu
-from tests.functions.cpu_labels.conftest import HASWELL, Labelling, reference
-from tests.functions.test_corrupted_events import VALUES, places, poster, spoiled
+from tests.functions.cpu_labels.conftest import HASWELL_CAPABILITIES, CpuLabelScenario, build_reference_event
+from tests.functions.test_corrupted_events import JSON_VALUES, build_poster, list_paths, replace_value
 from tests.proofs import proves
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = 10
-ROUND = events.Reference("v1", "cpu-labels", "a-round", kind="Round")
+MAX_EXAMPLES = 10
+ROUND_REFERENCE = events.ObjectReference("v1", "cpu-labels", "a-round", kind="Round")
 
 
 @proves("X-1")
 @pytest.mark.parametrize("kind", [kind for kind in label_cpu.CONSUMES if kind != events.TICK])
-def test_spoiled_data_is_no_crash(labelling: Labelling, kind: str) -> None:
+def test_corrupt_event_data_causes_no_crash(scenario: CpuLabelScenario, kind: str) -> None:
     """X-1: `label-cpu` never crashes on event data in which any field has a value of another type."""
-    labelling.offer({labelling.work.node(): HASWELL})
+    scenario.replace_capabilities({scenario.workload.take_node(): HASWELL_CAPABILITIES})
     due = kind == events.LABELS_DUE
-    honest = events.event(kind, "test", ROUND, data={"after": "a"}) if due else reference(how=kind)
-    post = poster(labelling.functions, "label-cpu", honest, kind)
-    data = json.loads(binary(honest).body)
+    valid_event = (
+        events.build_event(kind, "test", ROUND_REFERENCE, data={"after": "a"})
+        if due
+        else build_reference_event(event_type=kind)
+    )
+    post = build_poster(scenario.functions, "label-cpu", valid_event, kind)
+    data = json.loads(encode_binary(valid_event).body)
 
-    @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
-    @given(st.sampled_from(list(places(data))), VALUES)
+    @settings(max_examples=MAX_EXAMPLES, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from(list(list_paths(data))), JSON_VALUES)
     def check(path: tuple[Any, ...], value: Any) -> None:
-        status, text = post(spoiled(data, path, value))
+        status, text = post(replace_value(data, path, value))
         assert status in (200, 204, 400, 503), (path, value, text)
         assert "Traceback" not in text
 

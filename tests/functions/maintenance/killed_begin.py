@@ -1,20 +1,20 @@
-"""Program that runs `begin` and is killed after some writes: `dying KUBECONFIG PATH WRITES`."""
+"""Program that runs `begin` and is killed after some writes: `killed_begin KUBECONFIG PATH WRITES`."""
 
 from __future__ import annotations
 
 import sys
 
 from functions.maintenance.begin import begin
-from kube.client.sync_client import Cluster
-from tests.functions.certificates.killed_pass import Dying
-from tests.functions.event_builders import added
+from kube.client.sync_client import SyncClient
+from tests.functions.certificates.killed_pass import SelfKillingApi
+from tests.functions.event_builders import build_added
 
 
 def main(kubeconfig: str, path: str, writes: str) -> None:
-    cluster = Cluster(kubeconfig)
-    event = added(cluster.get(path))
-    cluster.api = cluster.run(Dying.connect(kubeconfig))
-    Dying.left = int(writes)
+    cluster = SyncClient(kubeconfig)
+    event = build_added(cluster.get(path))
+    cluster.api = cluster.run(SelfKillingApi.connect(kubeconfig))
+    SelfKillingApi.writes_left = int(writes)
     begin(event, cluster)
 
 

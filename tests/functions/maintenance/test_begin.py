@@ -7,129 +7,132 @@ from datetime import datetime, timezone
 import pytest
 
 from eventing import events
-from functions.event_data import data_of
-from functions.installs import CLAIMS
+from functions.event_data import require_data
+from functions.installs import INSTALL_LEASE_CACHE
 from functions.maintenance import event_objects
-from kube.evictions import pod_path
+from kube.evictions import build_pod_path
 from kube.maintenance import leases
 from kube.maintenance import objects as m
-from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
-from kube.nodes import node_path
-from kube.paths import PODS
+from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, ApiGroup
+from kube.nodes import build_node_path
+from kube.paths import PODS_PATH
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import added, said
-from tests.functions.maintenance.test_status import drain
-from tests.functions.request_hooks import before, requests_of
+from tests.functions.event_builders import build_added, build_own_event
+from tests.functions.maintenance.test_status import run_steps_with_status
+from tests.functions.request_hooks import count_requests, run_before_request
 from tests.proofs import proves
-from tests.workload import Audit, Workload, written
+from tests.workload import AuditLog, Workload, summarize_writes
 
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 
-HELD, EXPIRED = "2999-01-01T00:00:00.000000Z", "2020-01-01T00:00:00.000000Z"
+VALID_RENEW_TIME, EXPIRED_RENEW_TIME = "2999-01-01T00:00:00.000000Z", "2020-01-01T00:00:00.000000Z"
 """Renew times of another tool's lease: one for a lease that is still valid, one for an expired lease."""
 
 
-def foreign_lease(work: Workload, node: str, renewed: str, holder: str | None = "another-tool") -> None:
+def create_foreign_lease(workload: Workload, node: str, renew_time: str, holder: str | None = "another-tool") -> None:
     """Create the node's lease with another tool as its holder."""
-    spec = {"holderIdentity": holder, "leaseDurationSeconds": 60, "renewTime": renewed}
-    work.admin.create(leases.LEASES, {"metadata": {"name": leases.lease_name(node)}, "spec": spec})
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": 60, "renewTime": renew_time}
+    workload.client.create(leases.LEASES_PATH, {"metadata": {"name": leases.build_lease_name(node)}, "spec": spec})
 
 
 @proves("NMO-7", "NMO-11", "NMO-16", "KNM-3")
 @every_group
-def test_the_node_is_held_and_counted(functions: Functions, work: Workload, group: Group) -> None:
+def test_begin_sets_finalizer_owner_lease_and_counts(functions: Functions, workload: Workload, group: ApiGroup) -> None:
     """NMO-11, NMO-16, NMO-20, KNM-3, X-7: `begin` sets finalizer, owner, lease and pod counts."""
-    node = work.node()
-    work.pods(node, "bare", "second")
-    work.pods(node, "static", annotations={"kubernetes.io/config.mirror": "x"})
-    work.daemonset("agent", node)
-    item = work.maintenance(node, group)
+    node = workload.take_node()
+    workload.create_bare_pods(node, "bare", "second")
+    workload.create_bare_pods(node, "static", annotations={"kubernetes.io/config.mirror": "x"})
+    workload.create_daemonset("agent", node)
+    item = workload.create_maintenance(node, group)
 
-    reply = functions.answer("begin", added(item))
+    reply = functions.invoke("begin", build_added(item))
 
-    item = work.again(item)
+    item = workload.read_maintenance(item)
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_BEGUN
-    told = dict(data_of(reply))
-    assert int(told.pop("podsVersion")) > 0
-    assert told == {
-        "maintenance": events.Reference.of(item).as_data(),
+    data = dict(require_data(reply))
+    assert int(data.pop("podsVersion")) > 0
+    assert data == {
+        "maintenance": events.ObjectReference.from_object(item).as_data(),
         "node": node,
         "totalpods": 4,
         "evictionPods": 2,
         "maintenanceVersion": item["metadata"]["resourceVersion"],
         "closed": False,
-        "left": [{"namespace": work.namespace, "name": name} for name in ("bare", "second")],
+        "left": [{"namespace": workload.namespace, "name": name} for name in ("bare", "second")],
     }
     assert item["metadata"]["finalizers"] == [m.FINALIZER]
     (owner,) = item["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", node, work.read_node(node)["metadata"]["uid"])
-    assert m.snapshot(item) == {"totalpods": 4, "evictionPods": 2}
-    assert leases.is_holder(work.admin.get(leases.lease_path(node)), item)
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", node, workload.read_node(node)["metadata"]["uid"])
+    assert m.parse_annotated_counts(item) == {"totalpods": 4, "evictionPods": 2}
+    assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), item)
 
 
 @proves("X-1")
-def test_only_the_object_and_the_lease_are_written(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_begin_writes_only_maintenance_and_lease(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-1, NMO-11: `begin` creates one lease and patches the maintenance once; it writes neither node nor pods."""
-    node = work.node()
-    item = work.maintenance(node)
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
 
-    functions.begin(item)
+    functions.run_begin(item)
 
     name = item["metadata"]["name"]
-    assert written(audit.writes_by()) == [("create", "leases", f"node-{node}"), ("patch", "nodemaintenances", name)]
+    assert summarize_writes(audit.list_writes_by()) == [
+        ("create", "leases", f"node-{node}"),
+        ("patch", "nodemaintenances", name),
+    ]
 
 
 @proves("X-2", "NMO-11")
-def test_a_duplicate_writes_nothing_and_says_the_same(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_duplicate_event_writes_nothing(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-2: a duplicate event writes nothing, and its reply is the same event without the snapshot.
 
     The second pass does not read the pods, so `status` reads them.
     """
-    node = work.node()
-    work.pods(node, "bare")
-    item = work.maintenance(node)
-    event = added(item)
-    first = functions.answer("begin", event)
-    work.pods(node, "late")
-    before, writes = work.again(item), len(audit.writes_by())
+    node = workload.take_node()
+    workload.create_bare_pods(node, "bare")
+    item = workload.create_maintenance(node)
+    event = build_added(item)
+    first_event = functions.invoke("begin", event)
+    workload.create_bare_pods(node, "late")
+    before, writes = workload.read_maintenance(item), len(audit.list_writes_by())
 
-    second = functions.answer("begin", event)
+    second_event = functions.invoke("begin", event)
 
-    assert first is not None
-    assert second is not None
-    seen = ("maintenanceVersion", "closed", "left", "podsVersion")
-    told = {name: value for name, value in data_of(first).items() if name not in seen}
-    assert set(seen) <= set(data_of(first))
-    assert (second.get_id(), second.get_data()) == (first.get_id(), told)
-    assert work.again(item) == before
-    assert len(audit.writes_by()) == writes
+    assert first_event is not None
+    assert second_event is not None
+    snapshot_fields = ("maintenanceVersion", "closed", "left", "podsVersion")
+    expected_data = {name: value for name, value in require_data(first_event).items() if name not in snapshot_fields}
+    assert set(snapshot_fields) <= set(require_data(first_event))
+    assert (second_event.get_id(), second_event.get_data()) == (first_event.get_id(), expected_data)
+    assert workload.read_maintenance(item) == before
+    assert len(audit.list_writes_by()) == writes
 
 
-def test_what_is_read_is_read_once(functions: Functions, work: Workload) -> None:
+def test_request_count_is_minimal(functions: Functions, workload: Workload) -> None:
     """Check that `begin` sends five requests for a new maintenance, and three reads for a duplicate event."""
-    CLAIMS.confirm(functions.clusters["begin"])
-    node = work.node()
-    item = work.maintenance(node)
-    path, event = m.path(item), added(item)
-    read = {f"GET {path}": 1, f"GET {node_path(node)}": 1}
-    written = {f"POST {leases.LEASES}": 1, f"PATCH {path}": 1}
+    INSTALL_LEASE_CACHE.confirm(functions.clusters["begin"])
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
+    path, event = m.build_path(item), build_added(item)
+    read = {f"GET {path}": 1, f"GET {build_node_path(node)}": 1}
+    written = {f"POST {leases.LEASES_PATH}": 1, f"PATCH {path}": 1}
 
-    with requests_of(functions.clusters["begin"].api) as first:
-        functions.answer("begin", event)
-    with requests_of(functions.clusters["begin"].api) as second:
-        functions.answer("begin", event)
+    with count_requests(functions.clusters["begin"].api) as first:
+        functions.invoke("begin", event)
+    with count_requests(functions.clusters["begin"].api) as second:
+        functions.invoke("begin", event)
 
-    assert first == {**read, f"GET {PODS}": 1, **written}
-    assert second == {**read, f"GET {leases.lease_path(node)}": 1}
+    assert first == {**read, f"GET {PODS_PATH}": 1, **written}
+    assert second == {**read, f"GET {leases.build_lease_path(node)}": 1}
 
 
 @pytest.mark.parametrize("mode", ["binary", "structured"])
-def test_both_modes_are_understood(functions: Functions, work: Workload, mode: str) -> None:
+def test_both_content_modes_are_accepted(functions: Functions, workload: Workload, mode: str) -> None:
     """X-1: `begin` accepts an event in binary and in structured mode."""
-    item = work.maintenance(work.node())
+    item = workload.create_maintenance(workload.take_node())
 
-    response = functions.post("begin", added(item), mode=mode)
+    response = functions.post("begin", build_added(item), mode=mode)
 
     assert response.status_code == 200
     assert response.headers["ce-type"] == events.MAINTENANCE_BEGUN
@@ -137,376 +140,390 @@ def test_both_modes_are_understood(functions: Functions, work: Workload, mode: s
 
 
 @proves("NMO-19")
-def test_an_unknown_node_is_a_failure(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_unknown_node_fails(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-19: for an unknown node, `begin` emits `maintenance.failed` and writes nothing."""
-    item = work.maintenance("nowhere")
+    item = workload.create_maintenance("nowhere")
 
-    reply = functions.answer("begin", added(item))
+    reply = functions.invoke("begin", build_added(item))
 
     assert reply is not None
-    assert reply.get_type() == events.MAINTENANCE_FAILED
-    assert data_of(reply)["error"] == 'nodes "nowhere" not found'
-    assert audit.writes_by() == []
+    assert reply.get_type() == events.MAINTENANCE_STEP_FAILED
+    assert require_data(reply)["error"] == 'nodes "nowhere" not found'
+    assert audit.list_writes_by() == []
 
 
 @pytest.mark.parametrize("suffix", ["/status", "/", "/..", "?x=1", "#x", ",x", "=x", " ", "\n"])
-def test_an_odd_node_name_is_an_unknown_node(functions: Functions, work: Workload, audit: Audit, suffix: str) -> None:
+def test_malformed_node_name_is_unknown_node(
+    functions: Functions, workload: Workload, audit: AuditLog, suffix: str
+) -> None:
     """NMO-19: a node name with characters of a path or a selector is an unknown node, and the status reports that."""
-    name = f"{work.node()}{suffix}"
-    item = work.maintenance(name)
+    name = f"{workload.take_node()}{suffix}"
+    item = workload.create_maintenance(name)
 
-    reply = functions.answer("begin", added(item))
+    reply = functions.invoke("begin", build_added(item))
 
     assert reply is not None
-    assert data_of(reply)["error"] == f'nodes "{name}" not found'
-    assert audit.writes_by() == []
-    functions.answer("status", reply)
-    assert work.again(item)["status"]["lastError"] == f'nodes "{name}" not found'
-    work.delete(m.path(item))
+    assert require_data(reply)["error"] == f'nodes "{name}" not found'
+    assert audit.list_writes_by() == []
+    functions.invoke("status", reply)
+    assert workload.read_maintenance(item)["status"]["lastError"] == f'nodes "{name}" not found'
+    workload.delete(m.build_path(item))
 
 
-def test_one_that_has_succeeded_is_not_begun_again(functions: Functions, work: Workload) -> None:
+def test_succeeded_maintenance_is_not_begun_again(functions: Functions, workload: Workload) -> None:
     """X-2: `begin` ignores a duplicate of the first event after the drain has succeeded."""
-    item = drain(functions, work, work.maintenance(work.node()))
-    assert m.phase(item) == m.SUCCEEDED
+    item = run_steps_with_status(functions, workload, workload.create_maintenance(workload.take_node()))
+    assert m.get_phase(item) == m.SUCCEEDED
 
-    assert functions.answer("begin", added(item)) is None
+    assert functions.invoke("begin", build_added(item)) is None
 
 
 @proves("NMO-22")
 @pytest.mark.parametrize("second_group", [MEDIK8S, KUBEVIRT], ids=["same-group", "other-group"])
-def test_a_second_maintenance_of_the_node_is_refused(
-    functions: Functions, work: Workload, audit: Audit, second_group: Group
+def test_second_maintenance_of_node_fails(
+    functions: Functions, workload: Workload, audit: AuditLog, second_group: ApiGroup
 ) -> None:
     """NMO-22, X-7: a second maintenance of the node, of any group, fails with the first one's name."""
-    node = work.node()
-    first, second = work.maintenance(node), work.maintenance(node, second_group)
-    functions.begin(first)
-    writes = len(audit.writes_by())
+    node = workload.take_node()
+    first, second = workload.create_maintenance(node), workload.create_maintenance(node, second_group)
+    functions.run_begin(first)
+    writes = len(audit.list_writes_by())
 
-    reply = functions.answer("begin", added(second))
+    reply = functions.invoke("begin", build_added(second))
 
     assert reply is not None
-    assert reply.get_type() == events.MAINTENANCE_FAILED
-    said_why = data_of(reply)["error"]
-    assert said_why.startswith(f"invalid nodeName, a NodeMaintenance for node {node} already exists: ")
-    assert first["metadata"]["name"] in said_why
-    refused = [(entry["verb"], entry["responseStatus"]["code"]) for entry in audit.writes_by()[writes:]]
-    assert refused == [("create", 409)]  # the lease exists already
+    assert reply.get_type() == events.MAINTENANCE_STEP_FAILED
+    error = require_data(reply)["error"]
+    assert error.startswith(f"invalid nodeName, a NodeMaintenance for node {node} already exists: ")
+    assert first["metadata"]["name"] in error
+    outcomes = [(entry["verb"], entry["responseStatus"]["code"]) for entry in audit.list_writes_by()[writes:]]
+    assert outcomes == [("create", 409)]  # the lease exists already
 
 
 @proves("NMO-22")
 @pytest.mark.parametrize("second_group", [MEDIK8S, KUBEVIRT], ids=["same-group", "other-group"])
-def test_a_second_maintenance_is_refused_also_where_the_lease_was_deleted(
-    functions: Functions, work: Workload, audit: Audit, second_group: Group
+def test_second_maintenance_fails_without_lease(
+    functions: Functions, workload: Workload, audit: AuditLog, second_group: ApiGroup
 ) -> None:
     """NMO-22: a second maintenance of the node fails even if the first one's lease was deleted."""
-    node = work.node()
-    first = drain(functions, work, work.maintenance(node))
-    work.delete(leases.lease_path(node))
-    second, writes = work.maintenance(node, second_group), len(audit.writes_by())
+    node = workload.take_node()
+    first = run_steps_with_status(functions, workload, workload.create_maintenance(node))
+    workload.delete(leases.build_lease_path(node))
+    second, writes = workload.create_maintenance(node, second_group), len(audit.list_writes_by())
 
-    reply = functions.answer("begin", added(second))
+    reply = functions.invoke("begin", build_added(second))
 
     assert reply is not None
-    assert reply.get_type() == events.MAINTENANCE_FAILED
-    assert first["metadata"]["name"] in str(data_of(reply)["error"])
-    assert written(audit.writes_by()[writes:]) == []
-    functions.answer("begin", added(first))
-    assert leases.is_holder(work.admin.get(leases.lease_path(node)), first)
+    assert reply.get_type() == events.MAINTENANCE_STEP_FAILED
+    assert first["metadata"]["name"] in str(require_data(reply)["error"])
+    assert summarize_writes(audit.list_writes_by()[writes:]) == []
+    functions.invoke("begin", build_added(first))
+    assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), first)
 
 
 @proves("NMO-27", "NMO-27a")
 @pytest.mark.parametrize(
-    ("renewed", "begins"),
-    [(HELD, False), (EXPIRED, True)],
+    ("renew_time", "begins"),
+    [(VALID_RENEW_TIME, False), (EXPIRED_RENEW_TIME, True)],
     ids=["held", "expired"],
 )
-def test_a_lease_of_another_tool(functions: Functions, work: Workload, renewed: str, begins: bool) -> None:
+def test_foreign_lease_blocks_until_expiry(
+    functions: Functions, workload: Workload, renew_time: str, begins: bool
+) -> None:
     """NMO-27a: another tool's valid lease blocks the maintenance; `begin` takes over an expired one."""
-    node = work.node()
-    foreign_lease(work, node, renewed)
-    item = work.maintenance(node)
+    node = workload.take_node()
+    create_foreign_lease(workload, node, renew_time)
+    item = workload.create_maintenance(node)
 
-    reply = functions.answer("begin", added(item))
+    reply = functions.invoke("begin", build_added(item))
 
     assert reply is not None
-    assert reply.get_type() == (events.MAINTENANCE_BEGUN if begins else events.MAINTENANCE_FAILED)
-    assert m.has_begun(work.again(item)) is begins
-    assert leases.is_holder(work.admin.get(leases.lease_path(node)), item) is begins
+    assert reply.get_type() == (events.MAINTENANCE_BEGUN if begins else events.MAINTENANCE_STEP_FAILED)
+    assert m.has_begun(workload.read_maintenance(item)) is begins
+    assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), item) is begins
     if not begins:
-        held = f"the lease of node {node} is held by another-tool: the maintenance begins when it is released"
-        assert data_of(reply)["error"] == held
-        functions.answer("status", reply)
-        shown = work.again(item)["status"]
-        assert (shown["lastError"], shown.get("phase")) == (held, None)
-        assert work.read_node(node)["spec"].get("unschedulable") is None
+        message = (
+            f'the lease of node "{node}" is held by another-tool: the maintenance begins when the lease is released'
+        )
+        assert require_data(reply)["error"] == message
+        functions.invoke("status", reply)
+        status = workload.read_maintenance(item)["status"]
+        assert (status["lastError"], status.get("phase")) == (message, None)
+        assert workload.read_node(node)["spec"].get("unschedulable") is None
 
 
 @pytest.mark.parametrize("holder", ["", None], ids=["empty", "null"])
-def test_a_lease_that_was_released_holds_nobody_up(functions: Functions, work: Workload, holder: str | None) -> None:
+def test_lease_without_holder_is_acquired(functions: Functions, workload: Workload, holder: str | None) -> None:
     """NMO-27a: a lease without a holder does not block the maintenance, even before it expires."""
-    node = work.node()
-    foreign_lease(work, node, HELD, holder)
-    item = work.maintenance(node)
+    node = workload.take_node()
+    create_foreign_lease(workload, node, VALID_RENEW_TIME, holder)
+    item = workload.create_maintenance(node)
 
-    assert functions.begin(item).get_type() == events.MAINTENANCE_BEGUN
+    assert functions.run_begin(item).get_type() == events.MAINTENANCE_BEGUN
 
-    assert leases.is_holder(work.admin.get(leases.lease_path(node)), item)
+    assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), item)
 
 
-def test_a_lease_that_is_released_while_it_is_acquired_is_no_failure(functions: Functions, work: Workload) -> None:
+def test_lease_deleted_before_takeover_gets_503(functions: Functions, workload: Workload) -> None:
     """X-6: `begin` answers 503 if the lease is deleted between its read and its write, and succeeds when retried."""
-    node = work.node()
-    path = leases.lease_path(node)
-    foreign_lease(work, node, EXPIRED)
-    item = work.maintenance(node)
+    node = workload.take_node()
+    path = leases.build_lease_path(node)
+    create_foreign_lease(workload, node, EXPIRED_RENEW_TIME)
+    item = workload.create_maintenance(node)
 
-    with before(functions.clusters["begin"], "PATCH", path, lambda: work.delete(path)):
-        response = functions.post("begin", added(item))
+    with run_before_request(functions.clusters["begin"], "PATCH", path, lambda: workload.delete(path)):
+        response = functions.post("begin", build_added(item))
 
-    assert (response.status_code, f"the lease of node {node}" in response.text) == (503, True)
-    functions.begin(item)
-    assert leases.is_holder(work.admin.get(path), item)
+    assert (response.status_code, f'the lease of node "{node}"' in response.text) == (503, True)
+    functions.run_begin(item)
+    assert leases.is_holder(workload.client.get(path), item)
 
 
-def test_a_lease_that_goes_before_it_is_read_is_no_failure(functions: Functions, work: Workload) -> None:
+def test_lease_deleted_before_read_gets_503(functions: Functions, workload: Workload) -> None:
     """X-6: `begin` answers 503 if the lease is deleted between the failed create and the read of the holder."""
-    node = work.node()
-    path = leases.lease_path(node)
-    foreign_lease(work, node, HELD)
-    item = work.maintenance(node)
+    node = workload.take_node()
+    path = leases.build_lease_path(node)
+    create_foreign_lease(workload, node, VALID_RENEW_TIME)
+    item = workload.create_maintenance(node)
 
-    with before(functions.clusters["begin"], "GET", path, lambda: work.delete(path)):
-        response = functions.post("begin", added(item))
+    with run_before_request(functions.clusters["begin"], "GET", path, lambda: workload.delete(path)):
+        response = functions.post("begin", build_added(item))
 
-    assert (response.status_code, f"the lease of node {node}" in response.text) == (503, True)
-    functions.begin(item)
-    assert leases.is_holder(work.admin.get(path), item)
+    assert (response.status_code, f'the lease of node "{node}"' in response.text) == (503, True)
+    functions.run_begin(item)
+    assert leases.is_holder(workload.client.get(path), item)
 
 
-def test_a_lease_that_is_renewed_while_it_is_acquired_is_its_holder_s(functions: Functions, work: Workload) -> None:
+def test_concurrently_renewed_lease_is_not_taken_over(functions: Functions, workload: Workload) -> None:
     """NMO-27a, X-6: `begin` does not take over an expired lease that its holder renews between read and write."""
-    node = work.node()
-    path = leases.lease_path(node)
-    foreign_lease(work, node, EXPIRED)
-    item = work.maintenance(node)
-    renewed = {"spec": {"renewTime": HELD}}
+    node = workload.take_node()
+    path = leases.build_lease_path(node)
+    create_foreign_lease(workload, node, EXPIRED_RENEW_TIME)
+    item = workload.create_maintenance(node)
+    renewed = {"spec": {"renewTime": VALID_RENEW_TIME}}
 
-    with before(functions.clusters["begin"], "PATCH", path, lambda: work.admin.patch(path, renewed)):
-        response = functions.post("begin", added(item))
-    reply = functions.answer("begin", added(item))
+    with run_before_request(functions.clusters["begin"], "PATCH", path, lambda: workload.client.patch(path, renewed)):
+        response = functions.post("begin", build_added(item))
+    reply = functions.invoke("begin", build_added(item))
 
-    assert (response.status_code, f"the lease of node {node}" in response.text) == (503, True)
+    assert (response.status_code, f'the lease of node "{node}"' in response.text) == (503, True)
     assert reply is not None
-    assert "is held by another-tool" in data_of(reply)["error"]
-    assert not m.has_begun(work.again(item))
+    assert "is held by another-tool" in require_data(reply)["error"]
+    assert not m.has_begun(workload.read_maintenance(item))
 
 
 @proves("NMO-27a")
-def test_one_whose_lease_another_maintenance_has_says_whose(functions: Functions, work: Workload) -> None:
+def test_lost_lease_is_reported_with_holder(functions: Functions, workload: Workload) -> None:
     """NMO-27a: for a maintenance in progress, `begin` counts the failed renewal and names the lease's new holder."""
-    node = work.node()
-    item, other = work.maintenance(node), work.maintenance(node, KUBEVIRT)
-    functions.begin(item)
-    taken = leases.lease_of(node, other, datetime.now(timezone.utc))
-    work.admin.patch(leases.lease_path(node), {"metadata": taken["metadata"], "spec": taken["spec"]})
+    node = workload.take_node()
+    item, other = workload.create_maintenance(node), workload.create_maintenance(node, KUBEVIRT)
+    functions.run_begin(item)
+    foreign_lease = leases.build_lease(node, other, datetime.now(timezone.utc))
+    workload.client.patch(
+        leases.build_lease_path(node), {"metadata": foreign_lease["metadata"], "spec": foreign_lease["spec"]}
+    )
 
-    reply = functions.answer("begin", said(events.MAINTENANCE_FOUND, item))
+    reply = functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, item))
 
     assert reply is not None
-    assert (reply.get_type(), data_of(reply)["leaseErrors"]) == (events.MAINTENANCE_FAILED, 1)
+    assert (reply.get_type(), require_data(reply)["leaseErrors"]) == (events.MAINTENANCE_STEP_FAILED, 1)
     holder = f"{other['metadata']['name']} ({other['apiVersion']})"
-    assert f"the lease of node {node} is held by {holder}" in data_of(reply)["error"]
+    assert f'the lease of node "{node}" is held by {holder}' in require_data(reply)["error"]
 
 
 @proves("NMO-7", "NMO-11")
-def test_a_daemon_without_its_daemonset_counts_among_those_that_leave(functions: Functions, work: Workload) -> None:
+def test_orphaned_daemonset_pod_is_counted(functions: Functions, workload: Workload) -> None:
     """NMO-7, NMO-11: a DaemonSet pod whose DaemonSet is gone counts as a pod to evict."""
-    node = work.node()
-    metadata = work.daemonset("agent", node)["metadata"]
-    daemonset = f"/apis/apps/v1/namespaces/{work.namespace}/daemonsets/agent"
-    work.admin.run(work.admin.api.request("DELETE", daemonset, body={"propagationPolicy": "Orphan"}))
-    work.wait_for(daemonset, lambda found: found is None)
-    pod = f"/api/v1/namespaces/{work.namespace}/pods/{metadata['name']}"
+    node = workload.take_node()
+    metadata = workload.create_daemonset("agent", node)["metadata"]
+    daemonset = f"/apis/apps/v1/namespaces/{workload.namespace}/daemonsets/agent"
+    workload.client.run(workload.client.api.request("DELETE", daemonset, body={"propagationPolicy": "Orphan"}))
+    workload.wait_for_object(daemonset, lambda current: current is None)
+    pod = f"/api/v1/namespaces/{workload.namespace}/pods/{metadata['name']}"
     # the garbage collector does not delete a pod whose owner's kind it cannot find
     owner = {**metadata["ownerReferences"][0], "apiVersion": "gone.example.com/v1"}
-    work.admin.patch(pod, {"metadata": {"ownerReferences": [owner]}})
+    workload.client.patch(pod, {"metadata": {"ownerReferences": [owner]}})
 
-    begun = functions.begin(work.maintenance(node))
+    begun_event = functions.run_begin(workload.create_maintenance(node))
 
-    assert (data_of(begun)["totalpods"], data_of(begun)["evictionPods"]) == (1, 1)
+    assert (require_data(begun_event)["totalpods"], require_data(begun_event)["evictionPods"]) == (1, 1)
 
 
 @proves("DRN-1a")
-def test_a_pod_that_has_time_left_to_end_counts_among_those_that_leave(functions: Functions, work: Workload) -> None:
+def test_terminating_pod_is_counted(functions: Functions, workload: Workload) -> None:
     """DRN-1a: a terminating pod counts as a pod to evict until `skipWaitForDeleteTimeoutSeconds` have passed."""
-    node = work.node()
-    (pod,) = work.pods(node, "slow", finalizers=("example.com/hold",))
-    work.delete(pod_path(pod))
-    item = work.maintenance(node, drain={"skipWaitForDeleteTimeoutSeconds": 3600})
+    node = workload.take_node()
+    (pod,) = workload.create_bare_pods(node, "slow", finalizers=("example.com/hold",))
+    workload.delete(build_pod_path(pod))
+    item = workload.create_maintenance(node, drain={"skipWaitForDeleteTimeoutSeconds": 3600})
 
-    begun = functions.begin(item)
+    begun_event = functions.run_begin(item)
 
-    assert data_of(begun)["evictionPods"] == 1
-    work.admin.patch(pod_path(pod), {"metadata": {"finalizers": []}})
+    assert require_data(begun_event)["evictionPods"] == 1
+    workload.client.patch(build_pod_path(pod), {"metadata": {"finalizers": []}})
 
 
 @pytest.mark.parametrize("name", ["x/status", "..", "x?watch=1"])
-def test_a_lease_that_names_no_object_holds_nobody_up(functions: Functions, work: Workload, name: str) -> None:
+def test_lease_with_invalid_holder_is_taken_over(functions: Functions, workload: Workload, name: str) -> None:
     """X-2: a lease whose holder annotation has an invalid object name does not block the maintenance."""
-    node = work.node()
-    lease = leases.lease_of(node, work.maintenance("nowhere"), datetime.now(timezone.utc))
+    node = workload.take_node()
+    lease = leases.build_lease(node, workload.create_maintenance("nowhere"), datetime.now(timezone.utc))
     lease["metadata"]["annotations"] = {leases.HOLDER_ANNOTATION: f"{MEDIK8S.api_version} {name} some-uid"}
-    work.admin.create(leases.LEASES, lease)
+    workload.client.create(leases.LEASES_PATH, lease)
 
-    reply = functions.begin(work.maintenance(node))
+    reply = functions.run_begin(workload.create_maintenance(node))
 
     assert reply.get_type() == events.MAINTENANCE_BEGUN
 
 
-def test_the_lease_of_a_maintenance_that_is_gone_is_taken_over(functions: Functions, work: Workload) -> None:
+def test_lease_of_missing_maintenance_is_taken_over(functions: Functions, workload: Workload) -> None:
     """NMO-22: `begin` takes over the lease of a maintenance that no longer exists."""
-    node = work.node()
-    first, second = work.maintenance(node), work.maintenance(node, KUBEVIRT)
-    functions.begin(first)
-    work.vanish(first)
+    node = workload.take_node()
+    first, second = workload.create_maintenance(node), workload.create_maintenance(node, KUBEVIRT)
+    functions.run_begin(first)
+    workload.remove_maintenance(first)
 
-    functions.begin(second)
+    functions.run_begin(second)
 
-    assert leases.is_holder(work.admin.get(leases.lease_path(node)), second)
+    assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), second)
 
 
-def test_the_lease_of_a_maintenance_that_is_over_is_taken_over(functions: Functions, work: Workload) -> None:
+def test_lease_of_released_maintenance_is_taken_over(functions: Functions, workload: Workload) -> None:
     """NMO-22, rule 12: `begin` takes over a lease that a late write created for a released maintenance."""
-    node = work.node()
-    first = work.maintenance(node, finalizers=["example.com/hold"])
-    functions.prepare(first)
-    work.delete(m.path(first))
-    functions.answer("restore", said(events.MAINTENANCE_ENDED, first))
-    work.admin.create(leases.LEASES, leases.lease_of(node, first, datetime.now(timezone.utc)))
-    second = work.maintenance(node)
+    node = workload.take_node()
+    first = workload.create_maintenance(node, finalizers=["example.com/hold"])
+    functions.run_until_tainted(first)
+    workload.delete(m.build_path(first))
+    functions.invoke("restore", build_own_event(events.MAINTENANCE_RESTORE_PENDING, first))
+    workload.client.create(leases.LEASES_PATH, leases.build_lease(node, first, datetime.now(timezone.utc)))
+    second = workload.create_maintenance(node)
 
-    functions.begin(second)
+    functions.run_begin(second)
 
-    assert leases.is_holder(work.admin.get(leases.lease_path(node)), second)
-    work.admin.patch(m.path(first), {"metadata": {"finalizers": []}})
+    assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), second)
+    workload.client.patch(m.build_path(first), {"metadata": {"finalizers": []}})
 
 
-def test_a_lease_that_is_half_over_is_renewed(functions: Functions, work: Workload) -> None:
+def test_due_lease_is_renewed(functions: Functions, workload: Workload) -> None:
     """NMO-27: `begin` renews the lease of a maintenance in progress when the renewal is due."""
-    node = work.node()
-    item = work.maintenance(node)
-    functions.begin(item)
-    work.admin.patch(leases.lease_path(node), {"spec": {"renewTime": EXPIRED}})
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
+    functions.run_begin(item)
+    workload.client.patch(leases.build_lease_path(node), {"spec": {"renewTime": EXPIRED_RENEW_TIME}})
 
-    functions.answer("begin", said(events.MAINTENANCE_FOUND, item))
+    functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, item))
 
-    assert work.admin.get(leases.lease_path(node))["spec"]["renewTime"] > "2026"
+    assert workload.client.get(leases.build_lease_path(node))["spec"]["renewTime"] > "2026"
 
 
-def test_a_failed_one_begins_when_its_turn_comes(functions: Functions, work: Workload) -> None:
+def test_failed_maintenance_begins_after_node_creation(functions: Functions, workload: Workload) -> None:
     """NMO-19: a maintenance that failed because its node was unknown begins after the node is created."""
-    item = work.maintenance(late := f"late-{work.namespace}")
-    failed = functions.answer("begin", added(item))
-    assert failed is not None
-    functions.answer("status", failed)
+    item = workload.create_maintenance(node := f"late-{workload.namespace}")
+    failure_event = functions.invoke("begin", build_added(item))
+    assert failure_event is not None
+    functions.invoke("status", failure_event)
 
-    work.local.add_named(late)
-    reply = functions.answer("begin", said(events.MAINTENANCE_FOUND, item))
+    workload.local_cluster.create_nodes(node)
+    reply = functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, item))
 
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_BEGUN
 
 
 @proves("NMO-11", "X-3")
-@pytest.mark.parametrize("lost", ["finalizers", "annotations", "ownerReferences", ""], ids=lambda name: name or "all")
-def test_what_somebody_took_off_is_put_back(functions: Functions, work: Workload, audit: Audit, lost: str) -> None:
+@pytest.mark.parametrize(
+    "removed_field", ["finalizers", "annotations", "ownerReferences", ""], ids=lambda name: name or "all"
+)
+def test_removed_metadata_is_restored(
+    functions: Functions, workload: Workload, audit: AuditLog, removed_field: str
+) -> None:
     """NMO-11, X-3: `begin` restores metadata that another writer removed, with the pod counts from the status.
 
     `kubectl replace` with the user's file removes all of it.
     """
-    node = work.node()
-    work.pods(node, "goes", "stays")
-    item = work.maintenance(node)
-    functions.answer("status", functions.begin(item))
-    before = work.again(item)["metadata"]
-    work.delete(f"/api/v1/namespaces/{work.namespace}/pods/goes?gracePeriodSeconds=0")
-    names = [lost] if lost else ["finalizers", "annotations", "ownerReferences"]
-    work.admin.patch(m.path(item), {"metadata": dict.fromkeys(names)})
-    writes = len(audit.writes_by())
+    node = workload.take_node()
+    workload.create_bare_pods(node, "goes", "stays")
+    item = workload.create_maintenance(node)
+    functions.invoke("status", functions.run_begin(item))
+    before = workload.read_maintenance(item)["metadata"]
+    workload.delete(f"/api/v1/namespaces/{workload.namespace}/pods/goes?gracePeriodSeconds=0")
+    names = [removed_field] if removed_field else ["finalizers", "annotations", "ownerReferences"]
+    workload.client.patch(m.build_path(item), {"metadata": dict.fromkeys(names)})
+    writes = len(audit.list_writes_by())
 
-    reply = functions.answer("begin", said(events.MAINTENANCE_FOUND, item))
+    reply = functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, item))
 
-    after = work.again(item)["metadata"]
+    after = workload.read_maintenance(item)["metadata"]
     assert {name: after[name] for name in ("finalizers", "annotations", "ownerReferences")} == {
         name: before[name] for name in ("finalizers", "annotations", "ownerReferences")
     }
-    assert m.snapshot(work.again(item)) == {"totalpods": 2, "evictionPods": 2}
+    assert m.parse_annotated_counts(workload.read_maintenance(item)) == {"totalpods": 2, "evictionPods": 2}
     assert reply is not None
     assert reply.get_type() == events.MAINTENANCE_BEGUN
-    assert written(audit.writes_by()[writes:]) == [("patch", "nodemaintenances", item["metadata"]["name"])]
+    assert summarize_writes(audit.list_writes_by()[writes:]) == [
+        ("patch", "nodemaintenances", item["metadata"]["name"])
+    ]
 
 
-def test_one_that_is_being_deleted_does_not_begin(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_deleted_maintenance_does_not_begin(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-2: `begin` ignores a maintenance that is being deleted."""
-    item = work.maintenance(work.node(), finalizers=["example.com/hold"])
-    work.delete(m.path(item))
+    item = workload.create_maintenance(workload.take_node(), finalizers=["example.com/hold"])
+    workload.delete(m.build_path(item))
 
-    assert functions.answer("begin", added(item)) is None
-    assert audit.writes_by() == []
+    assert functions.invoke("begin", build_added(item)) is None
+    assert audit.list_writes_by() == []
 
 
-def test_the_finalizers_and_owners_of_others_stay(functions: Functions, work: Workload) -> None:
+def test_foreign_finalizers_and_owners_are_kept(functions: Functions, workload: Workload) -> None:
     """NMO-16: `begin` keeps the finalizers and owners that others set on the maintenance."""
-    node = work.node()
-    namespace = work.admin.get(f"/api/v1/namespaces/{work.namespace}")
-    owner = {"apiVersion": "v1", "kind": "Namespace", "name": work.namespace, "uid": namespace["metadata"]["uid"]}
-    item = work.maintenance(node, finalizers=["example.com/hold"], ownerReferences=[owner])
+    node = workload.take_node()
+    namespace = workload.client.get(f"/api/v1/namespaces/{workload.namespace}")
+    owner = {"apiVersion": "v1", "kind": "Namespace", "name": workload.namespace, "uid": namespace["metadata"]["uid"]}
+    item = workload.create_maintenance(node, finalizers=["example.com/hold"], ownerReferences=[owner])
 
-    functions.begin(item)
+    functions.run_begin(item)
 
-    metadata = work.again(item)["metadata"]
+    metadata = workload.read_maintenance(item)["metadata"]
     assert metadata["finalizers"] == ["example.com/hold", m.FINALIZER]
     assert [item["kind"] for item in metadata["ownerReferences"]] == ["Namespace", "Node"]
 
 
 @proves("NMO-7", "NMO-8")
-def test_the_operators_lines_are_in_the_log(
-    functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_begin_logs_operator_lines(functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture) -> None:
     """NMO-7, NMO-8, NMO-17, KNM-5: `begin` logs the lines that administrators search for."""
-    node = work.node()
-    work.pods(node, "bare")
-    work.daemonset("agent", node)
-    daemon = next(
+    node = workload.take_node()
+    workload.create_bare_pods(node, "bare")
+    workload.create_daemonset("agent", node)
+    daemonset_pod = next(
         pod["metadata"]["name"]
-        for pod in work.admin.list(f"/api/v1/namespaces/{work.namespace}/pods", labels="app=agent")["items"]
+        for pod in workload.client.list(f"/api/v1/namespaces/{workload.namespace}/pods", label_selector="app=agent")[
+            "items"
+        ]
     )
-    item = work.maintenance(node, reason="new disks")
+    item = workload.create_maintenance(node, reason="new disks")
 
     with caplog.at_level("INFO", logger=event_objects.log.name):
-        functions.begin(item)
+        functions.run_begin(item)
 
     lines = [record.message for record in caplog.records if record.name == "controller_nodemaintenance"]
     assert lines == [
         "Reconciling NodeMaintenance",
         "Applying maintenance mode",
         f"Applying Maintenance mode on Node: {node} with Reason: new disks",
-        f"WARNING: ignoring DaemonSet-managed Pods: {work.namespace}/{daemon}; deleting Pods not managed by "
-        f"ReplicationController, ReplicaSet, Job, DaemonSet or StatefulSet: {work.namespace}/bare",
+        f"WARNING: ignoring DaemonSet-managed Pods: {workload.namespace}/{daemonset_pod}; deleting Pods not managed by "
+        f"ReplicationController, ReplicaSet, Job, DaemonSet or StatefulSet: {workload.namespace}/bare",
     ]
     assert vars(caplog.records[1])["fields"]["reason"] == "new disks"
 
 
-def test_a_maintenance_without_a_reason_is_logged_without_one(
-    functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture
+def test_missing_reason_is_logged_as_empty(
+    functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture
 ) -> None:
     """NMO-17: a maintenance without a reason is logged with an empty reason."""
-    node = work.node()
-    item = work.maintenance(node, reason="")
+    node = workload.take_node()
+    item = workload.create_maintenance(node, reason="")
 
     with caplog.at_level("INFO", logger=event_objects.log.name):
-        functions.begin(item)
+        functions.run_begin(item)
 
     assert f"Applying Maintenance mode on Node: {node} with Reason: " in [record.message for record in caplog.records]

@@ -8,284 +8,306 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.event_data import data_of
+from functions.event_data import require_data
 from kube.client.api import JSON_PATCH
 from kube.maintenance import leases
 from kube.maintenance import objects as m
-from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT, MEDIK8S, Group
-from kube.nodes import LABEL, cordon_patch, in_maintenance, node_path
+from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT, MEDIK8S, ApiGroup
+from kube.nodes import MAINTENANCE_LABEL, build_cordon_patch, build_node_path, is_in_maintenance
 from kube.paths import Object
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import said, tick, updated
-from tests.functions.request_hooks import before, requests_of
+from tests.functions.event_builders import build_own_event, build_tick, build_updated
+from tests.functions.request_hooks import count_requests, run_before_request
 from tests.proofs import proves
-from tests.workload import Audit, Workload, written
+from tests.workload import AuditLog, Workload, summarize_writes
 
-pytestmark = pytest.mark.usefixtures("at_rest")
+pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
 
-COMES_TO = {"cordon": ("begin",), "taint": ("begin", "cordon")}
+PRECEDING_STEPS = {"cordon": ("begin",), "taint": ("begin", "cordon")}
 """Step with the late write → the steps before it."""
 
 
-def is_open(node: Object) -> bool:
+def is_restored(node: Object) -> bool:
     """Return whether the node is schedulable and has neither our label nor a drain taint.
 
     The unschedulable taint is ignored, because the controller manager removes it.
     """
     keys = {taint["key"] for taint in node["spec"].get("taints") or []}
-    return not (node["spec"].get("unschedulable") or LABEL in node["metadata"]["labels"] or keys & DRAIN_TAINTS)
+    return not (
+        node["spec"].get("unschedulable") or MAINTENANCE_LABEL in node["metadata"]["labels"] or keys & DRAIN_TAINTS
+    )
 
 
-def given_back(functions: Functions, work: Workload, item: Object) -> Callable[[], None]:
+def build_restore_action(functions: Functions, workload: Workload, item: Object) -> Callable[[], None]:
     """Return an action that deletes the maintenance and restores its node, to run during another step."""
 
-    def act() -> None:
-        work.delete(m.path(item))
-        reply = functions.answer("restore", updated(work.again(item)))
+    def delete_and_restore() -> None:
+        workload.delete(m.build_path(item))
+        reply = functions.invoke("restore", build_updated(workload.read_maintenance(item)))
         assert reply is not None
         assert reply.get_type() == events.NODE_RESTORED
 
-    return act
+    return delete_and_restore
 
 
-def late(functions: Functions, work: Workload, item: Object, step: str) -> BaseCloudEvent | None:
+def run_with_late_patch(functions: Functions, workload: Workload, item: Object, step: str) -> BaseCloudEvent | None:
     """Return the reply of a step whose node patch arrives after the node was restored."""
     node = item["spec"]["nodeName"]
-    event = functions.chain(item, *COMES_TO[step])
-    with before(functions.clusters[step], "PATCH", node_path(node), given_back(functions, work, item)):
-        return functions.answer(step, event)
+    event = functions.run_chain(item, *PRECEDING_STEPS[step])
+    with run_before_request(
+        functions.clusters[step], "PATCH", build_node_path(node), build_restore_action(functions, workload, item)
+    ):
+        return functions.invoke(step, event)
 
 
-def test_a_cordon_that_comes_after_the_end_is_undone(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_late_cordon_is_undone(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """Rule 12: if the maintenance is deleted during `cordon`, the reply of `taint` makes `restore` undo the cordon."""
-    node = work.node()
-    item = work.maintenance(node)
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
 
-    cordoned = late(functions, work, item, "cordon")
-    assert cordoned is not None
-    reply = functions.answer("taint", cordoned)
+    cordoned_event = run_with_late_patch(functions, workload, item, "cordon")
+    assert cordoned_event is not None
+    reply = functions.invoke("taint", cordoned_event)
 
     assert reply is not None
-    assert (reply.get_type(), data_of(reply)["maintenance"]) == (
-        events.MAINTENANCE_ENDED,
-        events.Reference.of(item).as_data(),
+    assert (reply.get_type(), require_data(reply)["maintenance"]) == (
+        events.MAINTENANCE_RESTORE_PENDING,
+        events.ObjectReference.from_object(item).as_data(),
     )
-    assert not is_open(work.read_node(node))
-    restored = functions.answer("restore", reply)
-    assert restored is not None
-    assert restored.get_type() == events.NODE_RESTORED
-    assert is_open(work.read_node(node))
-    assert functions.answer("restore", reply) is None
-    assert functions.answer("resync", tick()) is None
-    assert len([entry for entry in written(audit.writes_by()) if entry[:2] == ("patch", "nodes")]) == 2
+    assert not is_restored(workload.read_node(node))
+    restored_event = functions.invoke("restore", reply)
+    assert restored_event is not None
+    assert restored_event.get_type() == events.NODE_RESTORED
+    assert is_restored(workload.read_node(node))
+    assert functions.invoke("restore", reply) is None
+    assert functions.invoke("resync", build_tick()) is None
+    assert len([entry for entry in summarize_writes(audit.list_writes_by()) if entry[:2] == ("patch", "nodes")]) == 2
 
 
-def test_a_cordon_that_timed_out_and_was_done_afterwards_is_undone(functions: Functions, work: Workload) -> None:
+def test_cordon_after_timeout_is_undone(functions: Functions, workload: Workload) -> None:
     """Rule 12: a redelivery undoes a cordon that the API server executed after the step's timeout."""
-    node = work.node()
-    item = work.maintenance(node)
-    begun = functions.begin(item)
-    patch = cordon_patch(work.read_node(node), item["metadata"]["uid"])
-    given_back(functions, work, item)()
-    work.admin.patch(node_path(node), patch, JSON_PATCH)
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
+    begun_event = functions.run_begin(item)
+    patch = build_cordon_patch(workload.read_node(node), item["metadata"]["uid"])
+    build_restore_action(functions, workload, item)()
+    workload.client.patch(build_node_path(node), patch, JSON_PATCH)
 
-    reply = functions.answer("cordon", begun)
+    reply = functions.invoke("cordon", begun_event)
 
     assert reply is not None
-    assert reply.get_type() == events.MAINTENANCE_ENDED
-    functions.answer("restore", reply)
-    assert is_open(work.read_node(node))
-    assert functions.answer("cordon", begun) is None
+    assert reply.get_type() == events.MAINTENANCE_RESTORE_PENDING
+    functions.invoke("restore", reply)
+    assert is_restored(workload.read_node(node))
+    assert functions.invoke("cordon", begun_event) is None
 
 
-def test_a_taint_that_comes_after_the_end_is_refused(functions: Functions, work: Workload) -> None:
+def test_late_taint_is_rejected(functions: Functions, workload: Workload) -> None:
     """Rule 12: the API server rejects a late taint, because the label in its precondition is gone."""
-    node = work.node()
+    node = workload.take_node()
 
-    assert late(functions, work, work.maintenance(node), "taint") is None
+    assert run_with_late_patch(functions, workload, workload.create_maintenance(node), "taint") is None
 
-    assert is_open(work.read_node(node))
+    assert is_restored(workload.read_node(node))
 
 
-def test_a_label_that_somebody_took_off_comes_back_with_the_taint(functions: Functions, work: Workload) -> None:
+def test_taint_restores_removed_label(functions: Functions, workload: Workload) -> None:
     """Rule 12: `taint` restores a label that another writer removed, and the maintenance continues."""
-    node = work.node()
-    item = work.maintenance(node)
-    cordoned = functions.chain(item, "begin", "cordon")
-    work.local.kubectl("label", "node", node, f"{LABEL}-")
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
+    cordoned_event = functions.run_chain(item, "begin", "cordon")
+    workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}-")
 
-    reply = functions.answer("taint", cordoned)
+    reply = functions.invoke("taint", cordoned_event)
 
     assert reply is not None
     assert reply.get_type() == events.NODE_TAINTED
-    assert work.read_node(node)["metadata"]["labels"][LABEL] == item["metadata"]["uid"]
+    assert workload.read_node(node)["metadata"]["labels"][MAINTENANCE_LABEL] == item["metadata"]["uid"]
 
 
-def test_a_taint_on_a_labelled_node_needs_no_look_behind_it(functions: Functions, work: Workload) -> None:
+def test_taint_of_labelled_node_reads_only_before_write(functions: Functions, workload: Workload) -> None:
     """Rule 8: on a labelled node, `taint` reads the maintenance once before each write and not afterwards."""
-    node = work.node()
-    item = work.maintenance(node)
-    cordoned = functions.chain(item, "begin", "cordon")
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
+    cordoned_event = functions.run_chain(item, "begin", "cordon")
 
-    with requests_of(functions.clusters["taint"].api) as counted:
-        functions.answer("taint", cordoned)
+    with count_requests(functions.clusters["taint"].api) as requests:
+        functions.invoke("taint", cordoned_event)
 
-    assert counted[f"GET {m.path(item)}"] == counted[f"PATCH {node_path(node)}"] > 0
+    assert requests[f"GET {m.build_path(item)}"] == requests[f"PATCH {build_node_path(node)}"] > 0
 
 
 @pytest.mark.parametrize("group", [MEDIK8S, KUBEVIRT], ids=["medik8s", "kubevirt"])
-def test_a_taint_on_a_node_that_was_given_back_already_is_undone(
-    functions: Functions, work: Workload, group: Group
-) -> None:
+def test_taint_of_restored_node_is_undone(functions: Functions, workload: Workload, group: ApiGroup) -> None:
     """Rule 12: if the node is restored after `taint` read the maintenance, the reply of `taint` undoes the taints."""
-    node = work.node()
-    item = work.maintenance(node, group)
-    cordoned = functions.chain(item, "begin", "cordon")
-    act = given_back(functions, work, item)
-    with before(functions.clusters["taint"], "GET", node_path(node), act, read=m.path(item)):
-        reply = functions.answer("taint", cordoned)
+    node = workload.take_node()
+    item = workload.create_maintenance(node, group)
+    cordoned_event = functions.run_chain(item, "begin", "cordon")
+    restore_node = build_restore_action(functions, workload, item)
+    with run_before_request(
+        functions.clusters["taint"], "GET", build_node_path(node), restore_node, after_path=m.build_path(item)
+    ):
+        reply = functions.invoke("taint", cordoned_event)
 
     assert reply is not None
-    assert reply.get_type() == events.MAINTENANCE_ENDED
-    functions.answer("restore", reply)
-    assert is_open(work.read_node(node))
+    assert reply.get_type() == events.MAINTENANCE_RESTORE_PENDING
+    functions.invoke("restore", reply)
+    assert is_restored(workload.read_node(node))
 
 
-@pytest.mark.parametrize("drained", [False, True], ids=["before its steps", "after its steps"])
-def test_a_late_cordon_leaves_the_next_maintenance_alone(functions: Functions, work: Workload, drained: bool) -> None:
+@pytest.mark.parametrize("is_next_tainted", [False, True], ids=["before its steps", "after its steps"])
+def test_late_cordon_does_not_affect_next_maintenance(
+    functions: Functions, workload: Workload, is_next_tainted: bool
+) -> None:
     """Rule 12: a late cordon does not change the taints and the label of the node's next maintenance."""
-    node = work.node()
-    item = work.maintenance(node)
-    begun = functions.begin(item)
-    following: list[Object] = []
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
+    begun_event = functions.run_begin(item)
+    next_maintenances: list[Object] = []
 
-    def act() -> None:
-        given_back(functions, work, item)()
-        following.append(work.maintenance(node, KUBEVIRT))
-        functions.begin(following[0])
-        if drained:
-            functions.prepare(following[0])
+    def begin_next_maintenance() -> None:
+        build_restore_action(functions, workload, item)()
+        next_maintenances.append(workload.create_maintenance(node, KUBEVIRT))
+        functions.run_begin(next_maintenances[0])
+        if is_next_tainted:
+            functions.run_until_tainted(next_maintenances[0])
 
-    with before(functions.clusters["cordon"], "PATCH", node_path(node), act):
-        reply = functions.answer("cordon", begun)
-    if reply is not None and (reply := functions.answer("taint", reply)) is not None:
-        assert reply.get_type() == events.MAINTENANCE_ENDED
-        functions.answer("restore", reply)
-    functions.prepare(following[0])
+    with run_before_request(functions.clusters["cordon"], "PATCH", build_node_path(node), begin_next_maintenance):
+        reply = functions.invoke("cordon", begun_event)
+    if reply is not None and (reply := functions.invoke("taint", reply)) is not None:
+        assert reply.get_type() == events.MAINTENANCE_RESTORE_PENDING
+        functions.invoke("restore", reply)
+    functions.run_until_tainted(next_maintenances[0])
 
-    found = work.read_node(node)
-    assert in_maintenance(found, KUBEVIRT.drain_taint)
-    assert found["metadata"]["labels"][LABEL] == following[0]["metadata"]["uid"]
-    assert leases.is_holder(work.admin.get(leases.lease_path(node)), following[0])
+    node_object = workload.read_node(node)
+    assert is_in_maintenance(node_object, KUBEVIRT.drain_taint)
+    assert node_object["metadata"]["labels"][MAINTENANCE_LABEL] == next_maintenances[0]["metadata"]["uid"]
+    assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), next_maintenances[0])
 
 
 @proves("X-3")
-def test_a_tick_finds_what_the_second_look_missed(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_tick_restores_node_after_late_cordon(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """Rule 12: if the reply of `cordon` is lost, a tick emits one event, and `restore` undoes the late cordon."""
-    node = work.node()
-    late(functions, work, work.maintenance(node), "cordon")
+    node = workload.take_node()
+    run_with_late_patch(functions, workload, workload.create_maintenance(node), "cordon")
 
-    ended = functions.answer("resync", tick())
-    assert ended is not None
-    assert (ended.get_type(), data_of(ended)["node"]) == (events.MAINTENANCE_ENDED, node)
-    writes = len(audit.writes_by())
-    restored = functions.answer("restore", ended)
+    restore_event = functions.invoke("resync", build_tick())
+    assert restore_event is not None
+    assert (restore_event.get_type(), require_data(restore_event)["node"]) == (events.MAINTENANCE_RESTORE_PENDING, node)
+    writes = len(audit.list_writes_by())
+    restored_event = functions.invoke("restore", restore_event)
 
-    assert restored is not None
-    assert (restored.get_type(), data_of(restored)["node"]) == (events.NODE_RESTORED, node)
-    assert is_open(work.read_node(node))
-    kinds = [(verb, kind) for verb, kind, _ in written(audit.writes_by()[writes:])]
+    assert restored_event is not None
+    assert (restored_event.get_type(), require_data(restored_event)["node"]) == (events.NODE_RESTORED, node)
+    assert is_restored(workload.read_node(node))
+    kinds = [(verb, kind) for verb, kind, _ in summarize_writes(audit.list_writes_by()[writes:])]
     assert kinds == [("patch", "nodes"), ("create", "events")]
-    assert functions.answer("resync", tick()) is None
+    assert functions.invoke("resync", build_tick()) is None
 
 
 @proves("X-3", "X-5")
-def test_a_maintenance_whose_finalizer_was_taken_off_leaves_nothing(functions: Functions, work: Workload) -> None:
+def test_tick_restores_node_after_finalizer_removal(functions: Functions, workload: Workload) -> None:
     """X-3, X-5: a tick restores node and lease of a maintenance whose finalizer was removed during the drain."""
-    node = work.node()
-    item = work.maintenance(node, KUBEVIRT)
-    functions.prepare(item)
-    work.vanish(item)
+    node = workload.take_node()
+    item = workload.create_maintenance(node, KUBEVIRT)
+    functions.run_until_tainted(item)
+    workload.remove_maintenance(item)
 
-    ended = functions.answer("resync", tick())
-    assert ended is not None
-    assert data_of(ended)["maintenance"] == events.Reference.of(item).as_data()
-    assert functions.answer("restore", ended) is not None
+    restore_event = functions.invoke("resync", build_tick())
+    assert restore_event is not None
+    assert require_data(restore_event)["maintenance"] == events.ObjectReference.from_object(item).as_data()
+    assert functions.invoke("restore", restore_event) is not None
 
-    assert is_open(work.read_node(node))
-    assert work.admin.list(leases.LEASES, fields=f"metadata.name={leases.lease_name(node)}")["items"] == []
-    assert functions.answer("resync", tick()) is None
+    assert is_restored(workload.read_node(node))
+    assert (
+        workload.client.list(leases.LEASES_PATH, field_selector=f"metadata.name={leases.build_lease_name(node)}")[
+            "items"
+        ]
+        == []
+    )
+    assert functions.invoke("resync", build_tick()) is None
 
 
-def test_a_lease_without_its_maintenance_is_released(functions: Functions, work: Workload) -> None:
+def test_tick_releases_orphaned_lease(functions: Functions, workload: Workload) -> None:
     """Rule 12: a tick releases the lease of a maintenance that no longer exists, without changing the node."""
-    node = work.node()
-    work.local.kubectl("cordon", node)
-    item = work.maintenance(node)
-    functions.begin(item)
-    work.vanish(item)
+    node = workload.take_node()
+    workload.local_cluster.kubectl("cordon", node)
+    item = workload.create_maintenance(node)
+    functions.run_begin(item)
+    workload.remove_maintenance(item)
 
-    ended = functions.answer("resync", tick())
-    assert ended is not None
-    restored = functions.answer("restore", ended)
+    restore_event = functions.invoke("resync", build_tick())
+    assert restore_event is not None
+    restored_event = functions.invoke("restore", restore_event)
 
-    assert restored is not None
-    assert restored.get_type() == events.NODE_RESTORED
-    assert work.admin.list(leases.LEASES, fields=f"metadata.name={leases.lease_name(node)}")["items"] == []
-    assert work.read_node(node)["spec"]["unschedulable"] is True
-    assert functions.answer("resync", tick()) is None
+    assert restored_event is not None
+    assert restored_event.get_type() == events.NODE_RESTORED
+    assert (
+        workload.client.list(leases.LEASES_PATH, field_selector=f"metadata.name={leases.build_lease_name(node)}")[
+            "items"
+        ]
+        == []
+    )
+    assert workload.read_node(node)["spec"]["unschedulable"] is True
+    assert functions.invoke("resync", build_tick()) is None
 
 
-def test_what_a_duplicate_has_released_is_told_once(functions: Functions, work: Workload) -> None:
+def test_restore_by_duplicate_is_emitted_once(functions: Functions, workload: Workload) -> None:
     """X-2: `restore` emits nothing if a duplicate event has already released the orphaned lease."""
-    node = work.node()
-    item = work.maintenance(node)
-    functions.begin(item)
-    ended, path = said(events.MAINTENANCE_ENDED, item), leases.lease_path(node)
-    work.vanish(item)
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
+    functions.run_begin(item)
+    restore_event, path = build_own_event(events.MAINTENANCE_RESTORE_PENDING, item), leases.build_lease_path(node)
+    workload.remove_maintenance(item)
 
-    with before(functions.clusters["restore"], "DELETE", path, lambda: work.delete(path)):
-        assert functions.answer("restore", ended) is None
+    with run_before_request(functions.clusters["restore"], "DELETE", path, lambda: workload.delete(path)):
+        assert functions.invoke("restore", restore_event) is None
 
 
-def test_a_stray_is_given_back_whatever_is_maintained_elsewhere(functions: Functions, work: Workload) -> None:
+def test_orphaned_node_is_restored_despite_other_maintenance(functions: Functions, workload: Workload) -> None:
     """Rule 12: `restore` restores an orphaned node although another node has a maintenance."""
-    node = work.node()
-    item = work.maintenance(node)
-    functions.prepare(item)
-    ended = said(events.MAINTENANCE_ENDED, item)
-    work.vanish(item)
-    work.maintenance(work.node())
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
+    functions.run_until_tainted(item)
+    restore_event = build_own_event(events.MAINTENANCE_RESTORE_PENDING, item)
+    workload.remove_maintenance(item)
+    workload.create_maintenance(workload.take_node())
 
-    assert functions.answer("restore", ended) is not None
-    assert is_open(work.read_node(node))
+    assert functions.invoke("restore", restore_event) is not None
+    assert is_restored(workload.read_node(node))
 
 
-@pytest.mark.parametrize("begun", [True, False], ids=["begun", "waiting"])
-def test_a_stray_that_is_none_is_left_alone(functions: Functions, work: Workload, audit: Audit, begun: bool) -> None:
+@pytest.mark.parametrize("has_begun", [True, False], ids=["begun", "waiting"])
+def test_outdated_event_does_not_restore_maintained_node(
+    functions: Functions, workload: Workload, audit: AuditLog, has_begun: bool
+) -> None:
     """X-2: an outdated event does not restore a node that has a new maintenance."""
-    node = work.node()
-    item = work.maintenance(node)
-    functions.prepare(item)
-    ended = said(events.MAINTENANCE_ENDED, item)
-    work.vanish(item)
-    following = work.maintenance(node)
-    if begun:
-        functions.prepare(following)
-    writes = len(audit.writes_by())
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
+    functions.run_until_tainted(item)
+    restore_event = build_own_event(events.MAINTENANCE_RESTORE_PENDING, item)
+    workload.remove_maintenance(item)
+    following = workload.create_maintenance(node)
+    if has_begun:
+        functions.run_until_tainted(following)
+    writes = len(audit.list_writes_by())
 
-    assert functions.answer("restore", ended) is None
-    assert len(audit.writes_by()) == writes
+    assert functions.invoke("restore", restore_event) is None
+    assert len(audit.list_writes_by()) == writes
 
 
-def test_that_a_node_was_found_open_goes_with_the_chain(functions: Functions, work: Workload) -> None:
+def test_again_is_passed_on(functions: Functions, workload: Workload) -> None:
     """Rule 9: `cordon` and `taint` copy `again` from event to reply, so that `evict` knows of the earlier drift."""
-    item = work.maintenance(work.node())
-    first = functions.prepare(item)
+    item = workload.create_maintenance(workload.take_node())
+    first_event = functions.run_until_tainted(item)
 
-    cordoned = functions.answer("cordon", said(events.NODE_DRIFTED, item, data={"again": True}))
-    assert cordoned is not None
-    tainted = functions.answer("taint", cordoned)
+    cordoned_event = functions.invoke("cordon", build_own_event(events.NODE_DRIFTED, item, data={"again": True}))
+    assert cordoned_event is not None
+    tainted_event = functions.invoke("taint", cordoned_event)
 
-    assert tainted is not None
-    assert [data_of(event).get("again") for event in (first, cordoned, tainted)] == [None, True, True]
+    assert tainted_event is not None
+    assert [require_data(event).get("again") for event in (first_event, cordoned_event, tainted_event)] == [
+        None,
+        True,
+        True,
+    ]

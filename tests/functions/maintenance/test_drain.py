@@ -8,272 +8,275 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from functions.event_data import data_of
-from kube.maintenance.objects import path
+from functions.event_data import require_data
+from kube.maintenance.objects import build_path
 from kube.paths import Object
 from localcluster import access
 from localcluster.cluster import LocalCluster
 from localcluster.processes import await_ready
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import said, tick
+from tests.functions.event_builders import build_own_event, build_tick
 from tests.manifests.rendering import ROOT
 from tests.proofs import proves
-from tests.workload import Audit, Workload
+from tests.workload import AuditLog, Workload
 
-pytestmark = pytest.mark.usefixtures("at_rest", "alone")
+pytestmark = pytest.mark.usefixtures("without_in_flight_wait", "clean_cluster")
 
-NO_CONTROLLER = "no controller makes it again: set spec.drain.force, or delete it"
-EMPTY_DIR = "its emptyDir data would be lost: set spec.drain.deleteEmptyDirData, or delete it"
-DAEMON = (
-    "its DaemonSet makes it again here at once: set spec.drain.ignoreDaemonSets, or keep the DaemonSet off the node"
+NO_CONTROLLER_MESSAGE = "no controller would recreate it: set spec.drain.force, or delete the pod"
+EMPTY_DIR_MESSAGE = "its emptyDir data would be lost: set spec.drain.deleteEmptyDirData, or delete the pod"
+DAEMONSET_MESSAGE = (
+    "its DaemonSet would recreate it on this node at once: set spec.drain.ignoreDaemonSets, "
+    "or exclude the node from the DaemonSet"
 )
 
 
 @pytest.fixture
-def may_delete(quiet: LocalCluster) -> Iterator[None]:
+def delete_permission(idle_cluster: LocalCluster) -> Iterator[None]:
     """Grant `evict` the right to delete pods through the component `deleting`, and revoke it after the test."""
-    rights = ROOT / "manifests" / "components" / "deleting" / "rbac.yaml"
-    quiet.kubectl("apply", "-f", rights)
-    asked = ("auth", "can-i", "delete", "pods", "-A", "--as", access.service_account("evict"))
-    await_ready("the right", lambda: quiet.kubectl(*asked, check=False).returncode == 0, quiet.servers)
+    manifest = ROOT / "manifests" / "components" / "deleting" / "rbac.yaml"
+    idle_cluster.kubectl("apply", "-f", manifest)
+    arguments = ("auth", "can-i", "delete", "pods", "-A", "--as", access.make_username("evict"))
+    await_ready(
+        "the right", lambda: idle_cluster.kubectl(*arguments, check=False).returncode == 0, idle_cluster.servers
+    )
     yield
-    quiet.kubectl("delete", "-f", rights)
+    idle_cluster.kubectl("delete", "-f", manifest)
 
 
-def look(functions: Functions, item: Object, event: BaseCloudEvent | None = None) -> BaseCloudEvent:
+def run_evict_and_status(functions: Functions, item: Object, event: BaseCloudEvent | None = None) -> BaseCloudEvent:
     """Run `evict` and then `status` on its reply; return the reply."""
-    reply = functions.answer("evict", event or said(events.PODS_GONE, item))
+    reply = functions.invoke("evict", event or build_own_event(events.PODS_GONE, item))
     assert reply is not None
-    functions.answer("status", reply)
+    functions.invoke("status", reply)
     return reply
 
 
-def change(work: Workload, item: Object, drain: Object | None) -> None:
-    work.admin.patch(path(item), {"spec": {"drain": drain}})
+def set_drain_spec(workload: Workload, item: Object, drain: Object | None) -> None:
+    workload.client.patch(build_path(item), {"spec": {"drain": drain}})
 
 
-def blocked(work: Workload, item: Object) -> dict[str, tuple[str, str]]:
+def read_blocked_pods(workload: Workload, item: Object) -> dict[str, tuple[str, str]]:
     """Return the blocked pods in the status, as pod name → (reason, message)."""
-    listed = work.again(item)["status"]["blockedPods"]
-    return {pod["name"]: (pod["reason"], pod["message"]) for pod in listed}
+    blocked_pods = workload.read_maintenance(item)["status"]["blockedPods"]
+    return {pod["name"]: (pod["reason"], pod["message"]) for pod in blocked_pods}
 
 
-def evicted(reply: BaseCloudEvent) -> set[str]:
-    return {pod["name"] for pod in data_of(reply)["evicted"]}
+def get_evicted_names(reply: BaseCloudEvent) -> set[str]:
+    return {pod["name"] for pod in require_data(reply)["evicted"]}
 
 
-def await_gone(work: Workload, *pods: str) -> None:
-    work.until(f"/api/v1/namespaces/{work.namespace}/pods", lambda known: not set(pods) & set(known))
+def await_pods_gone(workload: Workload, *pods: str) -> None:
+    workload.wait_for_collection(
+        f"/api/v1/namespaces/{workload.namespace}/pods", lambda current: not set(pods) & set(current)
+    )
 
 
 @proves("DRN-1a")
 @pytest.mark.parametrize(
-    ("flag", "name", "reason", "message"),
+    ("flag", "pod_kind", "reason", "message"),
     [
-        ("force", "bare", "Force", NO_CONTROLLER),
-        ("deleteEmptyDirData", "scratch", "DeleteEmptyDirData", EMPTY_DIR),
-        ("ignoreDaemonSets", "agent", "IgnoreDaemonSets", DAEMON),
+        ("force", "bare", "Force", NO_CONTROLLER_MESSAGE),
+        ("deleteEmptyDirData", "scratch", "DeleteEmptyDirData", EMPTY_DIR_MESSAGE),
+        ("ignoreDaemonSets", "agent", "IgnoreDaemonSets", DAEMONSET_MESSAGE),
     ],
 )
-def test_what_a_flag_refuses_is_blocked_and_the_others_go(
-    functions: Functions, work: Workload, flag: str, name: str, reason: str, message: str
+def test_pod_refused_by_flag_is_blocked(
+    functions: Functions, workload: Workload, flag: str, pod_kind: str, reason: str, message: str
 ) -> None:
     """DRN-1a, rule 8: a pod that a flag refuses is blocked with the remedy, and the other pods are evicted.
 
     Ticks emit an event for it only after the spec has changed.
     """
-    node = work.node()
-    work.pods(node, "bare")
-    work.pods(node, "scratch", empty_dir=True)
-    agent = work.daemonset("agent", node)["metadata"]["name"]
-    pod = agent if name == "agent" else name
-    others = {"bare", "scratch"} - {pod} if flag != "force" else set[str]()
-    item = work.maintenance(node, drain={flag: False})
+    node = workload.take_node()
+    workload.create_bare_pods(node, "bare")
+    workload.create_bare_pods(node, "scratch", empty_dir=True)
+    agent = workload.create_daemonset("agent", node)["metadata"]["name"]
+    pod = agent if pod_kind == "agent" else pod_kind
+    other_pods = {"bare", "scratch"} - {pod} if flag != "force" else set[str]()
+    item = workload.create_maintenance(node, drain={flag: False})
 
-    first = look(functions, item, functions.prepare(item))
-    await_gone(work, *others)
-    look(functions, item)
-    status = work.again(item)["status"]
-    ticks = [functions.answer("resync", tick()) for _ in range(3)]
+    first_event = run_evict_and_status(functions, item, functions.run_until_tainted(item))
+    await_pods_gone(workload, *other_pods)
+    run_evict_and_status(functions, item)
+    status = workload.read_maintenance(item)["status"]
+    ticks = [functions.invoke("resync", build_tick()) for _ in range(3)]
 
-    refused = blocked(work, item)
-    assert evicted(first) == others
-    assert refused[pod] == (reason, message)
-    assert set(refused) == {"bare", "scratch"} - others | {pod}
-    assert (status["phase"], set(status["pendingPods"])) == ("Running", set(refused))
-    assert status["evictionPods"] == len(others | set(refused))
+    blocked_pods = read_blocked_pods(workload, item)
+    assert get_evicted_names(first_event) == other_pods
+    assert blocked_pods[pod] == (reason, message)
+    assert set(blocked_pods) == {"bare", "scratch"} - other_pods | {pod}
+    assert (status["phase"], set(status["pendingPods"])) == ("Running", set(blocked_pods))
+    assert status["evictionPods"] == len(other_pods | set(blocked_pods))
     assert message in status["lastError"]
     assert ticks == [None, None, None]
 
-    change(work, item, {flag: True})
-    tainted = functions.answer("resync", tick())
-    assert tainted is not None
-    assert tainted.get_type() == events.NODE_TAINTED
-    reply = functions.answer("evict", tainted)
+    set_drain_spec(workload, item, {flag: True})
+    tainted_event = functions.invoke("resync", build_tick())
+    assert tainted_event is not None
+    assert tainted_event.get_type() == events.NODE_TAINTED
+    reply = functions.invoke("evict", tainted_event)
     assert reply is not None
-    functions.answer("status", reply)
-    if name == "agent":
+    functions.invoke("status", reply)
+    if pod_kind == "agent":
         assert reply.get_type() == events.NODE_DRAINED
     else:
-        assert evicted(reply) == set(refused)
-        await_gone(work, *refused)
-        look(functions, item)
-    assert work.again(item)["status"]["phase"] == "Succeeded"
-    assert work.again(item)["status"]["blockedPods"] == []
+        assert get_evicted_names(reply) == set(blocked_pods)
+        await_pods_gone(workload, *blocked_pods)
+        run_evict_and_status(functions, item)
+    assert workload.read_maintenance(item)["status"]["phase"] == "Succeeded"
+    assert workload.read_maintenance(item)["status"]["blockedPods"] == []
 
 
 @proves("DRN-1a")
-def test_a_refused_pod_makes_no_write_however_often_it_is_looked_at(
-    functions: Functions, work: Workload, audit: Audit
-) -> None:
+def test_refused_pod_causes_no_writes(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """Rules 2 and 8: no eviction is sent for a refused pod, and repeated passes do not write the status again."""
-    node = work.node()
-    work.pods(node, "bare")
-    item = work.maintenance(node, drain={"force": False})
-    look(functions, item, functions.prepare(item))
-    version = work.again(item)["metadata"]["resourceVersion"]
+    node = workload.take_node()
+    workload.create_bare_pods(node, "bare")
+    item = workload.create_maintenance(node, drain={"force": False})
+    run_evict_and_status(functions, item, functions.run_until_tainted(item))
+    version = workload.read_maintenance(item)["metadata"]["resourceVersion"]
 
-    replies = [look(functions, item) for _ in range(3)]
+    replies = [run_evict_and_status(functions, item) for _ in range(3)]
 
     assert [reply.get_type() for reply in replies] == [events.PODS_EVICTED] * 3
     assert not any(reply.get_attributes().get("more") for reply in replies)
-    assert work.again(item)["metadata"]["resourceVersion"] == version
-    assert audit.evictions() == []
+    assert workload.read_maintenance(item)["metadata"]["resourceVersion"] == version
+    assert audit.list_evictions() == []
 
 
 @proves("DRN-1a")
-def test_pods_that_are_not_selected_count_nowhere(functions: Functions, work: Workload) -> None:
+def test_unselected_pods_are_ignored(functions: Functions, workload: Workload) -> None:
     """DRN-1a, DRN-5: pods outside `podSelector` are neither pending nor evicted; a changed selector takes effect."""
-    node = work.node()
-    work.pods(node, "launcher", labels={"kubevirt.io": "virt-launcher"})
-    work.pods(node, "other", "third")
-    item = work.maintenance(node, drain={"podSelector": "kubevirt.io in (virt-launcher)"})
+    node = workload.take_node()
+    workload.create_bare_pods(node, "launcher", labels={"kubevirt.io": "virt-launcher"})
+    workload.create_bare_pods(node, "other", "third")
+    item = workload.create_maintenance(node, drain={"podSelector": "kubevirt.io in (virt-launcher)"})
 
-    first = look(functions, item, functions.prepare(item))
-    await_gone(work, "launcher")
-    assert look(functions, item).get_type() == events.NODE_DRAINED
-    status = work.again(item)["status"]
-    rests = functions.answer("resync", tick())
-    change(work, item, {"podSelector": "!kubevirt.io", "force": False})
-    tainted = functions.answer("resync", tick())
-    assert tainted is not None
-    look(functions, item, tainted)
-    running = work.again(item)["status"]
-    change(work, item, {"podSelector": "none=here", "force": False})
-    again = functions.answer("resync", tick())
-    assert again is not None
-    drained = look(functions, item, again)
+    first_event = run_evict_and_status(functions, item, functions.run_until_tainted(item))
+    await_pods_gone(workload, "launcher")
+    assert run_evict_and_status(functions, item).get_type() == events.NODE_DRAINED
+    status = workload.read_maintenance(item)["status"]
+    tick_reply = functions.invoke("resync", build_tick())
+    set_drain_spec(workload, item, {"podSelector": "!kubevirt.io", "force": False})
+    tainted_event = functions.invoke("resync", build_tick())
+    assert tainted_event is not None
+    run_evict_and_status(functions, item, tainted_event)
+    running_status = workload.read_maintenance(item)["status"]
+    set_drain_spec(workload, item, {"podSelector": "none=here", "force": False})
+    next_event = functions.invoke("resync", build_tick())
+    assert next_event is not None
+    drained_event = run_evict_and_status(functions, item, next_event)
 
-    assert evicted(first) == {"launcher"}
+    assert get_evicted_names(first_event) == {"launcher"}
     assert (status["phase"], status["totalpods"], status["evictionPods"]) == ("Succeeded", 3, 1)
-    assert rests is None
-    assert (running["phase"], set(running["pendingPods"])) == ("Running", {"other", "third"})
-    assert drained.get_type() == events.NODE_DRAINED
-    assert work.again(item)["status"]["phase"] == "Succeeded"
-    assert functions.answer("resync", tick()) is None
+    assert tick_reply is None
+    assert (running_status["phase"], set(running_status["pendingPods"])) == ("Running", {"other", "third"})
+    assert drained_event.get_type() == events.NODE_DRAINED
+    assert workload.read_maintenance(item)["status"]["phase"] == "Succeeded"
+    assert functions.invoke("resync", build_tick()) is None
 
 
 @proves("DRN-1a")
-def test_pods_have_the_time_that_the_spec_gives_them(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_eviction_carries_grace_period(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """DRN-1a: evictions carry `gracePeriodSeconds`; with -1 they carry none, so the pod's own applies."""
     for drain, options in (({"gracePeriodSeconds": 7}, {"gracePeriodSeconds": 7}), ({"gracePeriodSeconds": -1}, {})):
-        node, name = work.node(), f"bare-{len(options)}"
-        work.pods(node, name)
-        item = work.maintenance(node, drain=drain)
+        node, name = workload.take_node(), f"bare-{len(options)}"
+        workload.create_bare_pods(node, name)
+        item = workload.create_maintenance(node, drain=drain)
 
-        assert evicted(look(functions, item, functions.prepare(item))) == {name}
+        assert get_evicted_names(run_evict_and_status(functions, item, functions.run_until_tainted(item))) == {name}
 
-        (entry,) = audit.evictions(name)
-        sent = entry["requestObject"]["deleteOptions"]
-        assert {key: value for key, value in sent.items() if key != "preconditions"} == options
+        (entry,) = audit.list_evictions(name)
+        delete_options = entry["requestObject"]["deleteOptions"]
+        assert {key: value for key, value in delete_options.items() if key != "preconditions"} == options
 
 
 @proves("DRN-1a")
-def test_a_deletion_without_the_right_is_blocked_with_the_remedy(functions: Functions, work: Workload) -> None:
+def test_forbidden_deletion_is_blocked_with_remedy(functions: Functions, workload: Workload) -> None:
     """DRN-1a: without the right to delete pods, `disableEviction` blocks the pod with the remedy until it is unset."""
-    node = work.node()
-    work.pods(node, "bare")
-    item = work.maintenance(node, drain={"disableEviction": True})
+    node = workload.take_node()
+    workload.create_bare_pods(node, "bare")
+    item = workload.create_maintenance(node, drain={"disableEviction": True})
 
-    look(functions, item, functions.prepare(item))
-    reason, message = blocked(work, item)["bare"]
-    resting = functions.answer("resync", tick())
-    change(work, item, None)
-    tainted = functions.answer("resync", tick())
-    assert tainted is not None
-    reply = look(functions, item, tainted)
+    run_evict_and_status(functions, item, functions.run_until_tainted(item))
+    reason, message = read_blocked_pods(workload, item)["bare"]
+    tick_reply = functions.invoke("resync", build_tick())
+    set_drain_spec(workload, item, None)
+    tainted_event = functions.invoke("resync", build_tick())
+    assert tainted_event is not None
+    reply = run_evict_and_status(functions, item, tainted_event)
 
     assert reason == "DisableEviction"
     assert 'cannot delete resource "pods"' in message
     assert message.endswith(
         "add manifests/components/deleting to the installation, or unset spec.drain.disableEviction"
     )
-    assert resting is None
-    assert evicted(reply) == {"bare"}
+    assert tick_reply is None
+    assert get_evicted_names(reply) == {"bare"}
 
 
 @proves("DRN-1a")
-@pytest.mark.usefixtures("may_delete")
-def test_with_the_right_pods_are_deleted_whatever_their_budget(
-    functions: Functions, work: Workload, audit: Audit
-) -> None:
+@pytest.mark.usefixtures("delete_permission")
+def test_disable_eviction_deletes_pod(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """DRN-1a: with `disableEviction`, `evict` deletes the pod by uid with its grace period, in spite of its budget."""
-    node, labels = work.node(), {"app": "db"}
-    (pod,) = work.pods(node, "db", labels=labels)
-    work.budget("db", labels, 1, counted=1)
-    item = work.maintenance(node, drain={"disableEviction": True, "gracePeriodSeconds": 1})
-    tainted = functions.prepare(item)
+    node, labels = workload.take_node(), {"app": "db"}
+    (pod,) = workload.create_bare_pods(node, "db", labels=labels)
+    workload.create_budget("db", labels, 1, expected_healthy=1)
+    item = workload.create_maintenance(node, drain={"disableEviction": True, "gracePeriodSeconds": 1})
+    tainted_event = functions.run_until_tainted(item)
 
-    reply = look(functions, item, tainted)
+    reply = run_evict_and_status(functions, item, tainted_event)
 
-    (entry,) = [entry for entry in audit.writes_by() if entry["objectRef"]["resource"] == "pods"]
-    assert evicted(reply) == {"db"}
+    (entry,) = [entry for entry in audit.list_writes_by() if entry["objectRef"]["resource"] == "pods"]
+    assert get_evicted_names(reply) == {"db"}
     assert entry["verb"] == "delete"
-    sent = entry["requestObject"]
-    assert sent["preconditions"]["uid"] == pod["metadata"]["uid"]
-    assert sent["gracePeriodSeconds"] == 1
-    assert audit.evictions() == []
+    delete_options = entry["requestObject"]
+    assert delete_options["preconditions"]["uid"] == pod["metadata"]["uid"]
+    assert delete_options["gracePeriodSeconds"] == 1
+    assert audit.list_evictions() == []
 
 
 @proves("DRN-1a")
-def test_a_pod_that_does_not_end_is_not_waited_for(functions: Functions, work: Workload) -> None:
+def test_stuck_terminating_pod_is_skipped(functions: Functions, workload: Workload) -> None:
     """DRN-1a: a terminating pod is pending until `skipWaitForDeleteTimeoutSeconds` have passed, and ignored then."""
-    node = work.node()
-    work.pods(node, "stuck", finalizers=("example.com/hold",))
-    item = work.maintenance(node, drain={"skipWaitForDeleteTimeoutSeconds": 1, "gracePeriodSeconds": 1})
+    node = workload.take_node()
+    workload.create_bare_pods(node, "stuck", finalizers=("example.com/hold",))
+    item = workload.create_maintenance(node, drain={"skipWaitForDeleteTimeoutSeconds": 1, "gracePeriodSeconds": 1})
 
-    look(functions, item, functions.prepare(item))
-    pending = work.again(item)["status"]["pendingPods"]
+    run_evict_and_status(functions, item, functions.run_until_tainted(item))
+    pending = workload.read_maintenance(item)["status"]["pendingPods"]
     await_ready(
         "the end of the wait",
-        lambda: look(functions, item).get_type() == events.NODE_DRAINED,
-        work.local.servers,
+        lambda: run_evict_and_status(functions, item).get_type() == events.NODE_DRAINED,
+        workload.local_cluster.servers,
     )
 
     assert pending == ["stuck"]
-    assert work.again(item)["status"]["phase"] == "Succeeded"
-    work.admin.patch(f"/api/v1/namespaces/{work.namespace}/pods/stuck", {"metadata": {"finalizers": None}})
+    assert workload.read_maintenance(item)["status"]["phase"] == "Succeeded"
+    workload.client.patch(f"/api/v1/namespaces/{workload.namespace}/pods/stuck", {"metadata": {"finalizers": None}})
 
 
 @proves("DRN-1a")
-def test_a_daemon_without_its_daemonset_needs_force(functions: Functions, work: Workload) -> None:
+def test_orphaned_daemonset_pod_needs_force(functions: Functions, workload: Workload) -> None:
     """DRN-1a, NMO-7: without `force`, an orphaned DaemonSet pod is pending and blocked, and a tick emits no event."""
-    node = work.node()
-    metadata = work.daemonset("agent", node)["metadata"]
-    agent, kept = metadata["name"], {"finalizers": ["example.com/hold"]}
-    pod, owner = f"/api/v1/namespaces/{work.namespace}/pods/{agent}", metadata["ownerReferences"][0]
-    daemonset = f"/apis/apps/v1/namespaces/{work.namespace}/daemonsets/agent"
-    work.admin.run(work.admin.api.request("DELETE", daemonset, body={"propagationPolicy": "Orphan"}))
-    work.wait_for(daemonset, lambda found: found is None)
+    node = workload.take_node()
+    metadata = workload.create_daemonset("agent", node)["metadata"]
+    agent, finalizers = metadata["name"], {"finalizers": ["example.com/hold"]}
+    pod, owner = f"/api/v1/namespaces/{workload.namespace}/pods/{agent}", metadata["ownerReferences"][0]
+    daemonset = f"/apis/apps/v1/namespaces/{workload.namespace}/daemonsets/agent"
+    workload.client.run(workload.client.api.request("DELETE", daemonset, body={"propagationPolicy": "Orphan"}))
+    workload.wait_for_object(daemonset, lambda current: current is None)
     # the owner's DaemonSet is gone; its unknown API group keeps the garbage collector from deleting the pod
-    work.admin.patch(pod, {"metadata": {**kept, "ownerReferences": [{**owner, "apiVersion": "gone.example.com/v1"}]}})
-    item = work.maintenance(node, drain={"force": False})
+    workload.client.patch(
+        pod, {"metadata": {**finalizers, "ownerReferences": [{**owner, "apiVersion": "gone.example.com/v1"}]}}
+    )
+    item = workload.create_maintenance(node, drain={"force": False})
 
-    look(functions, item, functions.prepare(item))
-    status = work.again(item)["status"]
-    rests = functions.answer("resync", tick())
+    run_evict_and_status(functions, item, functions.run_until_tainted(item))
+    status = workload.read_maintenance(item)["status"]
+    tick_reply = functions.invoke("resync", build_tick())
 
     assert (status["phase"], status["pendingPods"]) == ("Running", [agent])
-    assert blocked(work, item) == {agent: ("Force", NO_CONTROLLER)}
-    assert rests is None
-    work.admin.patch(pod, {"metadata": {"finalizers": None}})
+    assert read_blocked_pods(workload, item) == {agent: ("Force", NO_CONTROLLER_MESSAGE)}
+    assert tick_reply is None
+    workload.client.patch(pod, {"metadata": {"finalizers": None}})

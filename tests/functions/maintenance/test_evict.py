@@ -13,77 +13,84 @@ from cloudevents.core.base import BaseCloudEvent
 from prometheus_client import REGISTRY
 
 from eventing import events, replay_extensions
-from eventing.http_binding import received
-from functions.event_data import data_of
-from functions.maintenance import evict, event_objects
-from kube.budgets import plan
+from eventing.http_binding import decode_event
+from functions.event_data import require_data
+from functions.maintenance import event_objects, evict
+from kube.budgets import plan_evictions
 from kube.client import eviction_tracker
 from kube.client.eviction_batch import evict_batch
-from kube.evictions import Batch, pod_path
+from kube.evictions import EvictionResult, build_pod_path
 from kube.maintenance import objects as m
-from kube.maintenance.groups import KUBEVIRT, MEDIK8S, Group
-from kube.paths import PODS, Object
-from kube.pods import key
-from tests.fault_proxy import Fault, Faults
+from kube.maintenance.groups import KUBEVIRT, MEDIK8S, ApiGroup
+from kube.paths import PODS_PATH, Object
+from kube.pods import format_key
+from tests.fault_proxy import Fault, FaultProxy
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import said
-from tests.functions.request_hooks import requests_of
+from tests.functions.event_builders import build_own_event
+from tests.functions.request_hooks import count_requests
 from tests.kube import samples
-from tests.machine_speed import is_below
+from tests.machine_speed import is_below_scaled_limit
 from tests.proofs import proves
-from tests.workload import Audit, Workload, written
+from tests.workload import AuditLog, Workload, summarize_writes
 
 
-def names(pods: list[Any]) -> set[str]:
+def get_names(pods: list[Any]) -> set[str]:
     return {pod["name"] for pod in pods}
 
 
-def evict_again(functions: Functions, item: Object) -> BaseCloudEvent:
+def run_evict(functions: Functions, item: Object) -> BaseCloudEvent:
     """Run `evict` for the latest state of the node and return its reply."""
-    reply = functions.answer("evict", said(events.PODS_GONE, item))
+    reply = functions.invoke("evict", build_own_event(events.PODS_GONE, item))
     assert reply is not None
     return reply
 
 
-def await_gone(work: Workload, *pods: str) -> None:
-    work.until(f"/api/v1/namespaces/{work.namespace}/pods", lambda known: not set(pods) & set(known))
+def await_pods_gone(workload: Workload, *pods: str) -> None:
+    workload.wait_for_collection(
+        f"/api/v1/namespaces/{workload.namespace}/pods", lambda current: not set(pods) & set(current)
+    )
 
 
 @proves("X-1", "NMO-6", "NMO-8", "NMO-9")
-def test_pods_leave_through_the_eviction_subresource(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_pods_are_evicted_once_with_preconditions(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-6, NMO-8, NMO-9, X-1: `evict` sends one eviction per pod with preconditions, and writes nothing else."""
-    node = work.node()
-    bare, scratch = work.pods(node, "bare")[0], work.pods(node, "scratch", empty_dir=True)[0]
-    (owned,) = work.deployment("web", node, 1)
-    item = work.maintenance(node)
-    tainted = functions.prepare(item)
-    writes = len(audit.writes_by())
+    node = workload.take_node()
+    bare, scratch = (
+        workload.create_bare_pods(node, "bare")[0],
+        workload.create_bare_pods(node, "scratch", empty_dir=True)[0],
+    )
+    (owned,) = workload.create_deployment("web", node, 1)
+    item = workload.create_maintenance(node)
+    tainted_event = functions.run_until_tainted(item)
+    writes = len(audit.list_writes_by())
 
-    reply = functions.answer("evict", tainted)
+    reply = functions.invoke("evict", tainted_event)
 
     uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in (bare, scratch, owned)}
     assert reply is not None
     assert reply.get_type() == events.PODS_EVICTED
-    assert {pod["name"]: pod["uid"] for pod in data_of(reply)["evicted"]} == uids
-    assert data_of(reply)["blocked"] == []
-    assert data_of(reply)["error"] == ""
-    assert int(data_of(reply)["podsVersion"]) > 0
-    ours = audit.writes_by()[writes:]
-    assert {(verb, kind) for verb, kind, _ in written(ours)} == {("create", "pods/eviction")}
-    sent = {entry["objectRef"]["name"]: entry["requestObject"]["deleteOptions"] for entry in ours}
+    assert {pod["name"]: pod["uid"] for pod in require_data(reply)["evicted"]} == uids
+    assert require_data(reply)["blocked"] == []
+    assert require_data(reply)["error"] == ""
+    assert int(require_data(reply)["podsVersion"]) > 0
+    own_writes = audit.list_writes_by()[writes:]
+    assert {(verb, kind) for verb, kind, _ in summarize_writes(own_writes)} == {("create", "pods/eviction")}
+    sent_options = {entry["objectRef"]["name"]: entry["requestObject"]["deleteOptions"] for entry in own_writes}
     versions = {pod["metadata"]["name"]: pod["metadata"]["resourceVersion"] for pod in (bare, scratch, owned)}
-    assert sent == {name: {"preconditions": {"uid": uids[name], "resourceVersion": versions[name]}} for name in uids}
-    await_gone(work, "bare", "scratch", owned["metadata"]["name"])
+    assert sent_options == {
+        name: {"preconditions": {"uid": uids[name], "resourceVersion": versions[name]}} for name in uids
+    }
+    await_pods_gone(workload, "bare", "scratch", owned["metadata"]["name"])
 
 
-def test_an_eviction_follows_cordon_and_taint(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_an_eviction_follows_cordon_and_taint(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-5: in the audit log, the last patch of the node precedes the first eviction."""
-    node = work.node()
-    work.pods(node, "bare")
+    node = workload.take_node()
+    workload.create_bare_pods(node, "bare")
 
-    functions.chain(work.maintenance(node), "begin", "cordon", "taint", "evict")
+    functions.run_chain(workload.create_maintenance(node), "begin", "cordon", "taint", "evict")
 
-    kinds = [kind for _, kind, _ in written(audit.writes_by()) if kind in ("nodes", "pods/eviction")]
+    kinds = [kind for _, kind, _ in summarize_writes(audit.list_writes_by()) if kind in ("nodes", "pods/eviction")]
     assert kinds[-1] == "pods/eviction"
     assert len(kinds) >= 3  # one more if the controller manager added its taint in between
     assert set(kinds[:-1]) == {"nodes"}
@@ -91,282 +98,289 @@ def test_an_eviction_follows_cordon_and_taint(functions: Functions, work: Worklo
 
 @proves("NMO-5")
 @pytest.mark.parametrize("missing", ["cordon", "taint"])
-def test_a_node_that_is_not_ready_for_it_is_not_drained(
-    functions: Functions, work: Workload, audit: Audit, missing: str
+def test_missing_cordon_or_taint_prevents_evictions(
+    functions: Functions, workload: Workload, audit: AuditLog, missing: str
 ) -> None:
     """NMO-5: if the cordon or the taint is missing, `evict` emits `node.drifted` and evicts no pod."""
-    node = work.node()
-    work.pods(node, "bare")
-    item = work.maintenance(node)
-    functions.prepare(item)
+    node = workload.take_node()
+    workload.create_bare_pods(node, "bare")
+    item = workload.create_maintenance(node)
+    functions.run_until_tainted(item)
     if missing == "cordon":
-        work.local.kubectl("uncordon", node)
+        workload.local_cluster.kubectl("uncordon", node)
     else:
-        work.local.kubectl("taint", "node", node, "medik8s.io/drain:NoSchedule-")
+        workload.local_cluster.kubectl("taint", "node", node, "medik8s.io/drain:NoSchedule-")
 
-    reply = functions.answer("evict", said(events.NODE_TAINTED, item))
+    reply = functions.invoke("evict", build_own_event(events.NODE_TAINTED, item))
 
     assert reply is not None
     assert reply.get_type() == events.NODE_DRIFTED
-    assert data_of(reply)["message"] == f"node {node} is not cordoned and tainted any more"
-    assert audit.evictions() == []
+    assert require_data(reply)["message"] == f'node "{node}" is no longer cordoned and tainted'
+    assert audit.list_evictions() == []
 
 
 @proves("X-6")
-@pytest.mark.parametrize("kind", evict.OTHERS)
-def test_a_hint_about_a_node_that_was_opened_is_left_to_guard(
-    functions: Functions, work: Workload, audit: Audit, kind: str
+@pytest.mark.parametrize("event_type", evict.HINT_TYPES)
+def test_hint_for_uncordoned_node_is_ignored(
+    functions: Functions, workload: Workload, audit: AuditLog, event_type: str
 ) -> None:
     """Rule 9: `evict` ignores a hint about an uncordoned node, since it would bypass the cooldown of `guard`."""
-    node = work.node()
-    work.pods(node, "bare")
-    item = work.maintenance(node)
-    functions.prepare(item)
-    work.local.kubectl("uncordon", node)
+    node = workload.take_node()
+    workload.create_bare_pods(node, "bare")
+    item = workload.create_maintenance(node)
+    functions.run_until_tainted(item)
+    workload.local_cluster.kubectl("uncordon", node)
 
-    assert functions.answer("evict", said(kind, item)) is None
-    assert audit.evictions() == []
+    assert functions.invoke("evict", build_own_event(event_type, item)) is None
+    assert audit.list_evictions() == []
 
 
-def test_a_drained_node_whose_status_has_it_open_is_told_once_more(functions: Functions, work: Workload) -> None:
+def test_node_drained_is_emitted_again_after_recordon(functions: Functions, workload: Workload) -> None:
     """NMO-13: if the status reports a drained node as uncordoned, `node.drained` is emitted again after the cordon."""
-    node = work.node()
-    item = work.maintenance(node)
-    drained = functions.chain(item, "begin", "cordon", "taint", "evict")
-    functions.answer("status", drained)
-    work.local.kubectl("uncordon", node)
-    failed = functions.answer("evict", said(events.NODE_TAINTED, item, data={"again": True}))
-    assert failed is not None
-    functions.answer("status", failed)
-    opened = work.again(item)
-    assert opened["status"]["lastError"] == data_of(failed)["error"]
-    cordoned = functions.answer("cordon", said(events.NODE_DRIFTED, item))
-    assert cordoned is not None
-    tainted = functions.answer("taint", cordoned)
-    assert tainted is not None
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
+    drained_event = functions.run_chain(item, "begin", "cordon", "taint", "evict")
+    functions.invoke("status", drained_event)
+    workload.local_cluster.kubectl("uncordon", node)
+    failure_event = functions.invoke("evict", build_own_event(events.NODE_TAINTED, item, data={"again": True}))
+    assert failure_event is not None
+    functions.invoke("status", failure_event)
+    uncordoned_maintenance = workload.read_maintenance(item)
+    assert uncordoned_maintenance["status"]["lastError"] == require_data(failure_event)["error"]
+    cordoned_event = functions.invoke("cordon", build_own_event(events.NODE_DRIFTED, item))
+    assert cordoned_event is not None
+    tainted_event = functions.invoke("taint", cordoned_event)
+    assert tainted_event is not None
 
-    told = functions.answer("evict", tainted)
-    assert told is not None
-    functions.answer("status", told)
+    second_drained_event = functions.invoke("evict", tainted_event)
+    assert second_drained_event is not None
+    functions.invoke("status", second_drained_event)
 
-    assert [m.phase(opened), m.is_cordoned(opened)] == ["Succeeded", False]
-    closed = work.again(item)
-    assert m.is_told_drained(closed)
-    assert m.last_error(closed) == ""
-    assert functions.answer("evict", said(events.NODE_TAINTED, item)) is None
+    assert [m.get_phase(uncordoned_maintenance), m.is_reported_cordoned(uncordoned_maintenance)] == ["Succeeded", False]
+    recordoned_maintenance = workload.read_maintenance(item)
+    assert m.is_reported_drained(recordoned_maintenance)
+    assert m.get_last_error(recordoned_maintenance) == ""
+    assert functions.invoke("evict", build_own_event(events.NODE_TAINTED, item)) is None
 
 
-def test_a_node_that_is_opened_whenever_it_is_closed_is_a_failure(
-    functions: Functions, work: Workload, audit: Audit
-) -> None:
+def test_repeated_uncordon_fails(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """Rule 9: if the node is uncordoned again after its second cordon, `evict` emits `maintenance.failed`."""
-    node = work.node()
-    item = work.maintenance(node)
-    tainted = functions.prepare(item)
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
+    tainted_event = functions.run_until_tainted(item)
 
-    work.local.kubectl("uncordon", node)
-    drifted = functions.answer("evict", tainted)
-    assert drifted is not None
-    cordoned = functions.answer("cordon", drifted)
-    assert cordoned is not None
-    tainted_again = functions.answer("taint", cordoned)
-    assert tainted_again is not None
-    work.local.kubectl("uncordon", node)
-    failed = functions.answer("evict", tainted_again)
+    workload.local_cluster.kubectl("uncordon", node)
+    drifted_event = functions.invoke("evict", tainted_event)
+    assert drifted_event is not None
+    cordoned_event = functions.invoke("cordon", drifted_event)
+    assert cordoned_event is not None
+    second_tainted_event = functions.invoke("taint", cordoned_event)
+    assert second_tainted_event is not None
+    workload.local_cluster.kubectl("uncordon", node)
+    failure_event = functions.invoke("evict", second_tainted_event)
 
-    assert failed is not None
-    assert (drifted.get_type(), failed.get_type()) == (events.NODE_DRIFTED, events.MAINTENANCE_FAILED)
-    assert data_of(failed)["error"].startswith(f"node {node} was cordoned and tainted twice, and is not")
-    functions.answer("status", failed)
-    assert work.again(item)["status"]["lastError"] == data_of(failed)["error"]
-    assert audit.evictions() == []
+    assert failure_event is not None
+    assert (drifted_event.get_type(), failure_event.get_type()) == (events.NODE_DRIFTED, events.MAINTENANCE_STEP_FAILED)
+    assert require_data(failure_event)["error"].startswith(
+        f'node "{node}": another client reverted the cordon or the taint twice'
+    )
+    functions.invoke("status", failure_event)
+    assert workload.read_maintenance(item)["status"]["lastError"] == require_data(failure_event)["error"]
+    assert audit.list_evictions() == []
 
 
 @proves("NMO-7", "NMO-9")
-def test_daemons_and_static_pods_stay(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_daemonset_and_mirror_pods_stay(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-7, NMO-9, DRN-3: a node with only a DaemonSet pod and a mirror pod counts as drained."""
-    node = work.node()
-    work.daemonset("agent", node)
-    work.pods(node, "static", annotations={"kubernetes.io/config.mirror": "x"})
+    node = workload.take_node()
+    workload.create_daemonset("agent", node)
+    workload.create_bare_pods(node, "static", annotations={"kubernetes.io/config.mirror": "x"})
 
-    reply = functions.chain(work.maintenance(node), "begin", "cordon", "taint", "evict")
+    reply = functions.run_chain(workload.create_maintenance(node), "begin", "cordon", "taint", "evict")
 
     assert reply.get_type() == events.NODE_DRAINED
-    assert audit.evictions() == []
+    assert audit.list_evictions() == []
 
 
 @proves("NMO-7")
-def test_a_daemon_without_its_daemonset_leaves(functions: Functions, work: Workload) -> None:
+def test_orphaned_daemonset_pod_is_evicted(functions: Functions, workload: Workload) -> None:
     """NMO-7: a DaemonSet pod whose DaemonSet is gone is evicted like any bare pod."""
-    node = work.node()
-    pod = work.daemonset("agent", node)
-    path = f"/apis/apps/v1/namespaces/{work.namespace}/daemonsets/agent"
+    node = workload.take_node()
+    pod = workload.create_daemonset("agent", node)
+    path = f"/apis/apps/v1/namespaces/{workload.namespace}/daemonsets/agent"
     orphaning = {"propagationPolicy": "Orphan"}
     owner = pod["metadata"]["ownerReferences"][0]
-    work.admin.run(work.admin.api.request("DELETE", path, body=orphaning))
-    work.wait_for(path, lambda found: found is None)
-    pod_path = f"/api/v1/namespaces/{work.namespace}/pods/{pod['metadata']['name']}"
+    workload.client.run(workload.client.api.request("DELETE", path, body=orphaning))
+    workload.wait_for_object(path, lambda current: current is None)
+    pod_path = f"/api/v1/namespaces/{workload.namespace}/pods/{pod['metadata']['name']}"
     # restore the reference to the deleted DaemonSet; the finalizer keeps the pod from being garbage-collected
-    work.admin.patch(pod_path, {"metadata": {"ownerReferences": [owner], "finalizers": ["example.com/hold"]}})
-    item = work.maintenance(node)
+    workload.client.patch(pod_path, {"metadata": {"ownerReferences": [owner], "finalizers": ["example.com/hold"]}})
+    item = workload.create_maintenance(node)
 
-    reply = functions.chain(item, "begin", "cordon", "taint", "evict")
+    reply = functions.run_chain(item, "begin", "cordon", "taint", "evict")
 
     assert reply.get_type() == events.PODS_EVICTED
-    pending = work.admin.get(pod_path)["metadata"]
+    pending = workload.client.get(pod_path)["metadata"]
     assert pending["deletionTimestamp"]
-    work.admin.patch(pod_path, {"metadata": {"finalizers": []}})
+    workload.client.patch(pod_path, {"metadata": {"finalizers": []}})
 
 
 @proves("NMO-9")
-def test_finished_pods_are_removed(functions: Functions, work: Workload) -> None:
+def test_finished_pods_are_evicted(functions: Functions, workload: Workload) -> None:
     """NMO-9: a pod that has run to completion is evicted, too."""
-    node = work.node()
-    (pod,) = work.pods(node, "done")
-    work.admin.patch(f"/api/v1/namespaces/{work.namespace}/pods/done/status", {"status": {"phase": "Succeeded"}})
-    work.wait_for(
-        f"/api/v1/namespaces/{work.namespace}/pods/done",
-        lambda found: found is not None and found["status"]["phase"] == "Succeeded",
+    node = workload.take_node()
+    (pod,) = workload.create_bare_pods(node, "done")
+    workload.client.patch(
+        f"/api/v1/namespaces/{workload.namespace}/pods/done/status", {"status": {"phase": "Succeeded"}}
+    )
+    workload.wait_for_object(
+        f"/api/v1/namespaces/{workload.namespace}/pods/done",
+        lambda current: current is not None and current["status"]["phase"] == "Succeeded",
     )
 
-    reply = functions.chain(work.maintenance(node), "begin", "cordon", "taint", "evict")
+    reply = functions.run_chain(workload.create_maintenance(node), "begin", "cordon", "taint", "evict")
 
-    assert names(data_of(reply)["evicted"]) == {"done"}
-    await_gone(work, pod["metadata"]["name"])
+    assert get_names(require_data(reply)["evicted"]) == {"done"}
+    await_pods_gone(workload, pod["metadata"]["name"])
 
 
-def test_a_drained_node_is_told_after_another_look(
-    functions: Functions, spoiled: Functions, faults: Faults, work: Workload, audit: Audit
+def test_latest_state_is_listed_before_node_drained(
+    functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload, audit: AuditLog
 ) -> None:
     """NMO-10: if the cache shows no pod, `evict` lists the latest state before it reports a drained node."""
-    node = work.node()
-    tainted = functions.prepare(work.maintenance(node))
-    work.pods(node, f"late-{node}")
-    stale = Fault(200, body={"items": [], "metadata": {"resourceVersion": "1"}})
-    faults.spoil(lambda request: stale if request == "list pods 1" else None)
+    node = workload.take_node()
+    tainted_event = functions.run_until_tainted(workload.create_maintenance(node))
+    workload.create_bare_pods(node, f"late-{node}")
+    stale_list = Fault(200, body={"items": [], "metadata": {"resourceVersion": "1"}})
+    fault_proxy.inject(lambda request: stale_list if request == "list pods 1" else None)
 
-    response = spoiled.post("evict", tainted)
+    response = proxied_functions.post("evict", tainted_event)
 
-    asked = faults.seen["list pods"]
-    faults.speak_again()
-    assert asked == 2
+    list_count = fault_proxy.request_counts["list pods"]
+    fault_proxy.stop_faults()
+    assert list_count == 2
     assert response.headers["ce-type"] == events.PODS_EVICTED
-    assert len(audit.evictions(f"late-{node}")) == 1
+    assert len(audit.list_evictions(f"late-{node}")) == 1
 
 
-def test_an_empty_node_is_drained_and_the_answer_names_the_state(functions: Functions, work: Workload) -> None:
+def test_node_drained_carries_pods_version(functions: Functions, workload: Workload) -> None:
     """NMO-10: `node.drained` carries the resourceVersion of the list without pods."""
-    reply = functions.chain(work.maintenance(work.node()), "begin", "cordon", "taint", "evict")
+    reply = functions.run_chain(workload.create_maintenance(workload.take_node()), "begin", "cordon", "taint", "evict")
 
     assert reply.get_type() == events.NODE_DRAINED
-    assert int(data_of(reply)["podsVersion"]) > 0
+    assert int(require_data(reply)["podsVersion"]) > 0
 
 
-def test_what_was_not_sent_in_time_may_go_at_once() -> None:
+def test_deferred_pods_cause_pass_only_after_progress() -> None:
     """NMO-6, rule 9: deferred pods cause another pass if the batch made progress, and are blocked otherwise."""
-    left = samples.pod("left")
-    got_on, stood_still = Batch(evicted=[{"uid": "u"}], unsent=[left]), Batch(unsent=[left])
+    deferred_pod = samples.make_pod("left")
+    with_progress, without_progress = (
+        EvictionResult(evicted=[{"uid": "u"}], deferred=[deferred_pod]),
+        EvictionResult(deferred=[deferred_pod]),
+    )
 
-    assert evict._more(got_on, samples.maintenance())
-    assert not evict._more(stood_still, samples.maintenance())
-    assert [item.reason for item in got_on.blocked + stood_still.blocked] == ["NoTime"]
+    assert evict._defer_undecided(with_progress, samples.make_maintenance())
+    assert not evict._defer_undecided(without_progress, samples.make_maintenance())
+    assert [item.reason for item in with_progress.blocked + without_progress.blocked] == ["NoTime"]
 
 
-def test_what_is_on_its_way_is_waited_for_by_events(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_terminating_pod_is_not_evicted_again(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-2, NMO-6: a second pass does not evict a terminating pod again; `node.drained` follows when it is gone."""
-    node = work.node()
-    work.pods(node, "slow", finalizers=("example.com/hold",))
-    item = work.maintenance(node)
-    functions.answer("evict", functions.prepare(item))
-    sent = audit.evictions("slow")
+    node = workload.take_node()
+    workload.create_bare_pods(node, "slow", finalizers=("example.com/hold",))
+    item = workload.create_maintenance(node)
+    functions.invoke("evict", functions.run_until_tainted(item))
+    first_evictions = audit.list_evictions("slow")
 
-    meanwhile = evict_again(functions, item)
+    second_reply = run_evict(functions, item)
 
-    assert meanwhile.get_type() == events.PODS_EVICTED
-    assert data_of(meanwhile)["evicted"] == []
-    assert data_of(meanwhile)["blocked"] == []
-    assert audit.evictions("slow") == sent
+    assert second_reply.get_type() == events.PODS_EVICTED
+    assert require_data(second_reply)["evicted"] == []
+    assert require_data(second_reply)["blocked"] == []
+    assert audit.list_evictions("slow") == first_evictions
     # an eviction that conflicted with another write of the pod is retried
-    assert [entry["responseStatus"]["code"] < 300 for entry in sent if entry["responseStatus"]["code"] != 409] == [True]
-    work.admin.patch(f"/api/v1/namespaces/{work.namespace}/pods/slow", {"metadata": {"finalizers": []}})
-    await_gone(work, "slow")
-    assert evict_again(functions, item).get_type() == events.NODE_DRAINED
+    assert [
+        entry["responseStatus"]["code"] < 300 for entry in first_evictions if entry["responseStatus"]["code"] != 409
+    ] == [True]
+    workload.client.patch(f"/api/v1/namespaces/{workload.namespace}/pods/slow", {"metadata": {"finalizers": []}})
+    await_pods_gone(workload, "slow")
+    assert run_evict(functions, item).get_type() == events.NODE_DRAINED
 
 
-def test_passes_side_by_side_evict_every_pod_once(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_concurrent_passes_evict_each_pod_once(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-2: concurrent passes for one node evict each pod exactly once."""
-    node = work.node()
-    pods = work.pods(node, *(f"pod-{number}" for number in range(10)), finalizers=("example.com/hold",))
-    maintenance = work.maintenance(node)
-    tainted, reference = functions.prepare(maintenance), events.Reference.of(maintenance)
-    opened = (events.event(events.BUDGET_OPENED, "podsource", reference, node, seed=str(number)) for number in range(3))
+    node = workload.take_node()
+    pods = workload.create_bare_pods(node, *(f"pod-{number}" for number in range(10)), finalizers=("example.com/hold",))
+    maintenance = workload.create_maintenance(node)
+    tainted_event, reference = functions.run_until_tainted(maintenance), events.ObjectReference.from_object(maintenance)
+    budget_events = (
+        events.build_event(events.BUDGET_OPENED, "podsource", reference, node, seed=str(number)) for number in range(3)
+    )
 
-    with ThreadPoolExecutor() as passes:
-        replies = list(passes.map(lambda event: functions.answer("evict", event), [tainted, *opened]))
+    with ThreadPoolExecutor() as threads:
+        replies = list(threads.map(lambda event: functions.invoke("evict", event), [tainted_event, *budget_events]))
 
-    granted = [entry for entry in audit.evictions() if entry["responseStatus"]["code"] < 300]
+    granted = [entry for entry in audit.list_evictions() if entry["responseStatus"]["code"] < 300]
     uids = Counter(entry["requestObject"]["deleteOptions"]["preconditions"]["uid"] for entry in granted)
     assert uids == {pod["metadata"]["uid"]: 1 for pod in pods}
-    told = [pod["uid"] for reply in replies if reply for pod in data_of(reply)["evicted"]]
-    assert sorted(told) == sorted(uids)
-    assert [blocked for reply in replies if reply for blocked in data_of(reply)["blocked"]] == []
+    reported_uids = [pod["uid"] for reply in replies if reply for pod in require_data(reply)["evicted"]]
+    assert sorted(reported_uids) == sorted(uids)
+    assert [blocked for reply in replies if reply for blocked in require_data(reply)["blocked"]] == []
     for pod in pods:
-        path = f"/api/v1/namespaces/{work.namespace}/pods/{pod['metadata']['name']}"
-        work.admin.patch(path, {"metadata": {"finalizers": []}})
+        path = f"/api/v1/namespaces/{workload.namespace}/pods/{pod['metadata']['name']}"
+        workload.client.patch(path, {"metadata": {"finalizers": []}})
 
 
-def test_a_pod_that_changed_since_it_was_seen_is_evicted_all_the_same(
-    functions: Functions, work: Workload, audit: Audit
-) -> None:
+def test_conflicting_eviction_is_retried(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-2: an eviction that conflicts with another write of the same pod is retried."""
-    node = work.node()
-    (pod,) = work.pods(node, "busy")
-    path = pod_path(pod)
-    work.admin.patch(path, {"metadata": {"labels": {"changed": "yes"}}})
+    node = workload.take_node()
+    (pod,) = workload.create_bare_pods(node, "busy")
+    path = build_pod_path(pod)
+    workload.client.patch(path, {"metadata": {"labels": {"changed": "yes"}}})
 
-    batch = work.admin.run(evict_batch(work.admin.api, plan([pod], [])))
+    batch = workload.client.run(evict_batch(workload.client.api, plan_evictions([pod], [])))
 
     assert [item["uid"] for item in batch.evicted] == [pod["metadata"]["uid"]]
-    assert [entry["responseStatus"]["code"] for entry in audit.evictions("busy")] == [409, 201]
+    assert [entry["responseStatus"]["code"] for entry in audit.list_evictions("busy")] == [409, 201]
 
 
-def test_a_conflict_that_is_answered_late_is_left_to_the_next_look(
-    functions: Functions, work: Workload, audit: Audit, monkeypatch: pytest.MonkeyPatch
+def test_late_conflict_is_not_retried(
+    functions: Functions, workload: Workload, audit: AuditLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule 12: a conflict that arrives late is not retried in the same pass.
 
     After a slow webhook the maintenance may have ended, and only the next pass reads it again.
     """
-    (pod,) = work.pods(work.node(), "slow")
-    work.admin.patch(pod_path(pod), {"metadata": {"labels": {"changed": "yes"}}})
-    monkeypatch.setattr(eviction_tracker, "STALE_SECONDS", 0.0)
+    (pod,) = workload.create_bare_pods(workload.take_node(), "slow")
+    workload.client.patch(build_pod_path(pod), {"metadata": {"labels": {"changed": "yes"}}})
+    monkeypatch.setattr(eviction_tracker, "MAX_RETRY_SECONDS", 0.0)
 
-    batch = work.admin.run(evict_batch(work.admin.api, plan([pod], [])))
-    (fresh,) = [work.admin.get(pod_path(pod))]
-    again = work.admin.run(evict_batch(work.admin.api, plan([fresh], [])))
+    batch = workload.client.run(evict_batch(workload.client.api, plan_evictions([pod], [])))
+    (updated_pod,) = [workload.client.get(build_pod_path(pod))]
+    again = workload.client.run(evict_batch(workload.client.api, plan_evictions([updated_pod], [])))
 
     assert [item.reason for item in batch.blocked] == ["Changing"]
     assert [item["uid"] for item in again.evicted] == [pod["metadata"]["uid"]]
-    assert [entry["responseStatus"]["code"] for entry in audit.evictions("slow")] == [409, 201]
+    assert [entry["responseStatus"]["code"] for entry in audit.list_evictions("slow")] == [409, 201]
 
 
 @proves("X-6")
-def test_a_budget_lets_go_as_many_as_it_allows(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_budget_limits_evictions(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-6, X-6: of three pods with a budget that needs two, one is evicted.
 
     The others are blocked with the budget's name and counts.
     """
-    node = work.node()
-    work.pods(node, "a", "b", "c", labels={"app": "db"})
-    work.budget("keep-two", {"app": "db"}, 2, counted=3)
+    node = workload.take_node()
+    workload.create_bare_pods(node, "a", "b", "c", labels={"app": "db"})
+    workload.create_budget("keep-two", {"app": "db"}, 2, expected_healthy=3)
 
-    reply = functions.chain(work.maintenance(node), "begin", "cordon", "taint", "evict")
+    reply = functions.run_chain(workload.create_maintenance(node), "begin", "cordon", "taint", "evict")
 
-    data = data_of(reply)
-    gone, blocked = names(data["evicted"]), {item["name"]: item for item in data["blocked"]}
-    assert len(gone) == 1
-    assert set(blocked) == {"a", "b", "c"} - gone
-    assert len(audit.evictions()) == 1
+    data = require_data(reply)
+    evicted, blocked = get_names(data["evicted"]), {item["name"]: item for item in data["blocked"]}
+    assert len(evicted) == 1
+    assert set(blocked) == {"a", "b", "c"} - evicted
+    assert len(audit.list_evictions()) == 1
     for item in blocked.values():
         assert (item["reason"], item["budget"]) == ("DisruptionBudget", "keep-two")
         assert (item["healthy"], item["needed"]) == (2, 2)  # the evicted pod no longer counts
@@ -374,276 +388,285 @@ def test_a_budget_lets_go_as_many_as_it_allows(functions: Functions, work: Workl
 
 
 @proves("X-6")
-def test_nothing_is_sent_to_a_budget_that_allows_none(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_exhausted_budget_gets_no_eviction(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-6, X-6: no eviction is sent for a pod whose budget allows none, and the other pods are evicted."""
-    node = work.node()
-    work.pods(node, "a", labels={"app": "db"})
-    work.pods(node, "free")
-    work.budget("keep-all", {"app": "db"}, 1, counted=1)
-    item = work.maintenance(node)
+    node = workload.take_node()
+    workload.create_bare_pods(node, "a", labels={"app": "db"})
+    workload.create_bare_pods(node, "free")
+    workload.create_budget("keep-all", {"app": "db"}, 1, expected_healthy=1)
+    item = workload.create_maintenance(node)
 
-    first = functions.answer("evict", functions.prepare(item))
-    await_gone(work, "free")
-    second = evict_again(functions, item)
+    first_event = functions.invoke("evict", functions.run_until_tainted(item))
+    await_pods_gone(workload, "free")
+    second = run_evict(functions, item)
 
-    assert first is not None
-    assert names(data_of(first)["evicted"]) == {"free"}
-    for reply in (first, second):
-        assert [item["message"] for item in data_of(reply)["blocked"]] == [
+    assert first_event is not None
+    assert get_names(require_data(first_event)["evicted"]) == {"free"}
+    for reply in (first_event, second):
+        assert [item["message"] for item in require_data(reply)["blocked"]] == [
             "budget keep-all needs 1 healthy pods and has 1"
         ]
-    assert audit.evictions("a") == []
+    assert audit.list_evictions("a") == []
 
 
-def test_a_pod_behind_two_budgets_is_blocked_and_the_others_go_on(
-    functions: Functions, work: Workload, audit: Audit
-) -> None:
+def test_pod_with_two_budgets_is_blocked(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-6: a pod with two budgets is blocked with both names, and the other pods are evicted.
 
     The API server would answer 500 to its eviction.
     """
-    node = work.node()
-    work.pods(node, "twice", labels={"app": "db", "tier": "x"})
-    work.pods(node, "free")
-    work.budget("one", {"app": "db"}, 0, counted=1)
-    work.budget("two", {"tier": "x"}, 0, counted=1)
+    node = workload.take_node()
+    workload.create_bare_pods(node, "twice", labels={"app": "db", "tier": "x"})
+    workload.create_bare_pods(node, "free")
+    workload.create_budget("one", {"app": "db"}, 0, expected_healthy=1)
+    workload.create_budget("two", {"tier": "x"}, 0, expected_healthy=1)
 
-    reply = functions.chain(work.maintenance(node), "begin", "cordon", "taint", "evict")
+    reply = functions.run_chain(workload.create_maintenance(node), "begin", "cordon", "taint", "evict")
 
-    (blocked,) = data_of(reply)["blocked"]
-    assert names(data_of(reply)["evicted"]) == {"free"}
+    (blocked,) = require_data(reply)["blocked"]
+    assert get_names(require_data(reply)["evicted"]) == {"free"}
     assert (blocked["name"], blocked["reason"], blocked["budget"]) == ("twice", "MultipleBudgets", "one, two")
-    assert len(audit.evictions()) == 1
+    assert len(audit.list_evictions()) == 1
 
 
-def test_a_pod_in_a_terminating_namespace(
-    functions: Functions, spoiled: Functions, faults: Faults, work: Workload
+def test_pod_in_terminating_namespace_is_blocked(
+    functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload
 ) -> None:
     """NMO-6: a pod in a terminating namespace is blocked with the reason NamespaceTerminating."""
-    node, namespace = work.node(), work.add_namespace()
-    (doomed,) = work.pods(node, "doomed", namespace=namespace, finalizers=("example.com/hold",))
-    tainted = functions.prepare(work.maintenance(node))
-    words = "is being terminated"
+    node, namespace = workload.take_node(), workload.create_namespace()
+    (pod,) = workload.create_bare_pods(node, "doomed", namespace=namespace, finalizers=("example.com/hold",))
+    tainted_event = functions.run_until_tainted(workload.create_maintenance(node))
+    message = "is being terminated"
     body = {"details": {"causes": [{"reason": "NamespaceTerminating"}]}}
-    faults.spoil(lambda request: Fault(403, words, body=body) if request.startswith("create pods/eviction") else None)
+    fault_proxy.inject(
+        lambda request: Fault(403, message, body=body) if request.startswith("create pods/eviction") else None
+    )
 
-    response = spoiled.post("evict", tainted)
+    response = proxied_functions.post("evict", tainted_event)
 
-    faults.speak_again()
+    fault_proxy.stop_faults()
     (blocked,) = json.loads(response.data)["blocked"]
-    assert (blocked["reason"], blocked["uid"]) == ("NamespaceTerminating", doomed["metadata"]["uid"])
+    assert (blocked["reason"], blocked["uid"]) == ("NamespaceTerminating", pod["metadata"]["uid"])
     assert json.loads(response.data)["evicted"] == []
-    work.admin.patch(pod_path(doomed), {"metadata": {"finalizers": []}})
+    workload.client.patch(build_pod_path(pod), {"metadata": {"finalizers": []}})
 
 
 @proves("NMO-6")
-def test_a_pod_that_went_meanwhile_counts_as_gone(
-    functions: Functions, spoiled: Functions, faults: Faults, work: Workload, audit: Audit
+def test_deleted_pod_counts_as_gone(
+    functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload, audit: AuditLog
 ) -> None:
     """NMO-6: pods that were deleted before their eviction are neither evicted, blocked nor an error."""
-    node = work.node()
-    pods = work.pods(node, *(f"pod-{number}-{node}" for number in range(5)))
-    tainted = functions.prepare(work.maintenance(node))
+    node = workload.take_node()
+    pods = workload.create_bare_pods(node, *(f"pod-{number}-{node}" for number in range(5)))
+    tainted_event = functions.run_until_tainted(workload.create_maintenance(node))
     for pod in pods:
-        work.delete(pod_path(pod))
-        work.wait_for(pod_path(pod), lambda found: found is None)
-    stale = Fault(200, body={"items": pods, "metadata": {"resourceVersion": "1"}})
-    faults.spoil(lambda request: stale if request.startswith("list pods ") else None)
+        workload.delete(build_pod_path(pod))
+        workload.wait_for_object(build_pod_path(pod), lambda current: current is None)
+    stale_list = Fault(200, body={"items": pods, "metadata": {"resourceVersion": "1"}})
+    fault_proxy.inject(lambda request: stale_list if request.startswith("list pods ") else None)
     names = [pod["metadata"]["name"] for pod in pods]
 
-    while not (sent := audit.evictions(*names)):  # on a busy machine the first batch may time out before it sends any
-        reply = spoiled.answer("evict", tainted)
+    while not (
+        evictions := audit.list_evictions(*names)
+    ):  # on a busy machine the first batch may time out before it sends any
+        reply = proxied_functions.invoke("evict", tainted_event)
         assert reply is not None
         assert reply.get_type() == events.PODS_EVICTED
-        data = data_of(reply)
+        data = require_data(reply)
         assert (data["evicted"], data["blocked"], data["error"]) == ([], [], "")
 
-    faults.speak_again()
-    assert {entry["responseStatus"]["code"] for entry in sent} == {404}
+    fault_proxy.stop_faults()
+    assert {entry["responseStatus"]["code"] for entry in evictions} == {404}
 
 
 @proves("NMO-6")
-def test_whose_turn_did_not_come_goes_with_the_next_batch(
-    functions: Functions, spoiled: Functions, faults: Faults, work: Workload
+def test_pod_rejected_by_busy_server_is_in_next_batch(
+    functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload
 ) -> None:
     """NMO-6, rule 9: a pod that a busy API server rejected is evicted by the next batch, without a backoff."""
-    node = work.node()
-    work.pods(node, f"first-{node}", f"second-{node}")
-    item = work.maintenance(node)
-    tainted = functions.prepare(item)
+    node = workload.take_node()
+    workload.create_bare_pods(node, f"first-{node}", f"second-{node}")
+    item = workload.create_maintenance(node)
+    tainted_event = functions.run_until_tainted(item)
     busy = Fault(429, "too many requests", 1)
-    faults.spoil(lambda request: busy if request == "create pods/eviction 1" else None)
+    fault_proxy.inject(lambda request: busy if request == "create pods/eviction 1" else None)
 
-    first = spoiled.post("evict", tainted)
-    faults.speak_again()
-    second = spoiled.post("evict", received(dict(first.headers), first.data))
+    first = proxied_functions.post("evict", tainted_event)
+    fault_proxy.stop_faults()
+    second = proxied_functions.post("evict", decode_event(dict(first.headers), first.data))
 
-    told = [json.loads(response.data) for response in (first, second)]
+    replies = [json.loads(response.data) for response in (first, second)]
     assert [response.headers.get("ce-more") for response in (first, second)] == ["true", None]
-    assert [(data["blocked"], data["error"]) for data in told] == [([], "")] * 2
-    assert [len(data["evicted"]) for data in told] == [1, 1]
-    assert names(told[0]["evicted"] + told[1]["evicted"]) == {f"first-{node}", f"second-{node}"}
+    assert [(data["blocked"], data["error"]) for data in replies] == [([], "")] * 2
+    assert [len(data["evicted"]) for data in replies] == [1, 1]
+    assert get_names(replies[0]["evicted"] + replies[1]["evicted"]) == {f"first-{node}", f"second-{node}"}
 
 
-def test_what_the_server_keeps_refusing_asks_for_no_batch_at_once(
-    functions: Functions, spoiled: Functions, faults: Faults, work: Workload
+def test_busy_server_causes_no_further_pass(
+    functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload
 ) -> None:
     """Rule 9: if a busy API server rejects all evictions, the pods are blocked and no further pass follows."""
-    node = work.node()
-    work.pods(node, f"first-{node}", f"second-{node}")
-    tainted = functions.prepare(work.maintenance(node))
+    node = workload.take_node()
+    workload.create_bare_pods(node, f"first-{node}", f"second-{node}")
+    tainted_event = functions.run_until_tainted(workload.create_maintenance(node))
     busy = Fault(429, "too many requests", 1)
-    faults.spoil(lambda request: busy if request.startswith("create pods/eviction") else None)
+    fault_proxy.inject(lambda request: busy if request.startswith("create pods/eviction") else None)
 
-    response = spoiled.post("evict", tainted)
+    response = proxied_functions.post("evict", tainted_event)
 
-    faults.speak_again()
+    fault_proxy.stop_faults()
     assert response.headers.get("ce-more") is None
     assert [pod["reason"] for pod in json.loads(response.data)["blocked"]] == ["Busy", "Busy"]
 
 
-def test_a_list_that_fails_does_not_matter_where_nothing_is_to_be_done(
-    functions: Functions, spoiled: Functions, faults: Faults, work: Workload
+def test_failed_pod_list_is_ignored_for_deleted_maintenance(
+    functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload
 ) -> None:
     """X-2: a failed list of pods is ignored if the maintenance is being deleted, so the event is not retried."""
-    item = work.maintenance(work.node())
-    tainted = functions.prepare(item)
-    work.delete(m.path(item))
-    faults.spoil(lambda request: Fault(500, "no list") if request.startswith("list pods") else None)
+    item = workload.create_maintenance(workload.take_node())
+    tainted_event = functions.run_until_tainted(item)
+    workload.delete(m.build_path(item))
+    fault_proxy.inject(lambda request: Fault(500, "no list") if request.startswith("list pods") else None)
 
-    response = spoiled.post("evict", tainted)
+    response = proxied_functions.post("evict", tainted_event)
 
-    asked = faults.seen["list pods"]
-    faults.speak_again()
-    assert (response.status_code, asked > 0) == (204, True)
+    list_count = fault_proxy.request_counts["list pods"]
+    fault_proxy.stop_faults()
+    assert (response.status_code, list_count > 0) == (204, True)
 
 
-def test_daemons_are_looked_after_when_all_others_go(functions: Functions, work: Workload) -> None:
+def test_daemonsets_are_read_only_without_other_pods(functions: Functions, workload: Workload) -> None:
     """Rule 8, NMO-7: `evict` reads DaemonSets only if no other pod may leave."""
-    node = work.node()
-    work.daemonset("agent", node)
-    work.pods(node, "bare")
-    tainted = functions.prepare(work.maintenance(node))
+    node = workload.take_node()
+    workload.create_daemonset("agent", node)
+    workload.create_bare_pods(node, "bare")
+    tainted_event = functions.run_until_tainted(workload.create_maintenance(node))
 
-    with requests_of(functions.clusters["evict"].api) as counted:
-        reply = functions.answer("evict", tainted)
+    with count_requests(functions.clusters["evict"].api) as requests:
+        reply = functions.invoke("evict", tainted_event)
 
     assert reply is not None
-    assert names(data_of(reply)["evicted"]) == {"bare"}
-    assert not [request for request in counted if "daemonsets" in request]
+    assert get_names(require_data(reply)["evicted"]) == {"bare"}
+    assert not [request for request in requests if "daemonsets" in request]
 
 
-def test_an_eviction_is_in_the_figures_and_a_replay_of_it_is_not(functions: Functions, work: Workload) -> None:
+def test_replayed_eviction_is_not_counted(functions: Functions, workload: Workload) -> None:
     """docs/observability.md: the metrics count an eviction, but not its replay."""
-    node = work.node()
-    work.pods(node, "bare")
-    tainted = functions.prepare(work.maintenance(node))
-    before = evicted_so_far()
+    node = workload.take_node()
+    workload.create_bare_pods(node, "bare")
+    tainted_event = functions.run_until_tainted(workload.create_maintenance(node))
+    before = read_evicted_count()
 
-    functions.answer("evict", replay_extensions.marked(tainted, "r", dry_run=True))
-    replayed = evicted_so_far()
-    functions.answer("evict", tainted)
+    functions.invoke("evict", replay_extensions.add_replay_extensions(tainted_event, "r", dry_run=True))
+    replayed = read_evicted_count()
+    functions.invoke("evict", tainted_event)
 
-    assert (replayed - before, evicted_so_far() - before) == (0, 1)
+    assert (replayed - before, read_evicted_count() - before) == (0, 1)
 
 
-def evicted_so_far() -> float:
+def read_evicted_count() -> float:
     """Return the number of evicted pods in the metrics."""
     return REGISTRY.get_sample_value("nodemaintenance_evictions_total", {"outcome": "evicted"}) or 0.0
 
 
-THIRTY = [f"pod-{number}" for number in range(30)]
+POD_NAMES = [f"pod-{number}" for number in range(30)]
 
 
 @pytest.fixture
-def crowded(functions: Functions, work: Workload) -> BaseCloudEvent:
+def node_with_thirty_pods(functions: Functions, workload: Workload) -> BaseCloudEvent:
     """Return `node.tainted` for a node with thirty pods."""
-    node = work.node()
-    work.pods(node, *THIRTY)
-    return functions.prepare(work.maintenance(node))
+    node = workload.take_node()
+    workload.create_bare_pods(node, *POD_NAMES)
+    return functions.run_until_tainted(workload.create_maintenance(node))
 
 
 @pytest.mark.slow
-def test_thirty_free_pods_go_side_by_side(functions: Functions, crowded: BaseCloudEvent, audit: Audit) -> None:
+def test_thirty_pods_are_evicted_concurrently(
+    functions: Functions, node_with_thirty_pods: BaseCloudEvent, audit: AuditLog
+) -> None:
     """NMO-6: thirty pods without a budget are evicted in under a second, each by one request.
 
     A fast machine needs one batch. The time limit is longer on a slow machine, which may need several.
     """
     evicted: set[str] = set()
-    started = time.monotonic()
-    for _ in range(len(THIRTY)):
-        reply = functions.answer("evict", crowded)
-        evicted |= names(data_of(reply)["evicted"]) if reply else set()
-        if evicted == set(THIRTY):
+    start_time = time.monotonic()
+    for _ in range(len(POD_NAMES)):
+        reply = functions.invoke("evict", node_with_thirty_pods)
+        evicted |= get_names(require_data(reply)["evicted"]) if reply else set()
+        if evicted == set(POD_NAMES):
             break
-    seconds = time.monotonic() - started
+    seconds = time.monotonic() - start_time
 
-    assert evicted == set(THIRTY)
-    assert len(audit.evictions()) == 30
-    assert is_below(seconds, 1.0)
+    assert evicted == set(POD_NAMES)
+    assert len(audit.list_evictions()) == 30
+    assert is_below_scaled_limit(seconds, 1.0)
 
 
 @pytest.mark.parametrize(("group", "line"), [(MEDIK8S, "evicting pod {key}"), (KUBEVIRT, 'evicting pod "bare"')])
-def test_the_operators_lines_are_in_the_log(
-    functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture, group: Group, line: str
+def test_evictions_are_logged(
+    functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture, group: ApiGroup, line: str
 ) -> None:
     """NMO-17, KNM-5: each eviction is logged with the message of the maintenance's API group."""
-    node = work.node()
-    (pod,) = work.pods(node, "bare")
-    tainted = functions.prepare(work.maintenance(node, group))
+    node = workload.take_node()
+    (pod,) = workload.create_bare_pods(node, "bare")
+    tainted_event = functions.run_until_tainted(workload.create_maintenance(node, group))
     caplog.clear()
 
     with caplog.at_level("INFO", logger=event_objects.log.name):
-        functions.answer("evict", tainted)
+        functions.invoke("evict", tainted_event)
 
-    assert [record.message for record in caplog.records] == ["Evict all Pods from Node", line.format(key=key(pod))]
-    assert vars(caplog.records[-1])["fields"]["pod"] == key(pod)
+    assert [record.message for record in caplog.records] == [
+        "Evict all Pods from Node",
+        line.format(key=format_key(pod)),
+    ]
+    assert vars(caplog.records[-1])["fields"]["pod"] == format_key(pod)
 
 
-def test_what_is_blocked_is_in_the_log(functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture) -> None:
+def test_blocked_pods_are_logged(functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture) -> None:
     """NMO-17: `evict` logs the number of blocked pods, and the pods with their reasons as a field."""
-    node = work.node()
-    work.pods(node, "a", labels={"app": "db"})
-    work.budget("keep-all", {"app": "db"}, 1, counted=1)
-    tainted = functions.prepare(work.maintenance(node))
+    node = workload.take_node()
+    workload.create_bare_pods(node, "a", labels={"app": "db"})
+    workload.create_budget("keep-all", {"app": "db"}, 1, expected_healthy=1)
+    tainted_event = functions.run_until_tainted(workload.create_maintenance(node))
     caplog.clear()
 
     with caplog.at_level("INFO", logger=event_objects.log.name):
-        reply = functions.answer("evict", tainted)
+        reply = functions.invoke("evict", tainted_event)
 
     assert reply is not None
     assert [record.message for record in caplog.records] == ["1 pod blocked"]
-    assert vars(caplog.records[-1])["fields"]["error"] == data_of(reply)["error"] != ""
+    assert vars(caplog.records[-1])["fields"]["error"] == require_data(reply)["error"] != ""
 
 
-@pytest.mark.parametrize("name", ["podsVersion", "budgetsVersion"])
-def test_no_older_state_is_looked_at_than_the_hint_speaks_of(functions: Functions, work: Workload, name: str) -> None:
+@pytest.mark.parametrize("version_field", ["podsVersion", "budgetsVersion"])
+def test_state_older_than_hint_gets_503(functions: Functions, workload: Workload, version_field: str) -> None:
     """Rule 1: `evict` answers 503 and evicts no pod if the API server's state is older than the hint's."""
-    node = work.node()
-    pod = work.pods(node, "stays")[0]
-    item = work.maintenance(node)
-    functions.prepare(item)
-    later = str(int(pod["metadata"]["resourceVersion"]) + 10**6)
+    node = workload.take_node()
+    pod = workload.create_bare_pods(node, "stays")[0]
+    item = workload.create_maintenance(node)
+    functions.run_until_tainted(item)
+    future_version = str(int(pod["metadata"]["resourceVersion"]) + 10**6)
 
-    response = functions.post("evict", said(events.BUDGET_OPENED, item, data={name: later}))
+    response = functions.post(
+        "evict", build_own_event(events.BUDGET_OPENED, item, data={version_field: future_version})
+    )
 
     assert response.status_code == 503
-    assert not work.admin.get(pod_path(pod))["metadata"].get("deletionTimestamp")
+    assert not workload.client.get(build_pod_path(pod))["metadata"].get("deletionTimestamp")
 
 
-def test_that_the_last_pod_was_seen_gone_spares_a_second_list(functions: Functions, work: Workload) -> None:
+def test_hint_with_version_saves_second_list(functions: Functions, workload: Workload) -> None:
     """Rule 8: `evict` lists pods only once if the hint names the state in which the last pod is gone."""
-    node = work.node()
-    item = work.maintenance(node)
-    functions.prepare(item)
-    version = work.read_node(node)["metadata"]["resourceVersion"]
-    asked = []
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
+    functions.run_until_tainted(item)
+    version = workload.read_node(node)["metadata"]["resourceVersion"]
+    list_counts = []
 
     for data in ({"podsVersion": version}, {}):
-        with requests_of(functions.clusters["evict"].api) as counted:
-            reply = functions.answer("evict", said(events.PODS_GONE, item, data=data))
+        with count_requests(functions.clusters["evict"].api) as requests:
+            reply = functions.invoke("evict", build_own_event(events.PODS_GONE, item, data=data))
         assert reply is not None
         assert reply.get_type() == events.NODE_DRAINED
-        asked.append(counted[f"GET {PODS}"])
+        list_counts.append(requests[f"GET {PODS_PATH}"])
 
-    assert asked == [1, 2]
+    assert list_counts == [1, 2]

@@ -9,182 +9,214 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from eventing.http_binding import binary, received
-from functions.event_data import data_of
-from functions.maintenance.eviction_reports import LookingAtPods
-from functions.maintenance.evict import LAST, NO_TIME, _data, _more
-from kube.budgets import Blocked
-from kube.evictions import Batch
-from kube.maintenance.status_patch import LONGEST_ERROR
-from kube.maintenance.node_snapshot import Looked
+from eventing.http_binding import decode_event, encode_binary
+from functions.event_data import require_data
+from functions.maintenance.evict import NO_TIME_MESSAGE, OWN_POD_MESSAGE, _build_data, _defer_undecided
+from functions.maintenance.eviction_reports import PodStrategy
+from kube.budgets import BlockedPod
+from kube.evictions import EvictionResult
+from kube.maintenance.node_snapshot import StepSnapshot
+from kube.maintenance.status_patch import MAX_ERROR_CHARACTERS
 from kube.paths import Object
-from kube.text_limits import shortened
-from tests.kube.samples import maintenance, pod
+from kube.text_limits import truncate
+from tests.kube.samples import make_maintenance, make_pod
 
-NOBODY = maintenance({})
-
-
-def blocked(name: str, reason: str) -> Blocked:
-    return Blocked({"namespace": "ns", "name": name, "uid": f"ns-{name}-uid"}, reason, "why")
+NEW_MAINTENANCE = make_maintenance({})
 
 
-def known(name: str, reason: str) -> Object:
+def build_blocked(name: str, reason: str) -> BlockedPod:
+    return BlockedPod({"namespace": "ns", "name": name, "uid": f"ns-{name}-uid"}, reason, "why")
+
+
+def build_maintenance_with_blocked(name: str, reason: str) -> Object:
     """Build a maintenance whose status reports this pod as blocked."""
-    return maintenance({"blockedPods": [{"namespace": "ns", "name": name, "reason": reason}]})
+    return make_maintenance({"blockedPods": [{"namespace": "ns", "name": name, "reason": reason}]})
 
 
 @pytest.mark.parametrize("reason", ["NoAnswer", "Changing", "Busy"])
-def test_with_progress_elsewhere_it_is_tried_again_at_once(reason: str) -> None:
+def test_undecided_eviction_is_retried_after_progress(reason: str) -> None:
     """Undecided evictions are not blocked and cause another pass if the batch evicted another pod."""
-    batch = Batch(evicted=[{"uid": "x"}], blocked=[blocked("a", reason), blocked("b", "Error")])
+    batch = EvictionResult(evicted=[{"uid": "x"}], blocked=[build_blocked("a", reason), build_blocked("b", "Error")])
 
-    assert _more(batch, NOBODY)
+    assert _defer_undecided(batch, NEW_MAINTENANCE)
     assert [item.reason for item in batch.blocked] == ["Error"]
 
 
 @pytest.mark.parametrize("reason", ["NoAnswer", "Changing", "Busy"])
-def test_without_progress_it_is_blocked(reason: str) -> None:
+def test_undecided_eviction_is_blocked_without_progress(reason: str) -> None:
     """Undecided evictions are blocked if the batch evicted no pod."""
-    batch = Batch(blocked=[blocked("a", reason)])
+    batch = EvictionResult(blocked=[build_blocked("a", reason)])
 
-    assert not _more(batch, NOBODY)
+    assert not _defer_undecided(batch, NEW_MAINTENANCE)
     assert [item.reason for item in batch.blocked] == [reason]
 
 
-def test_one_that_was_blocked_before_stays_so() -> None:
+def test_blocked_pod_stays_blocked() -> None:
     """Pods that were blocked before stay blocked while others are evicted, so that their backoff grows."""
-    batch = Batch(evicted=[{"uid": "x"}], blocked=[blocked("a", "NoAnswer")])
+    batch = EvictionResult(evicted=[{"uid": "x"}], blocked=[build_blocked("a", "NoAnswer")])
 
-    assert not _more(batch, known("a", "NoAnswer"))
+    assert not _defer_undecided(batch, build_maintenance_with_blocked("a", "NoAnswer"))
     assert [item.reason for item in batch.blocked] == ["NoAnswer"]
 
 
-def test_whose_turn_did_not_come_goes_on_at_once_only_with_progress() -> None:
+def test_deferred_pod_is_retried_only_after_progress() -> None:
     """Deferred pods cause another pass only if the batch made progress; otherwise they are blocked as `NoTime`."""
-    fast, slow = Batch(gone=[{"uid": "x"}], unsent=[pod("a")]), Batch(unsent=[pod("a")])
+    with_progress, without_progress = (
+        EvictionResult(already_gone=[{"uid": "x"}], deferred=[make_pod("a")]),
+        EvictionResult(deferred=[make_pod("a")]),
+    )
 
-    assert _more(fast, NOBODY)
-    assert not _more(slow, NOBODY)
-    assert [(item.pod["name"], item.reason) for item in slow.blocked] == [("a", "NoTime")]
+    assert _defer_undecided(with_progress, NEW_MAINTENANCE)
+    assert not _defer_undecided(without_progress, NEW_MAINTENANCE)
+    assert [(item.pod["name"], item.reason) for item in without_progress.blocked] == [("a", "NoTime")]
 
 
-def test_the_pod_of_evict_itself_says_what_it_waits_for() -> None:
+def test_own_pod_of_evict_has_own_message() -> None:
     """Check that evict's own pod is blocked with the message that evictions on other nodes are not answered yet."""
-    batch = Batch(unsent=[pod("a"), pod("b")])
+    batch = EvictionResult(deferred=[make_pod("a"), make_pod("b")])
 
-    assert not _more(batch, NOBODY, "b")
-    assert [item.message for item in batch.blocked] == [NO_TIME, LAST]
+    assert not _defer_undecided(batch, NEW_MAINTENANCE, "b")
+    assert [item.message for item in batch.blocked] == [NO_TIME_MESSAGE, OWN_POD_MESSAGE]
 
 
-def test_what_is_under_way_is_neither_blocked_nor_a_reason_for_haste() -> None:
+def test_eviction_in_flight_causes_no_pass() -> None:
     """Evictions in flight alone cause no further pass; deferred pods next to them do."""
-    assert not _more(Batch(under_way=[{"uid": "x"}]), NOBODY)
-    assert _more(Batch(under_way=[{"uid": "x"}], unsent=[pod("a")]), NOBODY)
+    assert not _defer_undecided(EvictionResult(in_flight=[{"uid": "x"}]), NEW_MAINTENANCE)
+    assert _defer_undecided(EvictionResult(in_flight=[{"uid": "x"}], deferred=[make_pod("a")]), NEW_MAINTENANCE)
 
 
-OF = events.Reference("nodemaintenance.medik8s.io/v1beta1", "nm", "nm-uid")
-HINT = events.event(events.BUDGET_OPENED, "test", OF, "node-1")
+REFERENCE = events.ObjectReference("nodemaintenance.medik8s.io/v1beta1", "nm", "nm-uid")
+HINT = events.build_event(events.BUDGET_OPENED, "test", REFERENCE, "node-1")
 
 
-def told(*evicted: str, blocked: Sequence[Object] = (), error: str = "", more: bool = False) -> BaseCloudEvent:
+def build_reply(
+    *evicted_uids: str, blocked: Sequence[Object] = (), error: str = "", more: bool = False
+) -> BaseCloudEvent:
     """Build the reply of one batch."""
-    data: dict[str, Any] = {"evicted": [{"uid": uid} for uid in evicted], "blocked": list(blocked), "error": error}
+    data: dict[str, Any] = {"evicted": [{"uid": uid} for uid in evicted_uids], "blocked": list(blocked), "error": error}
     flags = ("more",) if more else ()
-    return events.event(events.PODS_EVICTED, "evict", OF, "node-1", cause=HINT, data=data, flags=flags)
+    return events.build_event(events.PODS_EVICTED, "evict", REFERENCE, "node-1", cause=HINT, data=data, flags=flags)
 
 
-def refused(uid: str, message: str, **more: str) -> Object:
+def build_refusal(uid: str, message: str, **more: str) -> Object:
     return {"uid": uid, "message": message, **more}
 
 
-def merged(*replies: BaseCloudEvent, more: bool = False) -> BaseCloudEvent:
+def merge_replies(*replies: BaseCloudEvent, more: bool = False) -> BaseCloudEvent:
     """Return the single reply that merges the replies of several batches."""
-    answer = LookingAtPods().merged(HINT, [[reply] for reply in replies], more=more)
-    assert answer is not None
-    (reply,) = answer
+    merged = PodStrategy().merge(HINT, [[reply] for reply in replies], more=more)
+    assert merged is not None
+    (reply,) = merged
     return reply
 
 
-def test_several_batches_answer_as_one() -> None:
+def test_batches_merge_into_one_reply() -> None:
     """Rule 8: the merged reply has all evicted pods, all refusals that still hold, and each error once."""
-    resting = refused("b", "too busy", retryAfter="2026-01-02T03:04:05Z")
-    first = told("a", blocked=[resting, refused("c", "earlier")], error="too busy")
-    last = told("d", blocked=[refused("e", "forbidden")], error="forbidden")
+    refusal_with_backoff = build_refusal("b", "too busy", retryAfter="2026-01-02T03:04:05Z")
+    first = build_reply("a", blocked=[refusal_with_backoff, build_refusal("c", "earlier")], error="too busy")
+    last = build_reply("d", blocked=[build_refusal("e", "forbidden")], error="forbidden")
 
-    reply = merged(first, last)
+    reply = merge_replies(first, last)
 
-    data = data_of(reply)
+    data = require_data(reply)
     assert [pod["uid"] for pod in data["evicted"]] == ["a", "d"]
-    assert data["blocked"] == [resting, refused("e", "forbidden")]
+    assert data["blocked"] == [refusal_with_backoff, build_refusal("e", "forbidden")]
     assert data["error"] == "forbidden; too busy"
-    assert (reply.get_source(), reply.get_extension("more")) == (events.SOURCE + "evict", None)
+    assert (reply.get_source(), reply.get_extension("more")) == (events.SOURCE_PREFIX + "evict", None)
 
 
-def test_who_rested_and_was_asked_again_is_named_once() -> None:
+def test_latest_outcome_of_pod_counts() -> None:
     """Rule 9: of several outcomes of one pod, the merged reply has only the latest."""
-    resting = [refused(uid, "too busy", retryAfter="2026-01-02T03:04:05Z") for uid in ("a", "b")]
+    refusals_with_backoff = [build_refusal(uid, "too busy", retryAfter="2026-01-02T03:04:05Z") for uid in ("a", "b")]
 
-    data = data_of(merged(told(blocked=resting), told("a", blocked=[refused("b", "forbidden")], error="forbidden")))
+    data = require_data(
+        merge_replies(
+            build_reply(blocked=refusals_with_backoff),
+            build_reply("a", blocked=[build_refusal("b", "forbidden")], error="forbidden"),
+        )
+    )
 
-    assert (data["blocked"], data["error"]) == ([refused("b", "forbidden")], "forbidden")
+    assert (data["blocked"], data["error"]) == ([build_refusal("b", "forbidden")], "forbidden")
 
 
-def test_that_there_is_more_to_see_is_not_lost() -> None:
+def test_request_for_another_pass_is_kept() -> None:
     """Rule 8: the merged reply asks for another pass if the last batch does, or if a later batch failed."""
-    failure = events.event(events.MAINTENANCE_FAILED, "evict", OF, "node-1", cause=HINT, data={"error": "x"})
+    failure = events.build_event(
+        events.MAINTENANCE_STEP_FAILED, "evict", REFERENCE, "node-1", cause=HINT, data={"error": "x"}
+    )
 
-    flagged = [merged(told("a"), told("b", more=True)), merged(told("a"), told("b"), failure)]
+    flagged = [
+        merge_replies(build_reply("a"), build_reply("b", more=True)),
+        merge_replies(build_reply("a"), build_reply("b"), failure),
+    ]
 
     assert [reply.get_extension("more") for reply in flagged] == ["true", "true"]
-    assert merged(told("a"), told("b")).get_extension("more") is None
+    assert merge_replies(build_reply("a"), build_reply("b")).get_extension("more") is None
 
 
-def test_however_many_are_refused_and_at_whatever_length_an_event_can_say_it() -> None:
+def test_refusals_fit_in_event() -> None:
     """X-6: a reply with many long refusals stays within the size limit of an event and leaves out the rest."""
-    many = [
-        {"namespace": "ns", "name": f"pod-{number}", "uid": f"{of}{number}"} for of in "ab" for number in range(330)
+    pods = [
+        {"namespace": "ns", "name": f"pod-{number}", "uid": f"{prefix}{number}"}
+        for prefix in "ab"
+        for number in range(330)
     ]
-    said = "\N{PILE OF POO}" * 1024
-    batches = [Batch(blocked=[Blocked(pod, "Error", said) for pod in part]) for part in (many[:330], many[330:])]
-    first, last = (_data(batch, "1", "1") for batch in batches)
-    later = [{**pod, "retryAfter": "2026-01-02T03:04:05Z"} for pod in first["blocked"]]
+    long_message = "\N{PILE OF POO}" * 1024
+    batches = [
+        EvictionResult(blocked=[BlockedPod(pod, "Error", long_message) for pod in part])
+        for part in (pods[:330], pods[330:])
+    ]
+    first, last = (_build_data(batch, "1", "1") for batch in batches)
+    refusals_with_backoff = [{**pod, "retryAfter": "2026-01-02T03:04:05Z"} for pod in first["blocked"]]
 
-    one = told(blocked=last["blocked"], error=last["error"])
-    several = merged(told(blocked=later, error=first["error"]), one)
+    single_reply = build_reply(blocked=last["blocked"], error=last["error"])
+    merged_reply = merge_replies(build_reply(blocked=refusals_with_backoff, error=first["error"]), single_reply)
 
-    for reply in (one, several):
-        message = binary(reply)
-        told_of = data_of(received(message.headers, message.body))["blocked"]
-        assert [pod["uid"] for pod in told_of] == sorted(pod["uid"] for pod in told_of)
-        assert len(told_of) > 50
-    assert data_of(several)["error"] == shortened(data_of(several)["error"], LONGEST_ERROR)
+    for reply in (single_reply, merged_reply):
+        message = encode_binary(reply)
+        blocked_pods = require_data(decode_event(message.headers, message.body))["blocked"]
+        assert [pod["uid"] for pod in blocked_pods] == sorted(pod["uid"] for pod in blocked_pods)
+        assert len(blocked_pods) > 50
+    assert require_data(merged_reply)["error"] == truncate(require_data(merged_reply)["error"], MAX_ERROR_CHARACTERS)
 
 
-def test_the_same_pods_are_told_whatever_order_they_were_refused_in() -> None:
+def test_refusals_in_event_are_independent_of_order() -> None:
     """Rule 9: the event holds the same pods in any order of refusals, since an omitted pod loses its backoff."""
-    said = "\N{PILE OF POO}" * 1024
+    long_message = "\N{PILE OF POO}" * 1024
     blocked = [
-        Blocked({"namespace": "ns", "name": f"pod-{number:03}", "uid": str(number)}, "Error", said)
+        BlockedPod({"namespace": "ns", "name": f"pod-{number:03}", "uid": str(number)}, "Error", long_message)
         for number in range(330)
     ]
 
-    first, again = (_data(Batch(blocked=order), "1", "1")["blocked"] for order in (blocked, blocked[::-1]))
+    in_order, reversed_order = (
+        _build_data(EvictionResult(blocked=order), "1", "1")["blocked"] for order in (blocked, blocked[::-1])
+    )
 
-    assert first == again
-    assert len(first) < len(blocked)
+    assert in_order == reversed_order
+    assert len(in_order) < len(blocked)
 
 
-def test_what_is_left_is_looked_at_again_where_it_is_too_much_for_an_event() -> None:
+def test_snapshot_omits_oversized_pods() -> None:
     """X-6: the snapshot leaves out the remaining pods if their finalizers are too long for an event."""
-    left = [pod("a", finalizers=[f"example.com/{'x' * 60}"] * 6000)]
+    oversized_pods = [make_pod("a", finalizers=[f"example.com/{'x' * 60}"] * 6000)]
 
-    assert "left" not in Looked.at(maintenance(), is_closed=True, left=left).as_data()
-    assert "left" in Looked.at(maintenance(), is_closed=True, left=[pod("a")]).as_data()
+    assert (
+        "left"
+        not in StepSnapshot.from_maintenance(
+            make_maintenance(), is_cordoned_and_tainted=True, leaving=oversized_pods
+        ).as_data()
+    )
+    assert (
+        "left"
+        in StepSnapshot.from_maintenance(
+            make_maintenance(), is_cordoned_and_tainted=True, leaving=[make_pod("a")]
+        ).as_data()
+    )
 
 
-def test_batches_without_an_answer_answer_nothing() -> None:
+def test_empty_replies_merge_into_empty_reply() -> None:
     """Rule 8: empty replies merge into an empty reply, or into None if another pass must follow."""
-    looking = LookingAtPods()
+    strategy = PodStrategy()
 
-    assert looking.merged(HINT, [[], []], more=False) == []
-    assert looking.merged(HINT, [[], []], more=True) is None
+    assert strategy.merge(HINT, [[], []], more=False) == []
+    assert strategy.merge(HINT, [[], []], more=True) is None

@@ -15,23 +15,23 @@ from cloudevents.core.base import BaseCloudEvent
 from werkzeug.test import TestResponse
 
 from eventing import events
-from eventing.http_binding import received
-from functions.event_data import data_of
-from functions.serving import handler, failure_tracker
+from eventing.http_binding import decode_event
+from functions.event_data import require_data
+from functions.serving import failure_tracker, handler
 from kube.maintenance import objects as m
-from kube.maintenance.status_patch import KEPT
+from kube.maintenance.status_patch import UNRESTORED_PREFIX
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
-from tests.fault_proxy import RESET, SILENCE, Fault, Faults
-from tests.functions.conftest import Functions, behind_faults, is_passing, unattended
-from tests.functions.event_builders import said, updated
+from tests.fault_proxy import CONNECTION_RESET, NO_RESPONSE, Fault, FaultProxy
+from tests.functions.conftest import Functions, is_transient_error, run_behind_fault_proxy, run_idle_cluster
+from tests.functions.event_builders import build_own_event, build_updated
 from tests.functions.maintenance.scenarios import (
-    Scene,
-    again,
+    Scenario,
     begin,
+    begin_duplicate,
     cordon,
-    drained,
     evict,
+    evict_drained,
     guard,
     restore,
     resync_node,
@@ -44,30 +44,30 @@ from tests.workload import Workload
 
 pytestmark = pytest.mark.slow
 
-WORDS = "it is as the test wants it"
+FAULT_MESSAGE = "fault injected by the test"
 FAULTS = {
-    "500": Fault(500, f"Internal error occurred: failed calling webhook: {WORDS}"),
-    "503": Fault(503, f"the server is shutting down: {WORDS}"),
-    "429": Fault(429, f"too many requests, {WORDS}"),
-    "429, Retry-After": Fault(429, f"too many requests, {WORDS}", 1, {"details": {"retryAfterSeconds": 1}}),
-    "409": Fault(409, f"the object has been modified: {WORDS}"),
-    "401": Fault(401, f"Unauthorized: {WORDS}"),
-    "403": Fault(403, f"forbidden: {WORDS}"),
-    "reset": RESET,
-    "silence": SILENCE,
+    "500": Fault(500, f"Internal error occurred: failed calling webhook: {FAULT_MESSAGE}"),
+    "503": Fault(503, f"the server is shutting down: {FAULT_MESSAGE}"),
+    "429": Fault(429, f"too many requests, {FAULT_MESSAGE}"),
+    "429, Retry-After": Fault(429, f"too many requests, {FAULT_MESSAGE}", 1, {"details": {"retryAfterSeconds": 1}}),
+    "409": Fault(409, f"the object has been modified: {FAULT_MESSAGE}"),
+    "401": Fault(401, f"Unauthorized: {FAULT_MESSAGE}"),
+    "403": Fault(403, f"forbidden: {FAULT_MESSAGE}"),
+    "reset": CONNECTION_RESET,
+    "silence": NO_RESPONSE,
 }
-LATER = ("500", "503", "429", "429, Retry-After", "409", "reset", "silence")
+RETRYABLE_FAULTS = ("500", "503", "429", "429, Retry-After", "409", "reset", "silence")
 """Failures that a retry may resolve."""
-ANSWER_SECONDS = 1.5
+DEADLINE_SECONDS = 1.5
 """Deadline for a step's API requests; a request without a response takes this long."""
-TOO_LATE_AT_MOST = 10
+MAX_LATE_RESPONSES = 10
 """Maximum number of 503 responses without an injected fault, as a busy machine may cause them."""
-LISTS = "list nodemaintenances"
-INSIDE = ("cordon", "taint")
+LIST_MAINTENANCES = "list nodemaintenances"
+CHAIN_STEPS = ("cordon", "taint")
 """Steps that consume only events of other steps."""
-CLAIM = ("create selfsubjectreviews", "get leases")
+INSTALL_LEASE_REQUESTS = ("create selfsubjectreviews", "get leases")
 """Requests by which the other steps determine whether their install is active, unless the answer is cached."""
-SCENES: dict[str, tuple[Scene, str, set[str]]] = {
+SCENARIOS: dict[str, tuple[Scenario, str, set[str]]] = {
     "begin": (
         *(begin, events.MAINTENANCE_BEGUN),
         {
@@ -75,7 +75,7 @@ SCENES: dict[str, tuple[Scene, str, set[str]]] = {
             *("create leases", "patch nodemaintenances"),
         },
     ),
-    "begin, again": (again, events.MAINTENANCE_BEGUN, {"get nodemaintenances", "get nodes", "get leases"}),
+    "begin, again": (begin_duplicate, events.MAINTENANCE_BEGUN, {"get nodemaintenances", "get nodes", "get leases"}),
     "cordon": (cordon, events.NODE_CORDONED, {"get nodemaintenances", "get nodes", "patch nodes"}),
     "taint": (taint, events.NODE_TAINTED, {"get nodemaintenances", "get nodes", "patch nodes"}),
     "evict": (
@@ -86,7 +86,7 @@ SCENES: dict[str, tuple[Scene, str, set[str]]] = {
         },
     ),
     "evict, drained": (
-        *(drained, events.NODE_DRAINED),
+        *(evict_drained, events.NODE_DRAINED),
         {"get nodemaintenances", "get nodes", "list pods", "get daemonsets"},
     ),
     "status": (
@@ -96,21 +96,25 @@ SCENES: dict[str, tuple[Scene, str, set[str]]] = {
     "restore": (
         *(restore, events.NODE_RESTORED),
         {
-            *("get nodemaintenances", "get nodes", LISTS, "patch nodes", "get leases", "delete leases"),
+            *("get nodemaintenances", "get nodes", LIST_MAINTENANCES, "patch nodes", "get leases", "delete leases"),
             *("patch nodemaintenances", "create events"),
         },
     ),
-    "guard": (guard, events.NODE_DRIFTED, {LISTS, "get nodes", "list events", "create events"}),
+    "guard": (guard, events.NODE_DRIFTED, {LIST_MAINTENANCES, "get nodes", "list events", "create events"}),
     "resync, at a node": (
         *(resync_node, events.NODE_DRIFTED),
-        {LISTS, "list nodes", "list leases", "get nodes"},
+        {LIST_MAINTENANCES, "list nodes", "list leases", "get nodes"},
     ),
-    "resync, at pods": (resync_pods, events.NODE_TAINTED, {LISTS, "list nodes", "list leases", "list pods"}),
+    "resync, at pods": (
+        resync_pods,
+        events.NODE_TAINTED,
+        {LIST_MAINTENANCES, "list nodes", "list leases", "list pods"},
+    ),
 }
 """Scenario → its preparation, the final reply's event type, and the requests that the step sends."""
-HARMLESS = {"list events", "create events", "patch events"}
+KUBERNETES_EVENT_REQUESTS = {"list events", "create events", "patch events"}
 """Requests about Kubernetes Events; their failure does not affect the step."""
-SEEN_BY_ITSELF = {"create pods/eviction"}
+EVICTION_REQUESTS = {"create pods/eviction"}
 """Requests whose failure the step reports as the reason of a blocked pod."""
 EVICTION_REASONS = {
     **dict.fromkeys(("401", "403"), "Forbidden"),
@@ -119,209 +123,233 @@ EVICTION_REASONS = {
     "reset": "NoAnswer",
 }
 """Kind of failure → reason of the blocked pod. Flow control never counts as a disruption budget."""
-LEFT_FOR_THE_NEXT = {("resync", "get nodes"), ("resync", "list pods")}
+SINGLE_READS = {("resync", "get nodes"), ("resync", "list pods")}
 """Reads of a tick for one maintenance, whose failure must not stop the other reads."""
-NAMES_NONE = ("status", "guard", "resync")
+STEPS_WITHOUT_FAILURE_EVENT = ("status", "guard", "resync")
 """Steps that answer 503 and log: their events name no maintenance, or the step writes the status itself."""
-TAKEN_FOR_A_PART = {
-    ("restore", LISTS),
-    ("resync", LISTS),
-    ("guard", LISTS),
+PARTIAL_LISTS = {
+    ("restore", LIST_MAINTENANCES),
+    ("resync", LIST_MAINTENANCES),
+    ("guard", LIST_MAINTENANCES),
     ("resync", "list nodes"),
     ("resync", "list leases"),
 }
 """Lists whose refusal is logged, while the step uses the other lists."""
 
 
-FAILING = {begin: "get nodes", taint: "patch nodes", evict: "list pods", restore: "patch nodes"}
+LASTING_FAILURES = {begin: "get nodes", taint: "patch nodes", evict: "list pods", restore: "patch nodes"}
 """Scenario → a request that may fail for a long time."""
 
 
 @pytest.fixture
-def answers_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the deadline of a function's API requests."""
-    monkeypatch.setattr(handler, "SECONDS_TO_ANSWER", ANSWER_SECONDS)
+    monkeypatch.setattr(handler, "API_DEADLINE_SECONDS", DEADLINE_SECONDS)
 
 
 @pytest.fixture(autouse=True)
-def mended(faults: Faults) -> Iterator[None]:
+def stop_faults(fault_proxy: FaultProxy) -> Iterator[None]:
     """Stop the fault injection after the test."""
     yield
-    faults.speak_again()
+    fault_proxy.stop_faults()
 
 
-def each_request_once(
-    faults: Faults, fault: Fault, anew: Callable[[], BaseCloudEvent], post: Callable[[BaseCloudEvent], TestResponse]
+def fail_each_request_once(
+    fault_proxy: FaultProxy,
+    fault: Fault,
+    prepare_event: Callable[[], BaseCloudEvent],
+    post: Callable[[BaseCloudEvent], TestResponse],
 ) -> Iterator[tuple[str, TestResponse]]:
     """Post an event repeatedly; each time another request fails, and finally none.
 
     After a success, the scenario is prepared again. The client retries a read whose connection broke, so a reset breaks
     all requests of that kind. A busy machine may cause a 503 without a fault; a broker would deliver that event again.
     """
-    spoiled: list[str] = []
-    event, patience = anew(), TOO_LATE_AT_MOST
+    failed_requests: list[str] = []
+    event, late_responses_left = prepare_event(), MAX_LATE_RESPONSES
 
     def rule(request: str) -> Fault | None:
-        request = request.rpartition(" ")[0] if fault is RESET else request
-        if request in spoiled or now not in ([], [request]):
+        request = request.rpartition(" ")[0] if fault is CONNECTION_RESET else request
+        if request in failed_requests or failed_now not in ([], [request]):
             return None
-        now[:] = [request]
+        failed_now[:] = [request]
         return fault
 
     while True:
-        now: list[str] = []
-        faults.spoil(rule)
+        failed_now: list[str] = []
+        fault_proxy.inject(rule)
         response = post(event)
-        faults.speak_again()
-        spoiled += now
-        yield (now[0].rstrip(" 0123456789") if now else ""), response
-        patience -= not now
-        if not now and (response.status_code < 300 or not patience):
+        fault_proxy.stop_faults()
+        failed_requests += failed_now
+        yield (failed_now[0].rstrip(" 0123456789") if failed_now else ""), response
+        late_responses_left -= not failed_now
+        if not failed_now and (response.status_code < 300 or not late_responses_left):
             return
         if response.status_code < 300:
-            event = anew()
+            event = prepare_event()
 
 
-def reply_of(response: TestResponse) -> BaseCloudEvent | None:
+def parse_reply(response: TestResponse) -> BaseCloudEvent | None:
     assert response.status_code in (200, 204), response.text
-    return received(dict(response.headers), response.data) if response.status_code == 200 else None
+    return decode_event(dict(response.headers), response.data) if response.status_code == 200 else None
 
 
-BY_THEMSELVES = ("resync, at a node", "resync, at pods")
+TICK_SCENARIOS = ("resync, at a node", "resync, at pods")
 """Scenarios of ticks, which read the objects of all other scenarios."""
-ONE_BY_ONE = threading.Lock()
+TICK_LOCK = threading.Lock()
 
 
 @proves("X-6", "X-6a")
-@pytest.mark.usefixtures("answers_soon")
-@pytest.mark.parametrize(("case", "kind"), [*itertools.product(SCENES, [kind for kind in FAULTS if kind != "silence"])])
-def test_whatever_request_fails_is_tried_again_or_told(
-    functions: Functions, spoiled: Functions, work: Workload, faults: Faults, case: str, kind: str
+@pytest.mark.usefixtures("short_deadline")
+@pytest.mark.parametrize(
+    ("scenario", "fault_kind"), [*itertools.product(SCENARIOS, [kind for kind in FAULTS if kind != "silence"])]
+)
+def test_each_failed_request_is_retried_or_reported(
+    functions: Functions,
+    proxied_functions: Functions,
+    workload: Workload,
+    fault_proxy: FaultProxy,
+    scenario: str,
+    fault_kind: str,
 ) -> None:
     """X-6: a step answers 503 to a failure that a retry may resolve, reports others, and never answers 500."""
-    judge(functions, spoiled, work, faults, case, kind)
+    check_each_failed_request(functions, proxied_functions, workload, fault_proxy, scenario, fault_kind)
 
 
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, Functions]]:
+def second_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, Functions]]:
     """Yield a second cluster and its functions for the scenarios that cannot run next to others."""
-    with unattended(tmp_path_factory.mktemp("elsewhere")) as running, closing(Functions(running)) as functions:
-        yield running, functions
+    with run_idle_cluster(tmp_path_factory.mktemp("elsewhere")) as cluster, closing(Functions(cluster)) as functions:
+        yield cluster, functions
 
 
 @proves("X-6", "X-6a")
 @pytest.mark.abreast
-@pytest.mark.usefixtures("answers_soon", "work")
-@pytest.mark.parametrize("case", SCENES)
-def test_whatever_request_gets_no_answer_is_tried_again(
-    functions: Functions, quiet: LocalCluster, elsewhere: tuple[LocalCluster, Functions], case: str
+@pytest.mark.usefixtures("short_deadline", "workload")
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_request_without_response_gets_503(
+    functions: Functions, idle_cluster: LocalCluster, second_cluster: tuple[LocalCluster, Functions], scenario: str
 ) -> None:
     """X-6: a step answers 503 if a request gets no response.
 
     Scenarios of ticks run in the second cluster, one at a time.
     """
-    alone = case in BY_THEMSELVES
-    local, called = elsewhere if alone else (quiet, functions)
+    is_tick_scenario = scenario in TICK_SCENARIOS
+    local, direct_functions = second_cluster if is_tick_scenario else (idle_cluster, functions)
     with (
-        ONE_BY_ONE if alone else nullcontext(),
+        TICK_LOCK if is_tick_scenario else nullcontext(),
         TemporaryDirectory() as folder,
-        behind_faults(local, Path(folder)) as (faults, spoiled),
+        run_behind_fault_proxy(local, Path(folder)) as (faults, proxied_functions),
     ):
-        judge(called, spoiled, Workload(local, local.door()), faults, case, "silence")
+        check_each_failed_request(
+            direct_functions, proxied_functions, Workload(local, local.get_client()), faults, scenario, "silence"
+        )
 
 
-def judge(functions: Functions, spoiled: Functions, work: Workload, faults: Faults, case: str, kind: str) -> None:
+def check_each_failed_request(
+    direct_functions: Functions,
+    proxied_functions: Functions,
+    workload: Workload,
+    fault_proxy: FaultProxy,
+    scenario: str,
+    fault_kind: str,
+) -> None:
     """Make each request of a scenario fail in this way, and check the step's responses."""
-    scene, wanted, costs = SCENES[case]
-    step = case.partition(",")[0]
-    asked, response = set(), None
+    prepare, expected_type, expected_requests = SCENARIOS[scenario]
+    step = scenario.partition(",")[0]
+    requests, response = set(), None
 
     def post(event: BaseCloudEvent) -> TestResponse:
-        return spoiled.post(step, event)
+        return proxied_functions.post(step, event)
 
-    for request, response in each_request_once(faults, FAULTS[kind], lambda: scene(functions, work), post):
-        asked.add(request)
-        check(step, request, kind, response)
+    for request, response in fail_each_request_once(
+        fault_proxy, FAULTS[fault_kind], lambda: prepare(direct_functions, workload), post
+    ):
+        requests.add(request)
+        check_response(step, request, fault_kind, response)
 
-    assert asked >= costs
-    takes = {"resync": ("create leases", "patch leases"), "begin": ("create leases",)}.get(step, ())
-    assert asked - costs - HARMLESS <= {"", *(() if step in INSIDE else (*CLAIM, *takes))}
+    assert requests >= expected_requests
+    lease_writes = {"resync": ("create leases", "patch leases"), "begin": ("create leases",)}.get(step, ())
+    assert requests - expected_requests - KUBERNETES_EVENT_REQUESTS <= {
+        "",
+        *(() if step in CHAIN_STEPS else (*INSTALL_LEASE_REQUESTS, *lease_writes)),
+    }
     assert response is not None
     assert response.status_code < 300
-    assert response.headers.get("ce-type", "") == wanted
+    assert response.headers.get("ce-type", "") == expected_type
 
 
-def check(step: str, request: str, kind: str, response: TestResponse) -> None:
+def check_response(step: str, request: str, fault_kind: str, response: TestResponse) -> None:
     """Assert that the step may respond like this when the request fails in this way."""
     assert "DisruptionBudget" not in response.text
-    if not request or request in HARMLESS or (step, request) in LEFT_FOR_THE_NEXT:
+    if not request or request in KUBERNETES_EVENT_REQUESTS or (step, request) in SINGLE_READS:
         # a request without a response leaves no time for later ones, and so may a slow machine
-        is_late = (kind == "silence" and response.status_code == 503) or is_passing(response)
+        is_late = (fault_kind == "silence" and response.status_code == 503) or is_transient_error(response)
         assert is_late or response.status_code in (200, 204)
-    elif request in SEEN_BY_ITSELF:
+    elif request in EVICTION_REQUESTS:
         assert response.headers["ce-type"] == events.PODS_EVICTED
-        told = EVICTION_REASONS.get(kind)
-        assert told is None or [pod["reason"] for pod in json.loads(response.data)["blocked"]] == [told]
-    elif kind == "409":
+        reason = EVICTION_REASONS.get(fault_kind)
+        assert reason is None or [pod["reason"] for pod in json.loads(response.data)["blocked"]] == [reason]
+    elif fault_kind == "409":
         assert response.status_code in (200, 204, 503)
-        assert response.headers.get("ce-type") != events.MAINTENANCE_FAILED
-    elif kind in LATER:
+        assert response.headers.get("ce-type") != events.MAINTENANCE_STEP_FAILED
+    elif fault_kind in RETRYABLE_FAULTS:
         assert response.status_code == 503, (request, response.text)
-    elif (step, request) in TAKEN_FOR_A_PART:
+    elif (step, request) in PARTIAL_LISTS:
         assert response.status_code in (200, 204)
-    elif step in NAMES_NONE:
+    elif step in STEPS_WITHOUT_FAILURE_EVENT:
         assert response.status_code == 503
     else:
-        assert response.headers["ce-type"] == events.MAINTENANCE_FAILED
-        assert WORDS in json.loads(response.data)["error"]
+        assert response.headers["ce-type"] == events.MAINTENANCE_STEP_FAILED
+        assert FAULT_MESSAGE in json.loads(response.data)["error"]
 
 
 @proves("X-6", "NMO-13")
-@pytest.mark.usefixtures("answers_soon")
+@pytest.mark.usefixtures("short_deadline")
 @pytest.mark.parametrize(
-    ("scene", "request_of_it", "kind"),
+    ("prepare", "failing_request", "fault_kind"),
     [
-        *((cordon, "patch nodes", kind) for kind in LATER),
-        *((scene, name, "500") for scene, name in FAILING.items()),
+        *((cordon, "patch nodes", kind) for kind in RETRYABLE_FAULTS),
+        *((scenario, name, "500") for scenario, name in LASTING_FAILURES.items()),
     ],
 )
-def test_what_fails_for_long_is_told_and_ends_when_it_is_cured(
+def test_lasting_failure_is_reported_until_cured(
     functions: Functions,
-    spoiled: Functions,
-    work: Workload,
-    faults: Faults,
+    proxied_functions: Functions,
+    workload: Workload,
+    fault_proxy: FaultProxy,
     monkeypatch: pytest.MonkeyPatch,
-    scene: Scene,
-    request_of_it: str,
-    kind: str,
+    prepare: Scenario,
+    failing_request: str,
+    fault_kind: str,
 ) -> None:
     """X-6, NMO-13: a lasting failure gets 503, is later reported in the status, and the step succeeds once cured."""
-    step = scene.__name__
-    event = scene(functions, work)
-    faults.spoil(lambda request: FAULTS[kind] if request.rpartition(" ")[0] == request_of_it else None)
+    step = prepare.__name__
+    event = prepare(functions, workload)
+    fault_proxy.inject(lambda request: FAULTS[fault_kind] if request.rpartition(" ")[0] == failing_request else None)
 
-    first = spoiled.post(step, event)
-    monkeypatch.setattr(failure_tracker, "TOLD_SECONDS", 0.0)
-    told = reply_of(spoiled.post(step, event))
-    assert told is not None
-    functions.answer("status", told)
-    item = work.again(maintenance_of(event))
+    first_response = proxied_functions.post(step, event)
+    monkeypatch.setattr(failure_tracker, "REPORT_AFTER_SECONDS", 0.0)
+    failure_event = parse_reply(proxied_functions.post(step, event))
+    assert failure_event is not None
+    functions.invoke("status", failure_event)
+    item = workload.read_maintenance(get_maintenance_reference(event))
     monkeypatch.undo()
-    faults.speak_again()
-    cured = reply_of(spoiled.post(step, event))
+    fault_proxy.stop_faults()
+    final_reply = parse_reply(proxied_functions.post(step, event))
 
-    assert first.status_code == 503
-    assert told.get_type() == events.MAINTENANCE_FAILED
-    error = data_of(told)["error"]
+    assert first_response.status_code == 503
+    assert failure_event.get_type() == events.MAINTENANCE_STEP_FAILED
+    error = require_data(failure_event)["error"]
     assert error
-    assert item["status"]["lastError"] == (f"{KEPT}{error}" if step == "restore" else error)
-    assert cured is not None
-    assert cured.get_type() != events.MAINTENANCE_FAILED
+    assert item["status"]["lastError"] == (f"{UNRESTORED_PREFIX}{error}" if step == "restore" else error)
+    assert final_reply is not None
+    assert final_reply.get_type() != events.MAINTENANCE_STEP_FAILED
 
 
-def maintenance_of(event: BaseCloudEvent) -> Object:
+def get_maintenance_reference(event: BaseCloudEvent) -> Object:
     """Return those fields of the event's maintenance that are needed to read it again."""
-    data = data_of(event)
+    data = require_data(event)
     if data.get("kind") == "NodeMaintenance":
         return dict(data)
     reference = data["maintenance"]
@@ -329,80 +357,82 @@ def maintenance_of(event: BaseCloudEvent) -> Object:
 
 
 @proves("X-6")
-def test_a_busy_server_is_left_in_peace_for_as_long_as_it_asks(
-    functions: Functions, spoiled: Functions, work: Workload, faults: Faults
+def test_busy_server_delays_next_eviction(
+    functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy
 ) -> None:
     """X-6: a 429 of flow control blocks the pod as Busy with the server's message, until its backoff has passed."""
-    node = work.node()
-    work.pods(node, f"bare-{node}")
-    item = work.maintenance(node)
-    tainted = functions.prepare(item)
-    faults.spoil(lambda request: FAULTS["429, Retry-After"] if request.startswith("create pods/eviction") else None)
+    node = workload.take_node()
+    workload.create_bare_pods(node, f"bare-{node}")
+    item = workload.create_maintenance(node)
+    tainted_event = functions.run_until_tainted(item)
+    fault_proxy.inject(
+        lambda request: FAULTS["429, Retry-After"] if request.startswith("create pods/eviction") else None
+    )
 
-    reply = reply_of(spoiled.post("evict", tainted))
+    reply = parse_reply(proxied_functions.post("evict", tainted_event))
     assert reply is not None
-    functions.answer("status", reply)
-    first = work.again(item)["status"]
-    again = reply_of(spoiled.post("evict", said(events.NODE_TAINTED, item)))
+    functions.invoke("status", reply)
+    first_status = workload.read_maintenance(item)["status"]
+    second_reply = parse_reply(proxied_functions.post("evict", build_own_event(events.NODE_TAINTED, item)))
 
-    (blocked,) = first["blockedPods"]
-    assert (blocked["reason"], WORDS in blocked["message"]) == ("Busy", True)
-    assert blocked["retryAfter"] > first["lastUpdate"]
-    assert WORDS in first["lastError"]
-    assert again is not None
-    assert faults.seen["create pods/eviction"] == 1  # its backoff has not passed
+    (blocked,) = first_status["blockedPods"]
+    assert (blocked["reason"], FAULT_MESSAGE in blocked["message"]) == ("Busy", True)
+    assert blocked["retryAfter"] > first_status["lastUpdate"]
+    assert FAULT_MESSAGE in first_status["lastError"]
+    assert second_reply is not None
+    assert fault_proxy.request_counts["create pods/eviction"] == 1  # its backoff has not passed
 
 
 @proves("X-6")
 @pytest.mark.parametrize("status", [404, 409, 429, 500])
-def test_what_a_webhook_refuses_is_told_whatever_its_status(
-    functions: Functions, spoiled: Functions, work: Workload, faults: Faults, status: int
+def test_webhook_refusal_of_eviction_is_reported(
+    functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy, status: int
 ) -> None:
     """X-6: a webhook's refusal blocks the pod with the webhook's message, whatever its HTTP status."""
-    node = work.node()
-    work.pods(node, f"bare-{node}")
-    tainted = functions.prepare(work.maintenance(node))
-    words = f'admission webhook "w.example.com" denied the request: {WORDS}'
-    faults.spoil(lambda request: Fault(status, words) if request.startswith("create pods/eviction") else None)
+    node = workload.take_node()
+    workload.create_bare_pods(node, f"bare-{node}")
+    tainted_event = functions.run_until_tainted(workload.create_maintenance(node))
+    denial = f'admission webhook "w.example.com" denied the request: {FAULT_MESSAGE}'
+    fault_proxy.inject(lambda request: Fault(status, denial) if request.startswith("create pods/eviction") else None)
 
-    reply = reply_of(spoiled.post("evict", tainted))
+    reply = parse_reply(proxied_functions.post("evict", tainted_event))
 
     assert reply is not None
-    assert [(pod["reason"], pod["message"]) for pod in data_of(reply)["blocked"]] == [("Error", words)]
-    assert faults.seen["create pods/eviction"] == 1
+    assert [(pod["reason"], pod["message"]) for pod in require_data(reply)["blocked"]] == [("Error", denial)]
+    assert fault_proxy.request_counts["create pods/eviction"] == 1
 
 
 @proves("X-6", "NMO-4")
 @pytest.mark.parametrize("status", [404, 409, 422])
-def test_a_node_that_a_webhook_leaves_no_patch_is_told_and_not_asked_again(
-    functions: Functions, spoiled: Functions, work: Workload, faults: Faults, status: int
+def test_webhook_refusal_of_node_patch_is_reported(
+    functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy, status: int
 ) -> None:
     """X-6: a webhook's refusal of a node patch is reported with the webhook's message and not retried."""
-    begun = functions.begin(work.maintenance(work.node()))
-    words = f'admission webhook "w.example.com" denied the request: {WORDS}'
-    faults.spoil(lambda request: Fault(status, words) if request.startswith("patch nodes") else None)
+    begun_event = functions.run_begin(workload.create_maintenance(workload.take_node()))
+    denial = f'admission webhook "w.example.com" denied the request: {FAULT_MESSAGE}'
+    fault_proxy.inject(lambda request: Fault(status, denial) if request.startswith("patch nodes") else None)
 
-    reply = reply_of(spoiled.post("cordon", begun))
+    reply = parse_reply(proxied_functions.post("cordon", begun_event))
 
     assert reply is not None
-    assert (reply.get_type(), data_of(reply)["error"]) == (events.MAINTENANCE_FAILED, words)
-    assert faults.seen["patch nodes"] == 1
+    assert (reply.get_type(), require_data(reply)["error"]) == (events.MAINTENANCE_STEP_FAILED, denial)
+    assert fault_proxy.request_counts["patch nodes"] == 1
 
 
 @proves("X-6")
-def test_why_the_next_one_takes_no_finalizer_is_told(
-    functions: Functions, spoiled: Functions, work: Workload, faults: Faults
+def test_refused_finalizer_of_successor_gets_503(
+    functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy
 ) -> None:
     """X-6, X-7: `restore` answers 503 with the reason if a policy rejects the finalizer of the next maintenance."""
-    node = work.node()
-    first = work.maintenance(node)
-    functions.prepare(first)
-    work.maintenance(node)
-    work.delete(m.path(first))
-    event, refusal = updated(work.again(first)), Fault(422, f"denied by a policy: {WORDS}")
-    faults.spoil(lambda request: refusal if request.startswith("patch nodemaintenances") else None)
+    node = workload.take_node()
+    first = workload.create_maintenance(node)
+    functions.run_until_tainted(first)
+    workload.create_maintenance(node)
+    workload.delete(m.build_path(first))
+    event, refusal = build_updated(workload.read_maintenance(first)), Fault(422, f"denied by a policy: {FAULT_MESSAGE}")
+    fault_proxy.inject(lambda request: refusal if request.startswith("patch nodemaintenances") else None)
 
-    response = spoiled.post("restore", event)
+    response = proxied_functions.post("restore", event)
 
     assert response.status_code == 503
     assert refusal.message in response.text

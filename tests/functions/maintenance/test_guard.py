@@ -8,390 +8,410 @@ import pytest
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from functions.event_data import data_of
-from functions.installs import CLAIMS
-from functions.maintenance.guard import AGAIN, guard
+from functions.event_data import require_data
+from functions.installs import INSTALL_LEASE_CACHE
+from functions.maintenance.guard import CORDONED_AGAIN_REASON, guard
 from kube.maintenance import objects as m
-from kube.maintenance.kubernetes_events import EVENTS
-from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, Group
-from kube.maintenance.lookup import by_age
-from kube.nodes import LABEL
+from kube.maintenance.groups import GROUPS, KUBEVIRT, MEDIK8S, ApiGroup
+from kube.maintenance.kubernetes_events import EVENTS_PATH
+from kube.maintenance.lookup import sort_by_age
+from kube.nodes import MAINTENANCE_LABEL
 from kube.paths import Object
-from kube.times import timestamp
-from tests.fault_proxy import Fault, Faults
+from kube.times import format_time
+from tests.fault_proxy import Fault, FaultProxy
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import node_deleted, node_updated, said, updated
-from tests.functions.request_hooks import before, lists_of, requests_of
+from tests.functions.event_builders import build_node_deleted, build_node_updated, build_own_event, build_updated
+from tests.functions.request_hooks import count_requests, record_list_requests, run_before_request
 from tests.proofs import proves
-from tests.workload import Audit, Workload, written
+from tests.workload import AuditLog, Workload, summarize_writes
 
 
-def maintained(functions: Functions, work: Workload, node: str, group: Group = MEDIK8S) -> Object:
+def create_active_maintenance(functions: Functions, workload: Workload, node: str, group: ApiGroup = MEDIK8S) -> Object:
     """Create a maintenance whose node is cordoned and tainted, and whose status reports that."""
-    item = work.maintenance(node, group)
-    functions.prepare(item)
-    functions.answer("status", said(events.PODS_EVICTED, item))
-    item = work.again(item)
-    assert m.condition(item, "Cordoned")["status"] == "True"
+    item = workload.create_maintenance(node, group)
+    functions.run_until_tainted(item)
+    functions.invoke("status", build_own_event(events.PODS_EVICTED, item))
+    item = workload.read_maintenance(item)
+    assert m.get_condition(item, "Cordoned")["status"] == "True"
     return item
 
 
-def test_an_uncordoned_node_is_told_and_warned_of(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_uncordoned_node_is_drift(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-3, NMO-5: for a node uncordoned by hand, `guard` emits `node.drifted` and records a Warning."""
-    node = work.node()
-    item = maintained(functions, work, node)
-    work.local.kubectl("uncordon", node)
-    writes = len(audit.writes_by())
+    node = workload.take_node()
+    item = create_active_maintenance(functions, workload, node)
+    workload.local_cluster.kubectl("uncordon", node)
+    writes = len(audit.list_writes_by())
 
-    reply = functions.answer("guard", node_updated(work.read_node(node)))
+    reply = functions.invoke("guard", build_node_updated(workload.read_node(node)))
 
     assert reply is not None
     assert reply.get_type() == events.NODE_DRIFTED
-    assert data_of(reply)["maintenance"] == events.Reference.of(item).as_data()
-    assert [(verb, kind) for verb, kind, _ in written(audit.writes_by()[writes:])] == [("create", "events")]
-    described = work.local.kubectl("describe", "node", node).stdout
-    assert f"node {node} was uncordoned or untainted during maintenance {item['metadata']['name']}" in described
-    (warned,) = work.admin.list(EVENTS, fields=f"involvedObject.name={node},reason={AGAIN}")["items"]
-    assert warned["type"] == "Warning"
+    assert require_data(reply)["maintenance"] == events.ObjectReference.from_object(item).as_data()
+    assert [(verb, kind) for verb, kind, _ in summarize_writes(audit.list_writes_by()[writes:])] == [
+        ("create", "events")
+    ]
+    description = workload.local_cluster.kubectl("describe", "node", node).stdout
+    assert f'node "{node}" was uncordoned or untainted during maintenance "{item["metadata"]["name"]}"' in description
+    (warning_event,) = workload.client.list(
+        EVENTS_PATH, field_selector=f"involvedObject.name={node},reason={CORDONED_AGAIN_REASON}"
+    )["items"]
+    assert warning_event["type"] == "Warning"
 
 
 @proves("X-2")
-def test_a_hint_that_comes_during_the_look_loses_no_drift(functions: Functions, work: Workload) -> None:
+def test_coalesced_hint_loses_no_drift(functions: Functions, workload: Workload) -> None:
     """Drift that the first pass found is emitted even if a hint causes a second pass.
 
     The second pass finds that it is recorded already, and emits nothing itself.
     """
-    node = work.node()
-    item = maintained(functions, work, node)
-    work.local.kubectl("uncordon", node)
-    hint = node_updated(work.read_node(node))
+    node = workload.take_node()
+    item = create_active_maintenance(functions, workload, node)
+    workload.local_cluster.kubectl("uncordon", node)
+    hint = build_node_updated(workload.read_node(node))
 
-    with before(functions.clusters["guard"], "POST", EVENTS, lambda: functions.post("guard", hint)):
-        reply = functions.answer("guard", node_updated(work.read_node(node)))
+    with run_before_request(functions.clusters["guard"], "POST", EVENTS_PATH, lambda: functions.post("guard", hint)):
+        reply = functions.invoke("guard", build_node_updated(workload.read_node(node)))
 
     assert reply is not None
     assert reply.get_type() == events.NODE_DRIFTED
-    assert data_of(reply)["maintenance"] == events.Reference.of(item).as_data()
+    assert require_data(reply)["maintenance"] == events.ObjectReference.from_object(item).as_data()
 
 
 @pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
-def test_a_missing_taint_is_told(functions: Functions, work: Workload, group: Group) -> None:
+def test_missing_taint_is_drift(functions: Functions, workload: Workload, group: ApiGroup) -> None:
     """NMO-4, X-7: `guard` emits `node.drifted` if the drain taint was removed by hand, for every API group."""
-    node = work.node()
-    item = maintained(functions, work, node, group)
-    work.local.kubectl("taint", "node", node, f"{group.drain_taint}:NoSchedule-")
+    node = workload.take_node()
+    item = create_active_maintenance(functions, workload, node, group)
+    workload.local_cluster.kubectl("taint", "node", node, f"{group.drain_taint}:NoSchedule-")
 
-    reply = functions.answer("guard", node_updated(work.read_node(node)))
+    reply = functions.invoke("guard", build_node_updated(workload.read_node(node)))
 
     assert reply is not None
     assert reply.get_type() == events.NODE_DRIFTED
-    assert data_of(reply)["maintenance"] == events.Reference.of(item).as_data()
+    assert require_data(reply)["maintenance"] == events.ObjectReference.from_object(item).as_data()
 
 
 @pytest.mark.parametrize("label", ["of-an-earlier-one", ""])
-def test_a_drift_is_told_whomever_the_label_names(functions: Functions, work: Workload, label: str) -> None:
+def test_drift_is_found_with_any_label_value(functions: Functions, workload: Workload, label: str) -> None:
     """Rule 10: `guard` finds the node's maintenance even if the label has another value or none."""
-    node = work.node()
-    item = maintained(functions, work, node)
-    work.local.kubectl("uncordon", node)
-    work.local.kubectl("label", "--overwrite", "node", node, f"{LABEL}={label}")
+    node = workload.take_node()
+    item = create_active_maintenance(functions, workload, node)
+    workload.local_cluster.kubectl("uncordon", node)
+    workload.local_cluster.kubectl("label", "--overwrite", "node", node, f"{MAINTENANCE_LABEL}={label}")
 
-    reply = functions.answer("guard", node_updated(work.read_node(node)))
+    reply = functions.invoke("guard", build_node_updated(workload.read_node(node)))
 
     assert reply is not None
-    assert data_of(reply)["maintenance"] == events.Reference.of(item).as_data()
+    assert require_data(reply)["maintenance"] == events.ObjectReference.from_object(item).as_data()
 
 
-def test_between_cordon_and_taint_one_list_suffices(functions: Functions, work: Workload) -> None:
+def test_one_list_between_cordon_and_taint(functions: Functions, workload: Workload) -> None:
     """Rule 10: between cordon and taint, `guard` sends only one list request.
 
     In each drain an update arrives then, because the controller manager adds its own taint. The test caches that this
     install is active, which is otherwise read once a minute.
     """
-    CLAIMS.confirm(functions.clusters["guard"])
-    node = work.node()
-    functions.chain(work.maintenance(node), "begin", "cordon")
-    hint = node_updated(work.read_node(node))
+    INSTALL_LEASE_CACHE.confirm(functions.clusters["guard"])
+    node = workload.take_node()
+    functions.run_chain(workload.create_maintenance(node), "begin", "cordon")
+    hint = build_node_updated(workload.read_node(node))
 
-    with requests_of(functions.clusters["guard"].api) as counted:
-        assert functions.answer("guard", hint) is None
+    with count_requests(functions.clusters["guard"].api) as requests:
+        assert functions.invoke("guard", hint) is None
 
-    assert counted == {f"GET {MEDIK8S.path}": 1}
+    assert requests == {f"GET {MEDIK8S.path}": 1}
 
 
-def test_a_label_taken_off_comes_back(functions: Functions, work: Workload) -> None:
+def test_removed_label_is_drift(functions: Functions, workload: Workload) -> None:
     """Rule 10: `guard` treats a removed label, which arrives as a deletion of the node, as drift."""
-    node = work.node()
-    item = maintained(functions, work, node)
-    before = work.read_node(node)
-    work.local.kubectl("label", "node", node, f"{LABEL}-")
+    node = workload.take_node()
+    item = create_active_maintenance(functions, workload, node)
+    before = workload.read_node(node)
+    workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}-")
 
-    reply = functions.answer("guard", node_deleted(before))
+    reply = functions.invoke("guard", build_node_deleted(before))
 
     assert reply is not None
     assert reply.get_type() == events.NODE_DRIFTED
-    assert f"node {node} was unlabelled during" in data_of(reply)["message"]
-    cordoned = functions.answer("cordon", reply)
-    assert cordoned is not None
-    functions.answer("taint", cordoned)
-    assert work.read_node(node)["metadata"]["labels"][LABEL] == item["metadata"]["uid"]
-    assert functions.answer("guard", node_updated(work.read_node(node))) is None
-    assert not m.is_deleting(work.again(item))
+    assert f'node "{node}" was unlabelled during' in require_data(reply)["message"]
+    cordoned_event = functions.invoke("cordon", reply)
+    assert cordoned_event is not None
+    functions.invoke("taint", cordoned_event)
+    assert workload.read_node(node)["metadata"]["labels"][MAINTENANCE_LABEL] == item["metadata"]["uid"]
+    assert functions.invoke("guard", build_node_updated(workload.read_node(node))) is None
+    assert not m.is_deleting(workload.read_maintenance(item))
 
 
-def test_what_is_undone_again_and_again_is_left_to_the_tick(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_repeated_drift_backs_off(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """Rule 9: `guard` answers repeated drift once and then backs off for as long as the drift has lasted.
 
     Another controller may remove the label each time. During the backoff the drift is left to the tick.
     """
-    node = work.node()
-    item = maintained(functions, work, node)
-    labelled = work.read_node(node)
-    work.local.kubectl("label", "node", node, f"{LABEL}-")
-    writes = len(audit.writes_by())
+    node = workload.take_node()
+    item = create_active_maintenance(functions, workload, node)
+    labelled_node = workload.read_node(node)
+    workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}-")
+    writes = len(audit.list_writes_by())
 
-    first = functions.answer("guard", node_deleted(labelled))
-    again = [functions.answer("guard", node_deleted(labelled)) for _ in range(5)]
-    quiet = len(audit.writes_by()) - writes
-    aged(work, node, first=80, last=11)
-    later = functions.answer("guard", node_deleted(labelled))
+    first_event = functions.invoke("guard", build_node_deleted(labelled_node))
+    repeated_replies = [functions.invoke("guard", build_node_deleted(labelled_node)) for _ in range(5)]
+    write_count = len(audit.list_writes_by()) - writes
+    set_drift_event_age(workload, node, first_seconds_ago=80, last_seconds_ago=11)
+    reply_in_backoff = functions.invoke("guard", build_node_deleted(labelled_node))
 
-    assert first is not None
-    assert again == [None] * 5
-    assert quiet == 1
-    assert later is None  # drift has lasted for 69 seconds, so the backoff is 60 seconds
-    aged(work, node, first=21, last=11)
-    assert functions.answer("guard", node_deleted(labelled)) is not None
-    assert not m.is_deleting(work.again(item))
+    assert first_event is not None
+    assert repeated_replies == [None] * 5
+    assert write_count == 1
+    assert reply_in_backoff is None  # drift has lasted for 69 seconds, so the backoff is 60 seconds
+    set_drift_event_age(workload, node, first_seconds_ago=21, last_seconds_ago=11)
+    assert functions.invoke("guard", build_node_deleted(labelled_node)) is not None
+    assert not m.is_deleting(workload.read_maintenance(item))
 
 
 @pytest.mark.slow
 @proves("X-6")
-def test_what_cannot_be_counted_is_left_to_the_tick(
-    spoiled: Functions, faults: Faults, functions: Functions, work: Workload
+def test_uncountable_drift_emits_nothing(
+    proxied_functions: Functions, fault_proxy: FaultProxy, functions: Functions, workload: Workload
 ) -> None:
     """Rule 9: `guard` emits nothing if it cannot write the Event that counts the repeated drift."""
-    node = work.node()
-    maintained(functions, work, node)
-    work.local.kubectl("uncordon", node)
-    faults.spoil(lambda request: Fault(403, "exceeded quota") if request.startswith("create events") else None)
+    node = workload.take_node()
+    create_active_maintenance(functions, workload, node)
+    workload.local_cluster.kubectl("uncordon", node)
+    fault_proxy.inject(lambda request: Fault(403, "exceeded quota") if request.startswith("create events") else None)
 
-    refused = spoiled.answer("guard", node_updated(work.read_node(node)))
-    faults.speak_again()
+    reply = proxied_functions.invoke("guard", build_node_updated(workload.read_node(node)))
+    fault_proxy.stop_faults()
 
-    assert refused is None
-    assert functions.answer("guard", node_updated(work.read_node(node))) is not None
+    assert reply is None
+    assert functions.invoke("guard", build_node_updated(workload.read_node(node))) is not None
 
 
-def two_of(work: Workload, node: str) -> list[Object]:
+def create_two_maintenances(workload: Workload, node: str) -> list[Object]:
     """Create two maintenances of a node and return them in list order: by age in seconds, then by uid."""
-    return list(by_age([work.maintenance(node), work.maintenance(node)]))
+    return list(sort_by_age([workload.create_maintenance(node), workload.create_maintenance(node)]))
 
 
-def begun_besides(work: Workload, item: Object, *, cordoned: bool) -> None:
-    """Mark a maintenance as begun although another one has the node; report it as cordoned if `cordoned` is set."""
-    node = work.read_node(item["spec"]["nodeName"])
-    work.admin.patch(m.path(item), m.begin_patch(work.again(item), node, {"totalpods": 0, "evictionPods": 0}))
-    if cordoned:
-        now = timestamp(datetime.now(timezone.utc))
-        shown = {"type": "Cordoned", "status": "True", "reason": "Cordoned", "message": "m", "lastTransitionTime": now}
-        work.admin.patch(f"{m.path(item)}/status", {"status": {"conditions": [shown]}})
-    version = work.again(item)["metadata"]["resourceVersion"]
-    work.admin.run(work.admin.api.list(m.group(item).path, version=version))  # waits until the cache has it
+def mark_begun(workload: Workload, item: Object, *, is_cordoned: bool) -> None:
+    """Mark a maintenance as begun although another one has the node; report it as cordoned if `is_cordoned` is set."""
+    node = workload.read_node(item["spec"]["nodeName"])
+    workload.client.patch(
+        m.build_path(item),
+        m.build_begin_patch(workload.read_maintenance(item), node, {"totalpods": 0, "evictionPods": 0}),
+    )
+    if is_cordoned:
+        now = format_time(datetime.now(timezone.utc))
+        condition = {
+            "type": "Cordoned",
+            "status": "True",
+            "reason": "Cordoned",
+            "message": "m",
+            "lastTransitionTime": now,
+        }
+        workload.client.patch(f"{m.build_path(item)}/status", {"status": {"conditions": [condition]}})
+    version = workload.read_maintenance(item)["metadata"]["resourceVersion"]
+    workload.client.run(
+        workload.client.api.list(m.get_group(item).path, resource_version=version)
+    )  # waits until the cache has it
 
 
-@pytest.mark.parametrize("why", ["not cordoned yet", "told a moment ago"])
-def test_one_that_needs_no_answer_keeps_none_from_the_next(functions: Functions, work: Workload, why: str) -> None:
+@pytest.mark.parametrize("reason", ["not cordoned yet", "emitted a moment ago"])
+def test_second_maintenance_is_checked_after_first(functions: Functions, workload: Workload, reason: str) -> None:
     """X-7: if `guard` emits nothing for one maintenance of a node, it still checks the other one.
 
     The first one is not cordoned yet, or its drift was emitted a moment ago.
     """
-    node = work.node()
-    first, second = two_of(work, node)
-    begun_besides(work, first, cordoned=why == "told a moment ago")
-    work.local.kubectl("label", "node", node, f"{LABEL}={second['metadata']['uid']}")
-    hint = node_updated(work.read_node(node))
-    earlier = [] if why == "not cordoned yet" else guard(hint, functions.clusters["guard"])
-    begun_besides(work, second, cordoned=True)
+    node = workload.take_node()
+    first, second = create_two_maintenances(workload, node)
+    mark_begun(workload, first, is_cordoned=reason == "emitted a moment ago")
+    workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}={second['metadata']['uid']}")
+    hint = build_node_updated(workload.read_node(node))
+    first_replies = [] if reason == "not cordoned yet" else guard(hint, functions.clusters["guard"])
+    mark_begun(workload, second, is_cordoned=True)
 
-    told = guard(hint, functions.clusters["guard"])
+    replies = guard(hint, functions.clusters["guard"])
 
-    assert [data_of(event)["maintenance"]["uid"] for event in (*earlier, *told)] == [
-        item["metadata"]["uid"] for item in ([first, second] if earlier else [second])
+    assert [require_data(event)["maintenance"]["uid"] for event in (*first_replies, *replies)] == [
+        item["metadata"]["uid"] for item in ([first, second] if first_replies else [second])
     ]
 
 
-def test_the_end_of_one_whose_node_is_gone_does_not_hold_up_the_next(functions: Functions, work: Workload) -> None:
+def test_deleted_node_ends_second_maintenance(functions: Functions, workload: Workload) -> None:
     """NMO-20: `guard` deletes the second maintenance of a deleted node even if the first one is already gone."""
-    node = work.node()
-    first, second = two_of(work, node)
+    node = workload.take_node()
+    first, second = create_two_maintenances(workload, node)
     for item in (first, second):
-        begun_besides(work, item, cordoned=True)
+        mark_begun(workload, item, is_cordoned=True)
         # this API version is not served, so the garbage collector keeps the maintenance
-        owner = {**work.again(item)["metadata"]["ownerReferences"][0], "apiVersion": "example.com/v1"}
-        work.admin.patch(m.path(item), {"metadata": {"ownerReferences": [owner]}})
-    hint = node_deleted(work.read_node(node))
-    work.delete(f"/api/v1/nodes/{node}")
+        owner = {**workload.read_maintenance(item)["metadata"]["ownerReferences"][0], "apiVersion": "example.com/v1"}
+        workload.client.patch(m.build_path(item), {"metadata": {"ownerReferences": [owner]}})
+    hint = build_node_deleted(workload.read_node(node))
+    workload.delete(f"/api/v1/nodes/{node}")
 
-    def act() -> None:
-        work.vanish(first)
+    def delete_first() -> None:
+        workload.remove_maintenance(first)
 
-    with before(functions.clusters["guard"], "DELETE", m.path(first), act):
-        assert functions.answer("guard", hint) is None
+    with run_before_request(functions.clusters["guard"], "DELETE", m.build_path(first), delete_first):
+        assert functions.invoke("guard", hint) is None
 
-    assert m.is_deleting(work.again(second))
+    assert m.is_deleting(workload.read_maintenance(second))
 
 
 @pytest.mark.parametrize("deleted", [False, True], ids=["updated", "deleted"])
-def test_what_a_label_was_taken_off_for_is_asked_of_the_newest_state(
-    functions: Functions, work: Workload, deleted: bool
-) -> None:
+def test_deletion_lists_latest_state(functions: Functions, workload: Workload, deleted: bool) -> None:
     """Rule 1: `guard` lists the latest state after a deletion, and the cached state after an update.
 
     The cache may still have the maintenance whose restored node has just lost its label.
     """
-    node = work.node()
-    item = maintained(functions, work, node)
-    work.local.kubectl("uncordon", node)
-    hint = (node_deleted if deleted else node_updated)(work.read_node(node))
+    node = workload.take_node()
+    item = create_active_maintenance(functions, workload, node)
+    workload.local_cluster.kubectl("uncordon", node)
+    hint = (build_node_deleted if deleted else build_node_updated)(workload.read_node(node))
 
-    with lists_of(functions.clusters["guard"].api) as asked:
-        functions.answer("guard", hint)
+    with record_list_requests(functions.clusters["guard"].api) as requests:
+        functions.invoke("guard", hint)
 
-    versions = {one.version for one in asked if one.path == m.group(item).path}
+    versions = {request.version for request in requests if request.path == m.get_group(item).path}
     assert versions == ({""} if deleted else {"0"})
 
 
-def aged(work: Workload, node: str, *, first: int, last: int) -> None:
+def set_drift_event_age(workload: Workload, node: str, *, first_seconds_ago: int, last_seconds_ago: int) -> None:
     """Set the ages, in seconds, of the first and last timestamp of the Event that counts the node's drift."""
-    (event,) = work.admin.list(EVENTS, fields=f"involvedObject.name={node},reason={AGAIN}")["items"]
+    (event,) = workload.client.list(
+        EVENTS_PATH, field_selector=f"involvedObject.name={node},reason={CORDONED_AGAIN_REASON}"
+    )["items"]
     now = datetime.now(timezone.utc)
-    times = {"firstTimestamp": first, "lastTimestamp": last}
-    patch = {name: timestamp(now - timedelta(seconds=seconds)) for name, seconds in times.items()}
-    work.admin.patch(f"{EVENTS}/{event['metadata']['name']}", patch)
+    times = {"firstTimestamp": first_seconds_ago, "lastTimestamp": last_seconds_ago}
+    patch = {name: format_time(now - timedelta(seconds=seconds)) for name, seconds in times.items()}
+    workload.client.patch(f"{EVENTS_PATH}/{event['metadata']['name']}", patch)
 
 
-def test_a_node_that_was_given_back_is_nobodys(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_restored_node_is_ignored(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """Rule 10: `guard` ignores the deletion event that `restore` causes by removing the label."""
-    node = work.node()
-    item = maintained(functions, work, node)
-    before = work.read_node(node)
-    work.delete(m.path(item))
-    functions.answer("restore", updated(work.again(item)))
-    writes = len(audit.writes_by())
+    node = workload.take_node()
+    item = create_active_maintenance(functions, workload, node)
+    before = workload.read_node(node)
+    workload.delete(m.build_path(item))
+    functions.invoke("restore", build_updated(workload.read_maintenance(item)))
+    writes = len(audit.list_writes_by())
 
-    assert functions.answer("guard", node_deleted(before)) is None
-    assert len(audit.writes_by()) == writes
+    assert functions.invoke("guard", build_node_deleted(before)) is None
+    assert len(audit.list_writes_by()) == writes
 
 
 @proves("NMO-20")
-def test_a_node_replaced_under_its_name_ends_the_maintenance(functions: Functions, work: Workload) -> None:
+def test_replaced_node_ends_maintenance(functions: Functions, workload: Workload) -> None:
     """NMO-20: `guard` deletes the maintenance of a deleted node even if a new node has its name."""
-    node = work.node()
-    item = maintained(functions, work, node)
-    before = work.read_node(node)
-    work.delete(f"/api/v1/nodes/{node}")
-    work.admin.create("/api/v1/nodes", {"metadata": {"name": node}})
+    node = workload.take_node()
+    item = create_active_maintenance(functions, workload, node)
+    before = workload.read_node(node)
+    workload.delete(f"/api/v1/nodes/{node}")
+    workload.client.create("/api/v1/nodes", {"metadata": {"name": node}})
 
-    assert functions.answer("guard", node_deleted(before)) is None
+    assert functions.invoke("guard", build_node_deleted(before)) is None
 
-    assert m.is_deleting(work.again(item))
-    assert not work.read_node(node)["spec"].get("unschedulable")
+    assert m.is_deleting(workload.read_maintenance(item))
+    assert not workload.read_node(node)["spec"].get("unschedulable")
 
 
-def test_a_maintenance_without_owner_reference_lives_with_its_node(functions: Functions, work: Workload) -> None:
+def test_missing_owner_reference_needs_missing_node(functions: Functions, workload: Workload) -> None:
     """NMO-20: `guard` deletes a maintenance without owner reference only if no node has the name."""
-    node = work.node()
-    item = maintained(functions, work, node)
-    work.admin.patch(m.path(item), {"metadata": {"ownerReferences": []}})
-    before = work.read_node(node)
+    node = workload.take_node()
+    item = create_active_maintenance(functions, workload, node)
+    workload.client.patch(m.build_path(item), {"metadata": {"ownerReferences": []}})
+    before = workload.read_node(node)
 
-    functions.answer("guard", node_deleted(before))
-    alive = not m.is_deleting(work.again(item))
-    work.delete(f"/api/v1/nodes/{node}")
-    functions.answer("guard", node_deleted(before))
+    functions.invoke("guard", build_node_deleted(before))
+    alive = not m.is_deleting(workload.read_maintenance(item))
+    workload.delete(f"/api/v1/nodes/{node}")
+    functions.invoke("guard", build_node_deleted(before))
 
-    assert (alive, m.is_deleting(work.again(item))) == (True, True)
+    assert (alive, m.is_deleting(workload.read_maintenance(item))) == (True, True)
 
 
-def test_a_node_in_good_order_costs_nothing(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_node_without_drift_is_ignored(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-2: `guard` ignores an update of a node without drift, and an outdated event about it."""
-    node = work.node()
-    before = work.read_node(node)
-    maintained(functions, work, node)
-    writes = len(audit.writes_by())
+    node = workload.take_node()
+    before = workload.read_node(node)
+    create_active_maintenance(functions, workload, node)
+    writes = len(audit.list_writes_by())
 
-    assert functions.answer("guard", node_updated(work.read_node(node))) is None
-    assert functions.answer("guard", node_updated(before)) is None
-    assert len(audit.writes_by()) == writes
+    assert functions.invoke("guard", build_node_updated(workload.read_node(node))) is None
+    assert functions.invoke("guard", build_node_updated(before)) is None
+    assert len(audit.list_writes_by()) == writes
 
 
-def test_the_start_is_no_drift(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_uncordoned_node_at_begin_is_not_drift(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-2: a node whose maintenance has begun but not yet cordoned it has not drifted."""
-    node = work.node()
-    item = work.maintenance(node)
-    functions.answer("status", functions.begin(item))
-    writes = len(audit.writes_by())
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
+    functions.invoke("status", functions.run_begin(item))
+    writes = len(audit.list_writes_by())
 
-    assert functions.answer("guard", node_updated(work.read_node(node))) is None
-    assert len(audit.writes_by()) == writes
+    assert functions.invoke("guard", build_node_updated(workload.read_node(node))) is None
+    assert len(audit.list_writes_by()) == writes
 
 
 @proves("DRN-6")
-def test_a_cordon_by_hand_is_left_alone(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_manual_cordon_is_ignored(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """DRN-6: `guard` does not react to a cordon by hand on a node without a maintenance."""
-    node = work.node()
+    node = workload.take_node()
     for command in ("cordon", "uncordon"):
-        work.local.kubectl(command, node)
-        assert functions.answer("guard", node_updated(work.read_node(node))) is None
+        workload.local_cluster.kubectl(command, node)
+        assert functions.invoke("guard", build_node_updated(workload.read_node(node))) is None
 
-    assert audit.writes_by() == []
+    assert audit.list_writes_by() == []
 
 
-def test_a_deleted_node_ends_its_maintenances(functions: Functions, work: Workload) -> None:
+def test_deleted_node_ends_maintenance(functions: Functions, workload: Workload) -> None:
     """NMO-20: `guard` deletes the maintenance of a deleted node, and `restore` releases it."""
-    node = work.node()
-    item = maintained(functions, work, node)
-    before = work.read_node(node)
-    work.delete(f"/api/v1/nodes/{node}")
+    node = workload.take_node()
+    item = create_active_maintenance(functions, workload, node)
+    before = workload.read_node(node)
+    workload.delete(f"/api/v1/nodes/{node}")
 
-    assert functions.answer("guard", node_deleted(before)) is None
+    assert functions.invoke("guard", build_node_deleted(before)) is None
 
-    item = work.again(item)
+    item = workload.read_maintenance(item)
     assert m.is_deleting(item)
-    functions.answer("restore", updated(item))
-    assert work.admin.list(m.group(item).path, fields=f"metadata.name={item['metadata']['name']}")["items"] == []
+    functions.invoke("restore", build_updated(item))
+    assert (
+        workload.client.list(m.get_group(item).path, field_selector=f"metadata.name={item['metadata']['name']}")[
+            "items"
+        ]
+        == []
+    )
 
 
-def test_old_news_of_a_deleted_node_do_not_end_the_maintenance_of_the_new_one(
-    functions: Functions, work: Workload, audit: Audit
-) -> None:
+def test_outdated_deletion_is_ignored(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-2: an outdated deletion of an earlier node of that name does not end the new node's maintenance."""
-    node = work.node()
-    old = {**work.read_node(node)}
-    item = maintained(functions, work, node)
-    writes = len(audit.writes_by())
+    node = workload.take_node()
+    old_node = {**workload.read_node(node)}
+    item = create_active_maintenance(functions, workload, node)
+    writes = len(audit.list_writes_by())
 
-    functions.answer("guard", node_deleted({**old, "metadata": {**old["metadata"], "uid": "of-an-older-node"}}))
+    functions.invoke(
+        "guard", build_node_deleted({**old_node, "metadata": {**old_node["metadata"], "uid": "of-an-older-node"}})
+    )
 
-    assert not m.is_deleting(work.again(item))
-    assert len(audit.writes_by()) == writes
+    assert not m.is_deleting(workload.read_maintenance(item))
+    assert len(audit.list_writes_by()) == writes
 
 
-def test_a_maintenance_that_never_began_outlives_the_node(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_unbegun_maintenance_survives_node_deletion(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-22: `guard` does not delete a maintenance that never began when its node is deleted."""
-    node = work.node()
-    before = work.read_node(node)
-    item = work.maintenance(node, KUBEVIRT)
+    node = workload.take_node()
+    before = workload.read_node(node)
+    item = workload.create_maintenance(node, KUBEVIRT)
 
-    functions.answer("guard", node_deleted(before))
+    functions.invoke("guard", build_node_deleted(before))
 
-    assert not m.is_deleting(work.again(item))
-    assert audit.writes_by() == []
+    assert not m.is_deleting(workload.read_maintenance(item))
+    assert audit.list_writes_by() == []
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "message"),
     [
         ({"metadata": {}}, "metadata.name of the Node"),
         ({"metadata": {"name": ""}}, "metadata.name of the Node"),
@@ -399,11 +419,16 @@ def test_a_maintenance_that_never_began_outlives_the_node(functions: Functions, 
         ({"spec": {"taints": 1, "unschedulable": True}}, "the Node in data"),
     ],
 )
-def test_a_node_that_is_none_is_refused_by_name(functions: Functions, change: Object, named: str) -> None:
+def test_malformed_node_gets_400(functions: Functions, change: Object, message: str) -> None:
     """X-6: `guard` answers 400 to an event with a malformed Node and names the field."""
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": {LABEL: "some-uid"}}, "spec": {}}
-    event = CloudEvent(dict(node_updated(node).get_attributes()), {**node, **change})
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "n", "labels": {MAINTENANCE_LABEL: "some-uid"}},
+        "spec": {},
+    }
+    event = CloudEvent(dict(build_node_updated(node).get_attributes()), {**node, **change})
 
     response = functions.post("guard", event)
 
-    assert (response.status_code, response.text.startswith(named)) == (400, True), response.text
+    assert (response.status_code, response.text.startswith(message)) == (400, True), response.text

@@ -8,164 +8,185 @@ import pytest
 
 from eventing import events
 from functions.maintenance import event_objects
-from functions.maintenance.kubernetes_events import announce_on_node
-from kube.client.sync_client import Cluster
+from functions.maintenance.kubernetes_events import record_node_event
+from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
-from kube.maintenance.kubernetes_events import BEGIN, EVENTS, FAIL, REMOVE, SUCCEED, TEXTS, UNCORDON
-from kube.maintenance.groups import GROUPS, Group
+from kube.maintenance.groups import GROUPS, ApiGroup
+from kube.maintenance.kubernetes_events import (
+    BEGIN_REASON,
+    EVENT_MESSAGES,
+    EVENTS_PATH,
+    FAIL_REASON,
+    REMOVE_REASON,
+    SUCCEED_REASON,
+    UNCORDON_REASON,
+)
 from kube.paths import Object
-from kube.times import timestamp
+from kube.times import format_time
 from localcluster.access import UNPRIVILEGED
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import added, said, updated
-from tests.functions.maintenance.test_status import drain
+from tests.functions.event_builders import build_added, build_own_event, build_updated
+from tests.functions.maintenance.test_status import run_steps_with_status
 from tests.proofs import proves
-from tests.workload import Audit, Workload, written
+from tests.workload import AuditLog, Workload, summarize_writes
 
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 
 
-def about(work: Workload, kind: str, name: str) -> dict[str, Object]:
+def list_own_events(workload: Workload, kind: str, name: str) -> dict[str, Object]:
     """Return our Events about an object by reason; each reason occurs once."""
-    found = work.admin.list(EVENTS, fields=f"involvedObject.kind={kind},involvedObject.name={name}")["items"]
-    ours = [item for item in found if item["source"].get("component") == "node-maintenance"]
-    assert len({item["reason"] for item in ours}) == len(ours)
-    return {item["reason"]: item for item in ours}
+    events = workload.client.list(EVENTS_PATH, field_selector=f"involvedObject.kind={kind},involvedObject.name={name}")[
+        "items"
+    ]
+    own_events = [item for item in events if item["source"].get("component") == "node-maintenance"]
+    assert len({item["reason"] for item in own_events}) == len(own_events)
+    return {item["reason"]: item for item in own_events}
 
 
-def kubelets_event(node: str, reason: str) -> Object:
+def build_kubelet_event(node: str, reason: str) -> Object:
     """Build the Event that a kubelet writes up to ten seconds after its node was cordoned."""
-    moment = timestamp(datetime.now(timezone.utc))
+    timestamp = format_time(datetime.now(timezone.utc))
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": f"{node}.kubelet", "namespace": "default"},
         "involvedObject": {"kind": "Node", "name": node, "uid": node},
         **{"type": "Normal", "reason": reason, "message": f"Node {node} status is now: {reason}"},
-        **{"source": {"component": "kubelet", "host": node}, "firstTimestamp": moment, "lastTimestamp": moment},
+        **{"source": {"component": "kubelet", "host": node}, "firstTimestamp": timestamp, "lastTimestamp": timestamp},
     }
 
 
-def described(work: Workload, item: Object) -> str:
+def describe_events(workload: Workload, item: Object) -> str:
     """Return the Events that `kubectl describe` prints for a maintenance."""
-    kind = f"nodemaintenances.{m.group(item).api_version.split('/')[0]}"
-    return work.local.kubectl("describe", kind, item["metadata"]["name"]).stdout.partition("\nEvents:")[2]
+    kind = f"nodemaintenances.{m.get_group(item).api_version.split('/')[0]}"
+    return workload.local_cluster.kubectl("describe", kind, item["metadata"]["name"]).stdout.partition("\nEvents:")[2]
 
 
-def succeeded(functions: Functions, work: Workload, node: str, group: Group) -> Object:
+def run_to_success(functions: Functions, workload: Workload, node: str, group: ApiGroup) -> Object:
     """Run all steps of a maintenance of an empty node, and return the maintenance after its success."""
-    item = drain(functions, work, work.maintenance(node, group, reason="new disk"))
+    item = run_steps_with_status(functions, workload, workload.create_maintenance(node, group, reason="new disk"))
     assert item["status"]["phase"] == "Succeeded"
     return item
 
 
 @proves("NMO-27")
 @every_group
-def test_a_maintenance_is_told_at_itself_and_at_its_node(functions: Functions, work: Workload, group: Group) -> None:
+def test_progress_is_recorded_on_maintenance_and_node(
+    functions: Functions, workload: Workload, group: ApiGroup
+) -> None:
     """NMO-27: `kubectl describe` of maintenance and node shows BeginMaintenance and SucceedMaintenance once."""
-    node = work.node()
-    item = succeeded(functions, work, node, group)
+    node = workload.take_node()
+    item = run_to_success(functions, workload, node, group)
 
-    for text in (described(work, item), work.local.kubectl("describe", "node", node).stdout):
+    for text in (describe_events(workload, item), workload.local_cluster.kubectl("describe", "node", node).stdout):
         assert text.count("BeginMaintenance") == text.count("SucceedMaintenance") == 1
         assert "Begin a node maintenance: new disk" in text
         assert "Node maintenance was succeeded" in text
 
 
 @proves("OSV-12", "OSV-12a")
-def test_a_cordoned_node_is_told_once_beside_a_kubelet(functions: Functions, work: Workload) -> None:
+def test_cordon_is_recorded_once_next_to_kubelet_event(functions: Functions, workload: Workload) -> None:
     """OSV-12, OSV-12a: CordonNode is recorded once on the node, apart from the kubelet's own Event."""
-    node = work.node()
-    item = succeeded(functions, work, node, next(iter(GROUPS.values())))
+    node = workload.take_node()
+    item = run_to_success(functions, workload, node, next(iter(GROUPS.values())))
 
-    functions.answer("cordon", said(events.MAINTENANCE_BEGUN, item))
-    functions.answer("status", said(events.NODE_DRAINED, item))
+    functions.invoke("cordon", build_own_event(events.MAINTENANCE_BEGUN, item))
+    functions.invoke("status", build_own_event(events.NODE_DRAINED, item))
 
-    work.admin.create(EVENTS, kubelets_event(node, "NodeNotSchedulable"))
-    functions.answer("status", said(events.NODE_DRAINED, item))
+    workload.client.create(EVENTS_PATH, build_kubelet_event(node, "NodeNotSchedulable"))
+    functions.invoke("status", build_own_event(events.NODE_DRAINED, item))
 
-    described = work.local.kubectl("describe", "node", node).stdout
-    assert described.count("Cordon a node") == described.count("CordonNode") == 1
-    assert described.count(f"Node {node} status is now: NodeNotSchedulable") == 1
-    assert described.count("NodeNotSchedulable") == 2  # in the reason and the message of the kubelet's Event
+    description = workload.local_cluster.kubectl("describe", "node", node).stdout
+    assert description.count("Cordon a node") == description.count("CordonNode") == 1
+    assert description.count(f"Node {node} status is now: NodeNotSchedulable") == 1
+    assert description.count("NodeNotSchedulable") == 2  # in the reason and the message of the kubelet's Event
 
 
 @proves("NMO-27", "OSV-12")
-def test_the_end_is_told_at_the_node(functions: Functions, work: Workload) -> None:
+def test_uncordon_and_removal_are_recorded(functions: Functions, workload: Workload) -> None:
     """NMO-27, OSV-12: `restore` records UncordonNode on the node, and RemovedMaintenance on node and maintenance."""
-    node = work.node()
-    item = succeeded(functions, work, node, next(iter(GROUPS.values())))
-    work.delete(m.path(item))
+    node = workload.take_node()
+    item = run_to_success(functions, workload, node, next(iter(GROUPS.values())))
+    workload.delete(m.build_path(item))
 
-    functions.answer("restore", updated(work.again(item)))
+    functions.invoke("restore", build_updated(workload.read_maintenance(item)))
 
     name = item["metadata"]["name"]
-    told = about(work, "Node", node)
-    assert {UNCORDON, REMOVE} <= told.keys()
-    assert {reason: told[reason]["message"] for reason in (SUCCEED, REMOVE)} == {
-        reason: TEXTS[reason] for reason in (SUCCEED, REMOVE)
+    events_by_reason = list_own_events(workload, "Node", node)
+    assert {UNCORDON_REASON, REMOVE_REASON} <= events_by_reason.keys()
+    assert {reason: events_by_reason[reason]["message"] for reason in (SUCCEED_REASON, REMOVE_REASON)} == {
+        reason: EVENT_MESSAGES[reason] for reason in (SUCCEED_REASON, REMOVE_REASON)
     }
-    assert {item["type"] for item in told.values()} == {"Normal"}
-    assert "NodeSchedulable" not in told
-    assert about(work, "NodeMaintenance", name)[REMOVE]["involvedObject"]["uid"] == item["metadata"]["uid"]
-    text = work.local.kubectl("describe", "node", node).stdout
+    assert {item["type"] for item in events_by_reason.values()} == {"Normal"}
+    assert "NodeSchedulable" not in events_by_reason
+    assert (
+        list_own_events(workload, "NodeMaintenance", name)[REMOVE_REASON]["involvedObject"]["uid"]
+        == item["metadata"]["uid"]
+    )
+    text = workload.local_cluster.kubectl("describe", "node", node).stdout
     assert text.count("Uncordon a node") == text.count("Removed a node maintenance") == 1
 
 
 @proves("NMO-27")
-def test_a_failure_is_a_warning_that_says_why(functions: Functions, work: Workload) -> None:
+def test_failure_is_recorded_as_warning(functions: Functions, workload: Workload) -> None:
     """NMO-27, NMO-19: FailedMaintenance is a Warning with the error; the same failure is not recorded again."""
-    item = work.maintenance("no-such-node")
+    item = workload.create_maintenance("no-such-node")
     for _ in range(2):
-        failed = functions.answer("begin", added(item))
-        assert failed is not None
-        functions.answer("status", failed)
+        failure_event = functions.invoke("begin", build_added(item))
+        assert failure_event is not None
+        functions.invoke("status", failure_event)
 
-    told = about(work, "NodeMaintenance", item["metadata"]["name"])
-    assert (set(told), told[FAIL]["type"], told[FAIL]["count"]) == ({FAIL}, "Warning", 1)
-    assert told[FAIL]["message"] == 'Failed a node maintenance: nodes "no-such-node" not found'
+    events_by_reason = list_own_events(workload, "NodeMaintenance", item["metadata"]["name"])
+    assert (set(events_by_reason), events_by_reason[FAIL_REASON]["type"], events_by_reason[FAIL_REASON]["count"]) == (
+        {FAIL_REASON},
+        "Warning",
+        1,
+    )
+    assert events_by_reason[FAIL_REASON]["message"] == 'Failed a node maintenance: nodes "no-such-node" not found'
 
 
 @proves("OSV-12")
-def test_replayed_events_tell_nothing_again(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_redelivered_event_records_nothing(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-27, OSV-12, X-2: a redelivered event writes no Kubernetes Event."""
-    node = work.node()
-    item = succeeded(functions, work, node, next(iter(GROUPS.values())))
-    before = len(audit.writes_by())
+    node = workload.take_node()
+    item = run_to_success(functions, workload, node, next(iter(GROUPS.values())))
+    before = len(audit.list_writes_by())
 
-    functions.answer("status", said(events.MAINTENANCE_BEGUN, item))
-    functions.answer("status", said(events.NODE_DRAINED, item))
-    functions.answer("cordon", said(events.MAINTENANCE_BEGUN, item))
+    functions.invoke("status", build_own_event(events.MAINTENANCE_BEGUN, item))
+    functions.invoke("status", build_own_event(events.NODE_DRAINED, item))
+    functions.invoke("cordon", build_own_event(events.MAINTENANCE_BEGUN, item))
 
-    assert written(audit.writes_by()[before:]) == []
+    assert summarize_writes(audit.list_writes_by()[before:]) == []
 
 
-def test_what_happens_again_is_counted(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_repeated_event_is_counted(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """OSV-12: a second success increments the count of SucceedMaintenance; BeginMaintenance keeps count 1."""
-    node = work.node()
-    item = succeeded(functions, work, node, next(iter(GROUPS.values())))
-    work.pods(node, "late")
-    functions.answer("status", said(events.PODS_EVICTED, item, data={"blocked": []}))
-    work.delete(f"/api/v1/namespaces/{work.namespace}/pods/late")
-    work.until(f"/api/v1/namespaces/{work.namespace}/pods", lambda pods: not pods)
-    before = len(audit.writes_by())
+    node = workload.take_node()
+    item = run_to_success(functions, workload, node, next(iter(GROUPS.values())))
+    workload.create_bare_pods(node, "late")
+    functions.invoke("status", build_own_event(events.PODS_EVICTED, item, data={"blocked": []}))
+    workload.delete(f"/api/v1/namespaces/{workload.namespace}/pods/late")
+    workload.wait_for_collection(f"/api/v1/namespaces/{workload.namespace}/pods", lambda pods: not pods)
+    before = len(audit.list_writes_by())
 
-    functions.answer("status", said(events.NODE_DRAINED, item))
+    functions.invoke("status", build_own_event(events.NODE_DRAINED, item))
 
-    told = about(work, "Node", node)
-    assert (told[SUCCEED]["count"], told[BEGIN]["count"]) == (2, 1)
-    patched = [what for what in written(audit.writes_by()[before:]) if what[:2] == ("patch", "events")]
-    assert len(patched) == 2  # one on the maintenance and one on its node
+    events_by_reason = list_own_events(workload, "Node", node)
+    assert (events_by_reason[SUCCEED_REASON]["count"], events_by_reason[BEGIN_REASON]["count"]) == (2, 1)
+    event_patches = [
+        write for write in summarize_writes(audit.list_writes_by()[before:]) if write[:2] == ("patch", "events")
+    ]
+    assert len(event_patches) == 2  # one on the maintenance and one on its node
 
 
-def test_a_maintenance_goes_on_where_no_event_may_be_written(work: Workload, caplog: pytest.LogCaptureFixture) -> None:
+def test_rejected_kubernetes_event_is_logged(workload: Workload, caplog: pytest.LogCaptureFixture) -> None:
     """NMO-27: a Kubernetes Event that the API server rejects is logged and raises no error."""
-    item = work.maintenance("n")
-    nobody = Cluster(str(work.local.kubeconfig_for(UNPRIVILEGED)))
+    item = workload.create_maintenance("n")
+    unprivileged_client = SyncClient(str(workload.local_cluster.ensure_kubeconfig(UNPRIVILEGED)))
 
     with caplog.at_level("INFO", logger=event_objects.log.name):
-        announce_on_node("n", UNCORDON, "text", item, nobody, kind="Normal")
-    nobody.close()
+        record_node_event("n", UNCORDON_REASON, "text", item, unprivileged_client, event_type="Normal")
+    unprivileged_client.close()
 
     (line,) = [record.message for record in caplog.records]
-    assert line.startswith('the Event UncordonNode could not be written: events is forbidden: User "unprivileged"')
+    assert line.startswith('cannot record Event UncordonNode: events is forbidden: User "unprivileged"')

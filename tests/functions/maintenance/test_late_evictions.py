@@ -12,16 +12,16 @@ from flask.testing import FlaskClient
 from prometheus_client import REGISTRY
 
 from eventing import events, replay_extensions
+from eventing.http_binding import encode_binary
 from eventing.journal.entries import Attempt
-from eventing.http_binding import binary
 from functions.app import FUNCTIONS, create_app
 from functions.maintenance import evict
 from functions.maintenance.eviction_reports import LateEvictions
 from kube.client import eviction_batch, eviction_tracker
-from kube.evictions import eviction_path, pod_path
+from kube.evictions import build_eviction_path, build_pod_path
 from kube.pods import is_terminating
-from tests.functions.conftest import Functions, told
-from tests.functions.request_hooks import before
+from tests.functions.conftest import Functions, parse_received_attempts
+from tests.functions.request_hooks import run_before_request
 from tests.receiver import Receiver
 from tests.workload import Workload
 
@@ -29,158 +29,196 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateEvictions]:
+def late_evictions(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateEvictions]:
     """Yield the `LateEvictions` of `evict`, whose passes do not wait for responses."""
-    made = LateEvictions()
-    monkeypatch.setattr(evict, "LATE", made)
-    monkeypatch.setitem(FUNCTIONS, "evict", replace(FUNCTIONS["evict"], late=made))
-    monkeypatch.setattr(eviction_batch, "OVERSLEPT_SECONDS", 0.0)
-    yield made
-    made.close()
+    new_late_evictions = LateEvictions()
+    monkeypatch.setattr(evict, "LATE_EVICTIONS", new_late_evictions)
+    monkeypatch.setitem(FUNCTIONS, "evict", replace(FUNCTIONS["evict"], late_replies=new_late_evictions))
+    monkeypatch.setattr(eviction_batch, "RESPONSE_WAIT_SECONDS", 0.0)
+    yield new_late_evictions
+    new_late_evictions.close()
 
 
 @pytest.fixture
-def client(
-    functions: Functions, recorder: Receiver, late: LateEvictions, monkeypatch: pytest.MonkeyPatch
+def evict_client(
+    functions: Functions, attempts_receiver: Receiver, late_evictions: LateEvictions, monkeypatch: pytest.MonkeyPatch
 ) -> FlaskClient:
-    """Return a test client of `evict`, which publishes its attempts to `recorder`.
+    """Return a test client of `evict`, which publishes its attempts to `attempts_receiver`.
 
     The functions that prepare the node are created before, so they publish no attempts.
     """
     for step in ("begin", "cordon", "taint"):
         functions.clients[step]
-    monkeypatch.setenv("RECORD", f"{recorder.url}/record")
+    monkeypatch.setenv("RECORD", f"{attempts_receiver.url}/record")
     return create_app(functions.clusters["evict"]).test_client()
 
 
-def evicted(recorder: Receiver) -> list[list[str]]:
+def list_evicted_names(attempts_receiver: Receiver) -> list[list[str]]:
     """Return the names of the evicted pods in each published attempt."""
-    return [named(one) for one in told(recorder)]
+    return [get_evicted_names(attempt) for attempt in parse_received_attempts(attempts_receiver)]
 
 
-def named(attempt: Attempt) -> list[str]:
+def get_evicted_names(attempt: Attempt) -> list[str]:
     return [pod["name"] for reply in attempt.replies for pod in reply["data"].get("evicted", [])]
 
 
-def counted() -> float:
+def read_evicted_count() -> float:
     return REGISTRY.get_sample_value("nodemaintenance_evictions_total", {"outcome": "evicted"}) or 0.0
 
 
-def test_what_no_look_has_told_is_published_when_the_process_ends(
-    functions: Functions, client: FlaskClient, recorder: Receiver, late: LateEvictions, work: Workload
+def test_late_evictions_are_published_at_process_end(
+    functions: Functions,
+    evict_client: FlaskClient,
+    attempts_receiver: Receiver,
+    late_evictions: LateEvictions,
+    workload: Workload,
 ) -> None:
     """Late evictions are published as a reply to their own event when the process ends."""
-    node = work.node()
-    work.pods(node, "a", "b")
-    tainted, so_far = functions.prepare(work.maintenance(node)), counted()
-    message = binary(tainted)
+    node = workload.take_node()
+    workload.create_bare_pods(node, "a", "b")
+    tainted_event, count_before = functions.run_until_tainted(workload.create_maintenance(node)), read_evicted_count()
+    message = encode_binary(tainted_event)
 
-    response = client.post("/evict", data=message.body, headers=message.headers)
-    late.close()
+    response = evict_client.post("/evict", data=message.body, headers=message.headers)
+    late_evictions.close()
 
-    recorder.wait(lambda: len(evicted(recorder)) == 2)
-    first, last = evicted(recorder)
+    attempts_receiver.wait_until(lambda: len(list_evicted_names(attempts_receiver)) == 2)
+    first, last = list_evicted_names(attempts_receiver)
     assert (response.headers["ce-type"], first, sorted(last)) == (events.PODS_EVICTED, [], ["a", "b"])
-    assert counted() - so_far == 2
-    late.close()
-    assert counted() - so_far == 2
+    assert read_evicted_count() - count_before == 2
+    late_evictions.close()
+    assert read_evicted_count() - count_before == 2
 
 
-def test_what_no_look_asks_for_is_published_after_some_time(
-    functions: Functions, client: FlaskClient, recorder: Receiver, work: Workload, monkeypatch: pytest.MonkeyPatch
+def test_late_evictions_are_published_after_delay(
+    functions: Functions,
+    evict_client: FlaskClient,
+    attempts_receiver: Receiver,
+    workload: Workload,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Late evictions of a node are published together after some time if no pass of this process follows."""
-    monkeypatch.setattr(eviction_tracker, "ANSWERED_SECONDS", 1.0)
-    monkeypatch.setattr(eviction_tracker, "KEPT_SECONDS", 0.5)
-    node = work.node()
-    work.pods(node, "a", "b")
-    message = binary(functions.prepare(work.maintenance(node)))
+    monkeypatch.setattr(eviction_tracker, "EVICTION_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(eviction_tracker, "OUTCOME_TTL_SECONDS", 0.5)
+    node = workload.take_node()
+    workload.create_bare_pods(node, "a", "b")
+    message = encode_binary(functions.run_until_tainted(workload.create_maintenance(node)))
 
-    client.post("/evict", data=message.body, headers=message.headers)
+    evict_client.post("/evict", data=message.body, headers=message.headers)
 
-    recorder.wait(lambda: len(evicted(recorder)) == 2)
-    assert sorted(evicted(recorder)[-1]) == ["a", "b"]
+    attempts_receiver.wait_until(lambda: len(list_evicted_names(attempts_receiver)) == 2)
+    assert sorted(list_evicted_names(attempts_receiver)[-1]) == ["a", "b"]
 
 
-def test_of_a_dry_run_nothing_comes_late(
-    functions: Functions, client: FlaskClient, recorder: Receiver, late: LateEvictions, work: Workload
+def test_dry_run_publishes_no_late_evictions(
+    functions: Functions,
+    evict_client: FlaskClient,
+    attempts_receiver: Receiver,
+    late_evictions: LateEvictions,
+    workload: Workload,
 ) -> None:
     """Dry runs publish no late evictions."""
-    message = replayed(functions, work, dry_run=True)
+    message = build_replay_message(functions, workload, dry_run=True)
 
-    client.post("/evict", data=message.body, headers=message.headers)
-    late.close()
+    evict_client.post("/evict", data=message.body, headers=message.headers)
+    late_evictions.close()
 
-    recorder.wait(lambda: len(evicted(recorder)) == 1)
-    assert evicted(recorder) == [[]]
+    attempts_receiver.wait_until(lambda: len(list_evicted_names(attempts_receiver)) == 1)
+    assert list_evicted_names(attempts_receiver) == [[]]
 
 
-def test_a_replay_beside_a_drain_takes_no_look_s_place(
-    functions: Functions, client: FlaskClient, recorder: Receiver, late: LateEvictions, work: Workload
+def test_replay_during_drain_keeps_drains_evictions(
+    functions: Functions,
+    evict_client: FlaskClient,
+    attempts_receiver: Receiver,
+    late_evictions: LateEvictions,
+    workload: Workload,
 ) -> None:
     """Replays during a drain do not report its evictions, which are published for their own event and counted."""
-    node, go = work.node(), threading.Event()
-    (pod,) = work.pods(node, "a")
-    tainted, so_far = functions.prepare(work.maintenance(node)), counted()
+    node, may_evict = workload.take_node(), threading.Event()
+    (pod,) = workload.create_bare_pods(node, "a")
+    tainted_event, count_before = functions.run_until_tainted(workload.create_maintenance(node)), read_evicted_count()
 
-    with before(functions.clusters["evict"], "POST", eviction_path(pod), lambda: go.wait(10)):
-        for event in (tainted, replay_extensions.marked(tainted, "again", dry_run=False)):
-            message = binary(event)
-            client.post("/evict", data=message.body, headers=message.headers)
-        go.set()
-    late.close()
+    with run_before_request(functions.clusters["evict"], "POST", build_eviction_path(pod), lambda: may_evict.wait(10)):
+        for event in (tainted_event, replay_extensions.add_replay_extensions(tainted_event, "again", dry_run=False)):
+            message = encode_binary(event)
+            evict_client.post("/evict", data=message.body, headers=message.headers)
+        may_evict.set()
+    late_evictions.close()
 
-    assert_told_once(recorder)
-    assert counted() - so_far == 1
+    assert_published_once(attempts_receiver)
+    assert read_evicted_count() - count_before == 1
 
 
-@pytest.mark.parametrize("finalizers", [(), ("test.nodemaintenance.dev/stay",)], ids=["gone", "ending"])
-def test_a_replay_takes_nothing_that_was_granted_late(
+@pytest.mark.parametrize("finalizers", [(), ("test.nodemaintenance.dev/stay",)], ids=["gone", "terminating"])
+def test_replay_does_not_report_drains_late_evictions(
     functions: Functions,
-    client: FlaskClient,
-    recorder: Receiver,
-    late: LateEvictions,
-    work: Workload,
+    evict_client: FlaskClient,
+    attempts_receiver: Receiver,
+    late_evictions: LateEvictions,
+    workload: Workload,
     finalizers: tuple[str, ...],
 ) -> None:
     """Replays do not report the drain's late evictions, even if the replay finds no pod."""
-    node = work.node()
-    (pod,) = work.pods(node, "a", finalizers=finalizers)
-    tainted, so_far = functions.prepare(work.maintenance(node)), counted()
-    message, again = binary(tainted), binary(replay_extensions.marked(tainted, "again", dry_run=False))
+    node = workload.take_node()
+    (pod,) = workload.create_bare_pods(node, "a", finalizers=finalizers)
+    tainted_event, count_before = functions.run_until_tainted(workload.create_maintenance(node)), read_evicted_count()
+    message, replay_message = (
+        encode_binary(tainted_event),
+        encode_binary(replay_extensions.add_replay_extensions(tainted_event, "again", dry_run=False)),
+    )
 
-    client.post("/evict", data=message.body, headers=message.headers)
-    work.wait_for(pod_path(pod), lambda found: found is None or (bool(finalizers) and is_terminating(found)))
-    client.post("/evict", data=again.body, headers=again.headers)
-    late.close()
+    evict_client.post("/evict", data=message.body, headers=message.headers)
+    workload.wait_for_object(
+        build_pod_path(pod), lambda current: current is None or (bool(finalizers) and is_terminating(current))
+    )
+    evict_client.post("/evict", data=replay_message.body, headers=replay_message.headers)
+    late_evictions.close()
 
-    assert_told_once(recorder)
-    assert counted() - so_far == 1
+    assert_published_once(attempts_receiver)
+    assert read_evicted_count() - count_before == 1
 
 
-def test_what_a_replay_alone_has_sent_is_told_as_its_own(
-    functions: Functions, client: FlaskClient, recorder: Receiver, late: LateEvictions, work: Workload
+def test_replay_publishes_own_late_evictions(
+    functions: Functions,
+    evict_client: FlaskClient,
+    attempts_receiver: Receiver,
+    late_evictions: LateEvictions,
+    workload: Workload,
 ) -> None:
     """Replays publish the late evictions that they sent themselves; the metrics do not count them."""
-    message = replayed(functions, work, dry_run=False)
-    so_far = counted()
+    message = build_replay_message(functions, workload, dry_run=False)
+    count_before = read_evicted_count()
 
-    client.post("/evict", data=message.body, headers=message.headers)
-    late.close()
+    evict_client.post("/evict", data=message.body, headers=message.headers)
+    late_evictions.close()
 
-    recorder.wait(lambda: len(told(recorder)) == 2)
-    assert [(one.replay, named(one)) for one in told(recorder)] == [("again", []), ("again", ["a"])]
-    assert counted() == so_far
+    attempts_receiver.wait_until(lambda: len(parse_received_attempts(attempts_receiver)) == 2)
+    assert [(attempt.replay, get_evicted_names(attempt)) for attempt in parse_received_attempts(attempts_receiver)] == [
+        ("again", []),
+        ("again", ["a"]),
+    ]
+    assert read_evicted_count() == count_before
 
 
-def replayed(functions: Functions, work: Workload, *, dry_run: bool) -> HTTPMessage:
+def build_replay_message(functions: Functions, workload: Workload, *, dry_run: bool) -> HTTPMessage:
     """Build the HTTP message that replays `node.tainted` for a node with one pod."""
-    node = work.node()
-    work.pods(node, "a")
-    return binary(replay_extensions.marked(functions.prepare(work.maintenance(node)), "again", dry_run=dry_run))
+    node = workload.take_node()
+    workload.create_bare_pods(node, "a")
+    return encode_binary(
+        replay_extensions.add_replay_extensions(
+            functions.run_until_tainted(workload.create_maintenance(node)), "again", dry_run=dry_run
+        )
+    )
 
 
-def assert_told_once(recorder: Receiver) -> None:
+def assert_published_once(attempts_receiver: Receiver) -> None:
     """Assert that three attempts are published, and that only one, which is not a replay's, names the pod."""
-    recorder.wait(lambda: len(told(recorder)) == 3)
-    assert sorted((one.replay, named(one)) for one in told(recorder)) == [("", []), ("", ["a"]), ("again", [])]
+    attempts_receiver.wait_until(lambda: len(parse_received_attempts(attempts_receiver)) == 3)
+    assert sorted(
+        (attempt.replay, get_evicted_names(attempt)) for attempt in parse_received_attempts(attempts_receiver)
+    ) == [
+        ("", []),
+        ("", ["a"]),
+        ("again", []),
+    ]

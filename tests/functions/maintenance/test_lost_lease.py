@@ -5,308 +5,317 @@ from __future__ import annotations
 import pytest
 
 from eventing import events
-from functions.event_data import data_of
+from functions.event_data import require_data
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
-from kube.nodes import EXCLUDED, LABEL, in_maintenance, is_cordoned, missing_taints
+from kube.nodes import EXCLUDE_LABEL, MAINTENANCE_LABEL, find_missing_taints, is_cordoned, is_in_maintenance
 from kube.paths import Object
-from tests.fault_proxy import Fault, Faults
+from tests.fault_proxy import Fault, FaultProxy
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import node_deleted, tick, updated
-from tests.functions.maintenance.test_faults import reply_of
-from tests.functions.maintenance.test_states import drain, settle
+from tests.functions.event_builders import build_node_deleted, build_tick, build_updated
+from tests.functions.maintenance.test_faults import parse_reply
+from tests.functions.maintenance.test_states import deliver_all, run_all_steps
 from tests.proofs import proves
-from tests.workload import Audit, Workload, written
+from tests.workload import AuditLog, Workload, summarize_writes
 
-pytestmark = pytest.mark.usefixtures("at_rest")
+pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
 
-KEY = "medik8s.io/drain"
-FOREIGN = {
+DRAIN_TAINT_KEY = "medik8s.io/drain"
+FOREIGN_LEASE_PATCH = {
     "metadata": {"annotations": None},
     "spec": {"holderIdentity": "self-node-remediation", "renewTime": "2999-01-01T00:00:00.000000Z"},
 }
 
 
-def robbed(functions: Functions, work: Workload, ticks: int) -> Object:
+def create_with_lost_lease(functions: Functions, workload: Workload, ticks: int) -> Object:
     """Create a drained maintenance, give its lease to another tool, and run `ticks` ticks; return the maintenance."""
-    node = work.node()
-    item = drain(functions, work.maintenance(node))
-    work.admin.patch(leases.lease_path(node), FOREIGN)
+    node = workload.take_node()
+    item = run_all_steps(functions, workload.create_maintenance(node))
+    workload.client.patch(leases.build_lease_path(node), FOREIGN_LEASE_PATCH)
     for _ in range(ticks):
-        found = functions.answer("resync", tick())
-        assert found is not None
-        settle(functions, found)
+        pending_event = functions.invoke("resync", build_tick())
+        assert pending_event is not None
+        deliver_all(functions, pending_event)
     return item
 
 
-def is_given_back(node: Object) -> bool:
+def is_restored(node: Object) -> bool:
     """Return whether the node is schedulable, has none of our labels, and lacks a maintenance taint."""
     labels = node["metadata"]["labels"]
-    return not is_cordoned(node) and not {LABEL, EXCLUDED} & labels.keys() and len(missing_taints(node, KEY)) >= 1
+    return (
+        not is_cordoned(node)
+        and not {MAINTENANCE_LABEL, EXCLUDE_LABEL} & labels.keys()
+        and len(find_missing_taints(node, DRAIN_TAINT_KEY)) >= 1
+    )
 
 
 @proves("NMO-27a")
-def test_more_than_three_failed_renewals_give_the_node_back(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_fourth_failed_renewal_restores_node(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-27a: three failed renewals are tolerated; after the fourth the phase is Failed and the node is restored.
 
     The error has the wording of [SRC]. Later events change nothing.
     """
-    item = robbed(functions, work, 3)
+    item = create_with_lost_lease(functions, workload, 3)
     node = item["spec"]["nodeName"]
-    borne = work.again(item)["status"]
-    assert (borne["phase"], borne["errorOnLeaseCount"]) == (m.SUCCEEDED, 3)
-    assert "held by self-node-remediation" in borne["lastError"]
-    assert in_maintenance(work.read_node(node), KEY)
+    status_after_three = workload.read_maintenance(item)["status"]
+    assert (status_after_three["phase"], status_after_three["errorOnLeaseCount"]) == (m.SUCCEEDED, 3)
+    assert "held by self-node-remediation" in status_after_three["lastError"]
+    assert is_in_maintenance(workload.read_node(node), DRAIN_TAINT_KEY)
 
-    found = functions.answer("resync", tick())
-    assert found is not None
-    settle(functions, found)
-    given_up = work.again(item)
-    shown = given_up["status"]
-    assert (shown["phase"], shown["errorOnLeaseCount"]) == (m.FAILED, 4)
-    assert shown["lastError"] == "maintenance failed: lease could not be extended after 4 attempts"
-    assert [m.condition(given_up, kind)["status"] for kind in ("Cordoned", "Drained")] == ["False", "False"]
+    pending_event = functions.invoke("resync", build_tick())
+    assert pending_event is not None
+    deliver_all(functions, pending_event)
+    failed_maintenance = workload.read_maintenance(item)
+    failed_status = failed_maintenance["status"]
+    assert (failed_status["phase"], failed_status["errorOnLeaseCount"]) == (m.FAILED, 4)
+    assert failed_status["lastError"] == "maintenance failed: lease could not be extended after 4 attempts"
+    assert [m.get_condition(failed_maintenance, kind)["status"] for kind in ("Cordoned", "Drained")] == [
+        "False",
+        "False",
+    ]
 
-    restored = functions.answer("restore", updated(given_up))
-    assert restored is not None
-    assert (restored.get_type(), data_of(restored)["node"]) == (events.NODE_RESTORED, node)
-    assert is_given_back(work.read_node(node))
-    lease = work.admin.get(leases.lease_path(node))
+    restored_event = functions.invoke("restore", build_updated(failed_maintenance))
+    assert restored_event is not None
+    assert (restored_event.get_type(), require_data(restored_event)["node"]) == (events.NODE_RESTORED, node)
+    assert is_restored(workload.read_node(node))
+    lease = workload.client.get(leases.build_lease_path(node))
     assert lease["spec"]["holderIdentity"] == "self-node-remediation"
-    writes = len(audit.writes_by())
-    for event in (updated(given_up), node_deleted(work.read_node(node)), found):
-        settle(functions, event)
-    assert functions.answer("resync", tick()) is None
-    assert written(audit.writes_by()[writes:]) == []
+    writes = len(audit.list_writes_by())
+    for event in (build_updated(failed_maintenance), build_node_deleted(workload.read_node(node)), pending_event):
+        deliver_all(functions, event)
+    assert functions.invoke("resync", build_tick()) is None
+    assert summarize_writes(audit.list_writes_by()[writes:]) == []
 
 
-@pytest.mark.parametrize("lost", ["status", "restore"])
-def test_a_tick_finishes_what_was_lost(functions: Functions, work: Workload, lost: str) -> None:
+@pytest.mark.parametrize("skipped_step", ["status", "restore"])
+def test_tick_makes_up_for_lost_event(functions: Functions, workload: Workload, skipped_step: str) -> None:
     """X-3, NMO-27a: a tick makes up for a lost event to `status` or `restore`."""
-    item = robbed(functions, work, 3)
-    found = functions.answer("resync", tick())
-    assert found is not None
-    if lost == "restore":
-        settle(functions, found)
+    item = create_with_lost_lease(functions, workload, 3)
+    pending_event = functions.invoke("resync", build_tick())
+    assert pending_event is not None
+    if skipped_step == "restore":
+        deliver_all(functions, pending_event)
     else:
-        functions.answer("begin", found)
+        functions.invoke("begin", pending_event)
 
     for _ in range(2):
-        again = functions.answer("resync", tick())
-        if again is not None:
-            settle(functions, again)
+        next_event = functions.invoke("resync", build_tick())
+        if next_event is not None:
+            deliver_all(functions, next_event)
 
-    assert work.again(item)["status"]["phase"] == m.FAILED
-    assert is_given_back(work.read_node(item["spec"]["nodeName"]))
+    assert workload.read_maintenance(item)["status"]["phase"] == m.FAILED
+    assert is_restored(workload.read_node(item["spec"]["nodeName"]))
 
 
-def test_a_lease_that_comes_back_ends_the_count(functions: Functions, work: Workload) -> None:
+def test_successful_renewal_clears_count(functions: Functions, workload: Workload) -> None:
     """NMO-27a: a renewal that succeeds clears the count and the error."""
-    item = robbed(functions, work, 2)
+    item = create_with_lost_lease(functions, workload, 2)
     node = item["spec"]["nodeName"]
-    assert work.again(item)["status"]["errorOnLeaseCount"] == 2
-    work.admin.run(work.admin.api.request("DELETE", leases.lease_path(node)))
+    assert workload.read_maintenance(item)["status"]["errorOnLeaseCount"] == 2
+    workload.client.run(workload.client.api.request("DELETE", leases.build_lease_path(node)))
 
-    found = functions.answer("resync", tick())
-    assert found is not None
-    assert found.get_type() == events.MAINTENANCE_FOUND
-    settle(functions, found)
+    pending_event = functions.invoke("resync", build_tick())
+    assert pending_event is not None
+    assert pending_event.get_type() == events.MAINTENANCE_PENDING
+    deliver_all(functions, pending_event)
 
-    shown = work.again(item)["status"]
-    assert shown["phase"] == m.SUCCEEDED
-    assert not {"errorOnLeaseCount", "lastError"} & shown.keys()
-    assert leases.is_holder(work.admin.get(leases.lease_path(node)), item)
-    assert functions.answer("resync", tick()) is None
+    status = workload.read_maintenance(item)["status"]
+    assert status["phase"] == m.SUCCEEDED
+    assert not {"errorOnLeaseCount", "lastError"} & status.keys()
+    assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), item)
+    assert functions.invoke("resync", build_tick()) is None
 
 
-def test_a_lease_that_may_not_be_renewed_is_told_of_a_drained_node(
-    functions: Functions, spoiled: Functions, work: Workload, faults: Faults
+def test_forbidden_renewal_is_reported(
+    functions: Functions, proxied_functions: Functions, workload: Workload, fault_proxy: FaultProxy
 ) -> None:
     """NMO-13: a forbidden renewal is reported for a drained node too, and cleared once the right is granted."""
-    item = drain(functions, work.maintenance(work.node()))
-    work.admin.run(work.admin.api.request("DELETE", leases.lease_path(item["spec"]["nodeName"])))
-    found = functions.answer("resync", tick())
-    assert found is not None
-    faults.spoil(lambda request: Fault(403, "cannot create leases") if request.startswith("create leases") else None)
+    item = run_all_steps(functions, workload.create_maintenance(workload.take_node()))
+    workload.client.run(workload.client.api.request("DELETE", leases.build_lease_path(item["spec"]["nodeName"])))
+    pending_event = functions.invoke("resync", build_tick())
+    assert pending_event is not None
+    fault_proxy.inject(
+        lambda request: Fault(403, "cannot create leases") if request.startswith("create leases") else None
+    )
 
-    refused = reply_of(spoiled.post("begin", found))
-    assert refused is not None
-    settle(functions, refused)
+    failure_event = parse_reply(proxied_functions.post("begin", pending_event))
+    assert failure_event is not None
+    deliver_all(functions, failure_event)
 
-    shown = work.again(item)["status"]
-    assert (shown["phase"], shown["lastError"]) == (m.SUCCEEDED, "cannot create leases")
-    again = functions.answer("resync", tick())
-    assert again is not None
-    settle(functions, again)
-    assert not m.last_error(work.again(item))
+    status = workload.read_maintenance(item)["status"]
+    assert (status["phase"], status["lastError"]) == (m.SUCCEEDED, "cannot create leases")
+    next_event = functions.invoke("resync", build_tick())
+    assert next_event is not None
+    deliver_all(functions, next_event)
+    assert not m.get_last_error(workload.read_maintenance(item))
 
 
 @proves("NMO-22")
-def test_a_lease_that_somebody_deletes_goes_to_nobody_else(functions: Functions, work: Workload) -> None:
+def test_deleted_lease_returns_to_holder(functions: Functions, workload: Workload) -> None:
     """Rule 11: a deleted lease goes back to the maintenance that has the node, not to the one that waits for it."""
-    node = work.node()
-    first, second = (drain(functions, work.maintenance(node, group)) for group in (MEDIK8S, KUBEVIRT))
-    refused = work.again(second)
-    work.delete(leases.lease_path(node))
+    node = workload.take_node()
+    first, second = (
+        run_all_steps(functions, workload.create_maintenance(node, group)) for group in (MEDIK8S, KUBEVIRT)
+    )
+    waiting_maintenance = workload.read_maintenance(second)
+    workload.delete(leases.build_lease_path(node))
 
-    found = functions.answer("resync", tick())
-    assert found is not None
-    assert found.get_extension("maintenance") == first["metadata"]["uid"]
-    settle(functions, found)
+    pending_event = functions.invoke("resync", build_tick())
+    assert pending_event is not None
+    assert pending_event.get_extension("maintenance") == first["metadata"]["uid"]
+    deliver_all(functions, pending_event)
 
-    assert leases.is_holder(work.admin.get(leases.lease_path(node)), first)
-    assert work.again(second) == refused
-    assert functions.answer("resync", tick()) is None
+    assert leases.is_holder(workload.client.get(leases.build_lease_path(node)), first)
+    assert workload.read_maintenance(second) == waiting_maintenance
+    assert functions.invoke("resync", build_tick()) is None
 
 
-def test_an_event_delivered_again_counts_once(functions: Functions, work: Workload) -> None:
+def test_redelivered_failure_counts_once(functions: Functions, workload: Workload) -> None:
     """X-2: a redelivered event does not increase the count of failed renewals."""
-    item = robbed(functions, work, 0)
-    found = functions.answer("resync", tick())
-    assert found is not None
-    refused = functions.answer("begin", found)
-    assert refused is not None
+    item = create_with_lost_lease(functions, workload, 0)
+    pending_event = functions.invoke("resync", build_tick())
+    assert pending_event is not None
+    failure_event = functions.invoke("begin", pending_event)
+    assert failure_event is not None
 
     for _ in range(5):
-        functions.answer("status", refused)
+        functions.invoke("status", failure_event)
 
-    assert work.again(item)["status"]["errorOnLeaseCount"] == 1
+    assert workload.read_maintenance(item)["status"]["errorOnLeaseCount"] == 1
 
 
-def test_a_failure_that_is_told_late_ends_nothing(functions: Functions, work: Workload) -> None:
+def test_late_failure_is_ignored(functions: Functions, workload: Workload) -> None:
     """X-2: a fourth failure that reaches `status` after a successful renewal changes nothing."""
-    item = robbed(functions, work, 3)
-    found = functions.answer("resync", tick())
-    assert found is not None
-    late = functions.answer("begin", found)
-    assert late is not None
-    work.delete(leases.lease_path(item["spec"]["nodeName"]))
-    settle(functions, found)
-    renewed = work.again(item)["status"]
+    item = create_with_lost_lease(functions, workload, 3)
+    pending_event = functions.invoke("resync", build_tick())
+    assert pending_event is not None
+    late_event = functions.invoke("begin", pending_event)
+    assert late_event is not None
+    workload.delete(leases.build_lease_path(item["spec"]["nodeName"]))
+    deliver_all(functions, pending_event)
+    renewed = workload.read_maintenance(item)["status"]
 
-    functions.answer("status", late)
+    functions.invoke("status", late_event)
 
-    assert work.again(item)["status"] == renewed
+    assert workload.read_maintenance(item)["status"] == renewed
     assert renewed["phase"] == m.SUCCEEDED
     assert "errorOnLeaseCount" not in renewed
 
 
-@pytest.mark.parametrize("ticks", [0, 3], ids=["a failure comes late", "the success is lost"])
-def test_an_error_of_a_lease_that_is_ours_again_ends_with_the_next_tick(
-    functions: Functions, work: Workload, ticks: int
-) -> None:
+@pytest.mark.parametrize("ticks", [0, 3], ids=["late failure", "lost success"])
+def test_tick_clears_outdated_renewal_error(functions: Functions, workload: Workload, ticks: int) -> None:
     """X-3, NMO-27a: the next tick clears an outdated renewal error while the maintenance holds its lease.
 
     The next renewal is due only half an hour later, and another failure would restore the node.
     """
-    item = robbed(functions, work, ticks)
-    found = functions.answer("resync", tick())
-    assert found is not None
-    late = functions.answer("begin", found)
-    assert late is not None
-    work.delete(leases.lease_path(item["spec"]["nodeName"]))
+    item = create_with_lost_lease(functions, workload, ticks)
+    pending_event = functions.invoke("resync", build_tick())
+    assert pending_event is not None
+    late_event = functions.invoke("begin", pending_event)
+    assert late_event is not None
+    workload.delete(leases.build_lease_path(item["spec"]["nodeName"]))
     if ticks:
-        functions.answer("begin", found)  # the reply is lost
+        functions.invoke("begin", pending_event)  # the reply is lost
     else:
-        settle(functions, found)
-        functions.answer("status", late)
-    assert work.again(item)["status"]["errorOnLeaseCount"] == max(ticks, 1)
+        deliver_all(functions, pending_event)
+        functions.invoke("status", late_event)
+    assert workload.read_maintenance(item)["status"]["errorOnLeaseCount"] == max(ticks, 1)
 
-    again = functions.answer("resync", tick())
-    assert again is not None
-    settle(functions, again)
+    next_event = functions.invoke("resync", build_tick())
+    assert next_event is not None
+    deliver_all(functions, next_event)
 
-    assert not {"errorOnLeaseCount", "lastError"} & work.again(item)["status"].keys()
-    assert functions.answer("resync", tick()) is None
+    assert not {"errorOnLeaseCount", "lastError"} & workload.read_maintenance(item)["status"].keys()
+    assert functions.invoke("resync", build_tick()) is None
 
 
 @pytest.mark.slow
-def test_what_is_given_back_is_not_touched_again_at_the_end(functions: Functions, work: Workload) -> None:
+def test_deletion_leaves_restored_node_unchanged(functions: Functions, workload: Workload) -> None:
     """NMO-27a: deleting a maintenance that lost its lease does not change the restored node."""
-    item = robbed(functions, work, 4)
+    item = create_with_lost_lease(functions, workload, 4)
     node = item["spec"]["nodeName"]
-    settle(functions, updated(work.again(item)))
-    work.local.kubectl("cordon", node)
+    deliver_all(functions, build_updated(workload.read_maintenance(item)))
+    workload.local_cluster.kubectl("cordon", node)
 
-    work.delete(m.path(item))
-    settle(functions, updated(work.again(item)))
+    workload.delete(m.build_path(item))
+    deliver_all(functions, build_updated(workload.read_maintenance(item)))
 
-    assert is_cordoned(work.read_node(node))
-    assert m.path(item).rpartition("/")[2] not in {
-        other["metadata"]["name"] for other in work.admin.list(m.group(item).path)["items"]
+    assert is_cordoned(workload.read_node(node))
+    assert m.build_path(item).rpartition("/")[2] not in {
+        remaining["metadata"]["name"] for remaining in workload.client.list(m.get_group(item).path)["items"]
     }
-    assert work.admin.get(leases.lease_path(node))["spec"]["holderIdentity"] == "self-node-remediation"
+    assert workload.client.get(leases.build_lease_path(node))["spec"]["holderIdentity"] == "self-node-remediation"
 
 
-def test_what_was_not_given_back_for_want_of_a_label_is_at_the_end(functions: Functions, work: Workload) -> None:
+def test_deletion_restores_node_without_label(functions: Functions, workload: Workload) -> None:
     """Rule 11: a node that `restore` skipped because its label was missing is restored at the deletion."""
-    item = robbed(functions, work, 4)
+    item = create_with_lost_lease(functions, workload, 4)
     node = item["spec"]["nodeName"]
-    work.local.kubectl("label", "node", node, f"{LABEL}-")
-    settle(functions, updated(work.again(item)))
-    assert is_cordoned(work.read_node(node))
+    workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}-")
+    deliver_all(functions, build_updated(workload.read_maintenance(item)))
+    assert is_cordoned(workload.read_node(node))
 
-    work.delete(m.path(item))
-    settle(functions, updated(work.again(item)))
+    workload.delete(m.build_path(item))
+    deliver_all(functions, build_updated(workload.read_maintenance(item)))
 
-    assert is_given_back(work.read_node(node))
+    assert is_restored(workload.read_node(node))
 
 
 @proves("X-5")
-def test_what_gave_up_and_is_kept_by_others_leaves_no_node_closed(functions: Functions, work: Workload) -> None:
+def test_tick_restores_node_after_lost_lease_and_finalizer(functions: Functions, workload: Workload) -> None:
     """Rule 11: a tick restores the node of a maintenance that lost its lease and then our finalizer.
 
     Another finalizer keeps the object.
     """
-    item = robbed(functions, work, 4)
+    item = create_with_lost_lease(functions, workload, 4)
     node = item["spec"]["nodeName"]
-    work.admin.patch(m.path(item), {"metadata": {"finalizers": ["example.com/hold"]}})
-    work.delete(m.path(item))
+    workload.client.patch(m.build_path(item), {"metadata": {"finalizers": ["example.com/hold"]}})
+    workload.delete(m.build_path(item))
 
-    found = functions.answer("resync", tick())
-    assert found is not None
-    settle(functions, found)
+    pending_event = functions.invoke("resync", build_tick())
+    assert pending_event is not None
+    deliver_all(functions, pending_event)
 
-    assert is_given_back(work.read_node(node))
-    assert work.admin.get(leases.lease_path(node))["spec"]["holderIdentity"] == "self-node-remediation"
-    assert functions.answer("resync", tick()) is None
+    assert is_restored(workload.read_node(node))
+    assert workload.client.get(leases.build_lease_path(node))["spec"]["holderIdentity"] == "self-node-remediation"
+    assert functions.invoke("resync", build_tick()) is None
 
 
-def test_an_evicting_step_stops_when_the_lease_is_lost(functions: Functions, work: Workload) -> None:
+def test_steps_stop_after_lease_loss(functions: Functions, workload: Workload) -> None:
     """NMO-27a: after the lease is lost, `cordon`, `taint` and `evict` do nothing."""
-    item = robbed(functions, work, 4)
+    item = create_with_lost_lease(functions, workload, 4)
     node = item["spec"]["nodeName"]
-    settle(functions, updated(work.again(item)))
+    deliver_all(functions, build_updated(workload.read_maintenance(item)))
 
     consumed = {"cordon": events.NODE_DRIFTED, "taint": events.NODE_CORDONED, "evict": events.NODE_TAINTED}
     for step, kind in consumed.items():
-        event = events.event(kind, "test", events.Reference.of(item), node, seed=step)
-        assert functions.answer(step, event) is None
+        event = events.build_event(kind, "test", events.ObjectReference.from_object(item), node, seed=step)
+        assert functions.invoke(step, event) is None
 
-    assert is_given_back(work.read_node(node))
+    assert is_restored(workload.read_node(node))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ends", ["deleted", "gone without a trace"])
-def test_who_gave_up_is_no_heir(functions: Functions, work: Workload, ends: str) -> None:
+@pytest.mark.parametrize("end", ["deleted", "removed"])
+def test_lost_lease_excludes_from_succession(functions: Functions, workload: Workload, end: str) -> None:
     """X-7: a maintenance that lost its lease is not a successor: the node is restored after the next one."""
-    first = robbed(functions, work, 4)
+    first = create_with_lost_lease(functions, workload, 4)
     node = first["spec"]["nodeName"]
-    settle(functions, updated(work.again(first)))
-    work.admin.run(work.admin.api.request("DELETE", leases.lease_path(node)))
-    second = drain(functions, work.maintenance(node))
-    assert in_maintenance(work.read_node(node), KEY)
+    deliver_all(functions, build_updated(workload.read_maintenance(first)))
+    workload.client.run(workload.client.api.request("DELETE", leases.build_lease_path(node)))
+    second = run_all_steps(functions, workload.create_maintenance(node))
+    assert is_in_maintenance(workload.read_node(node), DRAIN_TAINT_KEY)
 
-    if ends == "deleted":
-        work.delete(m.path(second))
-        settle(functions, updated(work.again(second)))
+    if end == "deleted":
+        workload.delete(m.build_path(second))
+        deliver_all(functions, build_updated(workload.read_maintenance(second)))
     else:
-        work.vanish(second)
-        found = functions.answer("resync", tick())
-        assert found is not None
-        settle(functions, found)
+        workload.remove_maintenance(second)
+        pending_event = functions.invoke("resync", build_tick())
+        assert pending_event is not None
+        deliver_all(functions, pending_event)
 
-    assert is_given_back(work.read_node(node))
-    assert functions.answer("resync", tick()) is None
-    assert work.again(first)["status"]["phase"] == m.FAILED
+    assert is_restored(workload.read_node(node))
+    assert functions.invoke("resync", build_tick()) is None
+    assert workload.read_maintenance(first)["status"]["phase"] == m.FAILED

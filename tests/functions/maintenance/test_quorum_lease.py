@@ -12,295 +12,344 @@ from datetime import datetime, timezone
 import pytest
 
 from eventing import events
-from functions.event_data import data_of
+from functions.event_data import require_data
 from functions.serving import handler
 from kube import install_lease
-from kube.client.api import absent_ok
-from kube.client.sync_client import Cluster
+from kube.client.api import get_or_none
+from kube.client.sync_client import SyncClient
 from kube.maintenance import objects as m
 from kube.maintenance import quorum
 from kube.maintenance.groups import KUBEVIRT
-from kube.maintenance.leases import LEASES
-from kube.nodes import node_path
+from kube.maintenance.leases import LEASES_PATH
+from kube.nodes import build_node_path
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from tests.fault_proxy import RESET, SILENCE, Fault, Faults
+from tests.fault_proxy import CONNECTION_RESET, NO_RESPONSE, Fault, FaultProxy
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import added, updated
-from tests.functions.request_hooks import before
+from tests.functions.event_builders import build_added, build_updated
+from tests.functions.request_hooks import run_before_request
 from tests.proofs import proves
 from tests.sources import ROOT
-from tests.workload import Audit, Workload, written
+from tests.workload import AuditLog, Workload, summarize_writes
 
-LOOK = (
+QUORUM_REQUESTS = (
     *("get leases", "create leases", "patch leases"),
     *("list nodes", "get poddisruptionbudgets", "list nodemaintenances"),
 )
 """Additional requests of `begin` on a control-plane node; the quorum lease exists or not."""
-FAULTS = {"500": Fault(500, "as the test wants it"), "503": Fault(503, "so, too"), "reset": RESET, "silence": SILENCE}
-REFUSED = "can not put master/control-plane node into maintenance at this moment"
+FAULTS = {
+    "500": Fault(500, "fault injected by the test"),
+    "503": Fault(503, "fault injected by the test"),
+    "reset": CONNECTION_RESET,
+    "silence": NO_RESPONSE,
+}
+REFUSAL_PREFIX = "can not put master/control-plane node into maintenance at this moment"
 
 
 @pytest.fixture
-def plane(work: Workload, admin: Cluster, alone: None) -> Iterator[list[str]]:
+def control_plane_nodes(workload: Workload, admin_client: SyncClient, clean_cluster: None) -> Iterator[list[str]]:
     """Yield the names of three control-plane nodes; after the test they are ordinary nodes again."""
-    names = [work.node() for _ in range(3)]
+    names = [workload.take_node() for _ in range(3)]
     for name in names:
-        admin.patch(node_path(name), {"metadata": {"labels": {quorum.CONTROL_PLANE[0]: ""}}})
+        admin_client.patch(build_node_path(name), {"metadata": {"labels": {quorum.CONTROL_PLANE_LABELS[0]: ""}}})
     yield names
     for name in names:
-        admin.patch(node_path(name), {"metadata": {"labels": {quorum.CONTROL_PLANE[0]: None}}})
-    admin.run(absent_ok(admin.api.request("DELETE", quorum.LEASE_PATH)))
+        admin_client.patch(build_node_path(name), {"metadata": {"labels": {quorum.CONTROL_PLANE_LABELS[0]: None}}})
+    admin_client.run(get_or_none(admin_client.api.request("DELETE", quorum.LEASE_PATH)))
 
 
 @pytest.fixture
-def answers_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the deadline of a function's API requests."""
-    monkeypatch.setattr(handler, "SECONDS_TO_ANSWER", 0.8)
+    monkeypatch.setattr(handler, "API_DEADLINE_SECONDS", 0.8)
 
 
 @proves("NMO-18", "NMO-23")
-def test_a_second_control_plane_node_does_not_begin(
-    functions: Functions, work: Workload, plane: list[str], audit: Audit
+def test_second_control_plane_node_fails(
+    functions: Functions, workload: Workload, control_plane_nodes: list[str], audit: AuditLog
 ) -> None:
-    first, second = work.maintenance(plane[0]), work.maintenance(plane[1], KUBEVIRT)
-    functions.begin(first)
+    first, second = (
+        workload.create_maintenance(control_plane_nodes[0]),
+        workload.create_maintenance(control_plane_nodes[1], KUBEVIRT),
+    )
+    functions.run_begin(first)
 
-    reply = functions.answer("begin", added(second))
+    reply = functions.invoke("begin", build_added(second))
 
     assert reply is not None
-    assert reply.get_type() == events.MAINTENANCE_FAILED
-    assert str(data_of(reply)["error"]).startswith(REFUSED)
-    assert not m.finalizers(work.again(second))
-    mine = [entry for entry in written(audit.writes_by()) if plane[1] in entry[2]]
-    assert mine == []  # neither its lease nor its node is written
+    assert reply.get_type() == events.MAINTENANCE_STEP_FAILED
+    assert str(require_data(reply)["error"]).startswith(REFUSAL_PREFIX)
+    assert not m.get_finalizers(workload.read_maintenance(second))
+    second_writes = [entry for entry in summarize_writes(audit.list_writes_by()) if control_plane_nodes[1] in entry[2]]
+    assert second_writes == []  # neither its lease nor its node is written
 
 
 @proves("NMO-23")
-def test_it_begins_when_the_first_one_is_over(
-    functions: Functions, work: Workload, plane: list[str], admin: Cluster
+def test_next_control_plane_node_begins_after_release(
+    functions: Functions, workload: Workload, control_plane_nodes: list[str], admin_client: SyncClient
 ) -> None:
-    first, second = work.maintenance(plane[0]), work.maintenance(plane[1])
-    functions.begin(first)
-    functions.answer("begin", added(second))
-    admin.patch(m.path(first), {"metadata": {"finalizers": None}})
-    work.delete(m.path(first))
+    first, second = (
+        workload.create_maintenance(control_plane_nodes[0]),
+        workload.create_maintenance(control_plane_nodes[1]),
+    )
+    functions.run_begin(first)
+    functions.invoke("begin", build_added(second))
+    admin_client.patch(m.build_path(first), {"metadata": {"finalizers": None}})
+    workload.delete(m.build_path(first))
 
-    assert functions.begin(second).get_type() == events.MAINTENANCE_BEGUN
+    assert functions.run_begin(second).get_type() == events.MAINTENANCE_BEGUN
 
 
 @proves("NMO-23", "NMO-27a")
-def test_it_begins_when_the_first_one_has_given_up_and_given_back_its_node(
-    functions: Functions, work: Workload, plane: list[str], admin: Cluster
+def test_next_control_plane_node_begins_after_lease_loss(
+    functions: Functions, workload: Workload, control_plane_nodes: list[str], admin_client: SyncClient
 ) -> None:
     """Nodes of a maintenance that lost its lease count as disrupted until `restore` has restored them."""
-    first, second = work.maintenance(plane[0]), work.maintenance(plane[1])
-    functions.prepare(first)
-    admin.patch(f"{m.path(first)}/status", {"status": {"phase": m.FAILED, "errorOnLeaseCount": 4}})
-    refused = functions.answer("begin", added(second))
-    assert refused is not None
-    assert str(data_of(refused)["error"]).startswith(REFUSED)
+    first, second = (
+        workload.create_maintenance(control_plane_nodes[0]),
+        workload.create_maintenance(control_plane_nodes[1]),
+    )
+    functions.run_until_tainted(first)
+    admin_client.patch(f"{m.build_path(first)}/status", {"status": {"phase": m.FAILED, "errorOnLeaseCount": 4}})
+    failure_event = functions.invoke("begin", build_added(second))
+    assert failure_event is not None
+    assert str(require_data(failure_event)["error"]).startswith(REFUSAL_PREFIX)
 
-    functions.answer("restore", updated(work.again(first)))
+    functions.invoke("restore", build_updated(workload.read_maintenance(first)))
 
-    assert functions.begin(second).get_type() == events.MAINTENANCE_BEGUN
-    assert m.has_begun(work.again(first))
+    assert functions.run_begin(second).get_type() == events.MAINTENANCE_BEGUN
+    assert m.has_begun(workload.read_maintenance(first))
 
 
 @proves("NMO-23")
-def test_one_made_of_anothers_file_has_not_begun(functions: Functions, work: Workload, plane: list[str]) -> None:
+def test_copied_metadata_does_not_count_as_begun(
+    functions: Functions, workload: Workload, control_plane_nodes: list[str]
+) -> None:
     """Check that `begin` treats a maintenance with copied finalizer, counts and owner as a new one."""
-    work.pods(plane[0], "counted")
-    first = work.maintenance(plane[0])
-    functions.begin(first)
-    metadata = work.again(first)["metadata"]
-    kept = {name: metadata[name] for name in ("finalizers", "annotations", "ownerReferences")}
-    copied = work.maintenance(plane[1], **kept)
+    workload.create_bare_pods(control_plane_nodes[0], "counted")
+    first = workload.create_maintenance(control_plane_nodes[0])
+    functions.run_begin(first)
+    metadata = workload.read_maintenance(first)["metadata"]
+    copied_metadata = {name: metadata[name] for name in ("finalizers", "annotations", "ownerReferences")}
+    copied = workload.create_maintenance(control_plane_nodes[1], **copied_metadata)
 
-    reply = functions.answer("begin", added(copied))
+    reply = functions.invoke("begin", build_added(copied))
 
     assert reply is not None
-    assert str(data_of(reply)["error"]).startswith(REFUSED)
-    elsewhere = work.maintenance(work.node(), **kept)
-    assert data_of(functions.begin(elsewhere))["totalpods"] == 0
-    assert m.has_begun(work.again(elsewhere))
+    assert str(require_data(reply)["error"]).startswith(REFUSAL_PREFIX)
+    worker_maintenance = workload.create_maintenance(workload.take_node(), **copied_metadata)
+    assert require_data(functions.run_begin(worker_maintenance))["totalpods"] == 0
+    assert m.has_begun(workload.read_maintenance(worker_maintenance))
 
 
 @proves("NMO-23")
-def test_of_many_at_once_one_begins(functions: Functions, work: Workload, plane: list[str]) -> None:
+def test_one_of_concurrent_maintenances_begins(
+    functions: Functions, workload: Workload, control_plane_nodes: list[str]
+) -> None:
     """Concurrent calls of `begin` start one maintenance; the others wait for the quorum lease and then fail."""
-    items = [work.maintenance(name) for name in plane]
+    items = [workload.create_maintenance(name) for name in control_plane_nodes]
 
-    def begun(item: m.Maintenance) -> str:
+    def begin_until_decided(item: m.Maintenance) -> str:
         while True:
-            response = functions.post("begin", added(dict(item)))
+            response = functions.post("begin", build_added(dict(item)))
             if response.status_code != 503:
                 return str(response.headers["ce-type"])
 
     with ThreadPoolExecutor(3) as pool:
-        answers = sorted(pool.map(begun, items))
+        event_types = sorted(pool.map(begin_until_decided, items))
 
-    assert answers == [events.MAINTENANCE_BEGUN, events.MAINTENANCE_FAILED, events.MAINTENANCE_FAILED]
-    assert sum(m.has_begun(work.again(item)) for item in items) == 1
+    assert event_types == [events.MAINTENANCE_BEGUN, events.MAINTENANCE_STEP_FAILED, events.MAINTENANCE_STEP_FAILED]
+    assert sum(m.has_begun(workload.read_maintenance(item)) for item in items) == 1
 
 
-def test_while_another_one_begins_it_waits(
-    functions: Functions, work: Workload, plane: list[str], admin: Cluster
+def test_held_quorum_lease_gets_503(
+    functions: Functions, workload: Workload, control_plane_nodes: list[str], admin_client: SyncClient
 ) -> None:
     """Check that `begin` answers 503 while another maintenance holds the quorum lease, until that lease expires."""
-    other = work.maintenance(plane[0])
-    admin.create(LEASES, quorum.lease_for(other, datetime.now(timezone.utc)))
-    item = work.maintenance(plane[1])
+    holder = workload.create_maintenance(control_plane_nodes[0])
+    admin_client.create(LEASES_PATH, quorum.build_lease(holder, datetime.now(timezone.utc)))
+    item = workload.create_maintenance(control_plane_nodes[1])
 
-    waits = functions.post("begin", added(item))
-    assert (waits.status_code, "control-plane node" in waits.text) == (503, True)
+    response = functions.post("begin", build_added(item))
+    assert (response.status_code, "control-plane node" in response.text) == (503, True)
 
-    admin.patch(quorum.LEASE_PATH, {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}})
-    functions.begin(item)
-    assert admin.get(quorum.LEASE_PATH)["spec"].get("holderIdentity") is None
+    admin_client.patch(quorum.LEASE_PATH, {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}})
+    functions.run_begin(item)
+    assert admin_client.get(quorum.LEASE_PATH)["spec"].get("holderIdentity") is None
 
 
 @proves("NMO-23")
-def test_a_lease_that_is_taken_meanwhile_is_not_taken_over(
-    functions: Functions, work: Workload, plane: list[str], admin: Cluster
+def test_quorum_lease_taken_concurrently_gets_503(
+    functions: Functions, workload: Workload, control_plane_nodes: list[str], admin_client: SyncClient
 ) -> None:
     """Check that `begin` answers 503 if another maintenance takes over the expired quorum lease first."""
-    expired_one = quorum.lease_for(work.maintenance(plane[0]), datetime.now(timezone.utc))
-    admin.create(LEASES, expired_one)
-    expired(admin)
-    faster = quorum.lease_for(work.maintenance(plane[1]), datetime.now(timezone.utc))["spec"]
-    item = work.maintenance(plane[2])
+    expired_lease = quorum.build_lease(workload.create_maintenance(control_plane_nodes[0]), datetime.now(timezone.utc))
+    admin_client.create(LEASES_PATH, expired_lease)
+    expire_quorum_lease(admin_client)
+    other_spec = quorum.build_lease(workload.create_maintenance(control_plane_nodes[1]), datetime.now(timezone.utc))[
+        "spec"
+    ]
+    item = workload.create_maintenance(control_plane_nodes[2])
 
-    with before(
+    with run_before_request(
         functions.clusters["begin"],
         "PATCH",
         quorum.LEASE_PATH,
-        lambda: admin.patch(quorum.LEASE_PATH, {"spec": faster}),
+        lambda: admin_client.patch(quorum.LEASE_PATH, {"spec": other_spec}),
     ):
-        assert functions.post("begin", added(item)).status_code == 503
+        assert functions.post("begin", build_added(item)).status_code == 503
 
-    assert admin.get(quorum.LEASE_PATH)["spec"]["holderIdentity"] == faster["holderIdentity"]
-    assert not m.has_begun(work.again(item))
+    assert admin_client.get(quorum.LEASE_PATH)["spec"]["holderIdentity"] == other_spec["holderIdentity"]
+    assert not m.has_begun(workload.read_maintenance(item))
 
 
 @proves("NMO-23")
-def test_a_lease_that_was_over_is_the_next_ones_until_it_releases_it(
-    functions: Functions, work: Workload, plane: list[str], admin: Cluster
+def test_expired_quorum_lease_is_taken_over_and_released(
+    functions: Functions, workload: Workload, control_plane_nodes: list[str], admin_client: SyncClient
 ) -> None:
     """Check that `begin` holds the quorum lease while it patches the maintenance, and releases it afterwards."""
-    admin.create(LEASES, quorum.lease_for(work.maintenance(plane[0]), datetime.now(timezone.utc)))
-    expired(admin)
-    item = work.maintenance(plane[1])
+    admin_client.create(
+        LEASES_PATH, quorum.build_lease(workload.create_maintenance(control_plane_nodes[0]), datetime.now(timezone.utc))
+    )
+    expire_quorum_lease(admin_client)
+    item = workload.create_maintenance(control_plane_nodes[1])
     holders: list[str] = []
 
-    def act() -> None:
-        holders.append(admin.get(quorum.LEASE_PATH)["spec"]["holderIdentity"])
+    def record_holder() -> None:
+        holders.append(admin_client.get(quorum.LEASE_PATH)["spec"]["holderIdentity"])
 
-    with before(functions.clusters["begin"], "PATCH", m.path(item), act):
-        functions.begin(item)
+    with run_before_request(functions.clusters["begin"], "PATCH", m.build_path(item), record_holder):
+        functions.run_begin(item)
 
-    assert holders == [quorum.lease_for(item, datetime.now(timezone.utc))["spec"]["holderIdentity"]]
-    assert admin.get(quorum.LEASE_PATH)["spec"].get("holderIdentity") is None
+    assert holders == [quorum.build_lease(item, datetime.now(timezone.utc))["spec"]["holderIdentity"]]
+    assert admin_client.get(quorum.LEASE_PATH)["spec"].get("holderIdentity") is None
 
 
 @proves("NMO-23")
-def test_whoever_is_late_releases_nobody_elses_lease(
-    functions: Functions, work: Workload, plane: list[str], admin: Cluster, caplog: pytest.LogCaptureFixture
+def test_quorum_lease_of_other_holder_is_not_released(
+    functions: Functions,
+    workload: Workload,
+    control_plane_nodes: list[str],
+    admin_client: SyncClient,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Check that `begin` does not release a quorum lease that another maintenance has taken over."""
-    item = work.maintenance(plane[0])
-    taken = quorum.lease_for(work.maintenance(plane[1]), datetime.now(timezone.utc))["spec"]
+    item = workload.create_maintenance(control_plane_nodes[0])
+    other_spec = quorum.build_lease(workload.create_maintenance(control_plane_nodes[1]), datetime.now(timezone.utc))[
+        "spec"
+    ]
 
-    with before(
-        functions.clusters["begin"], "PATCH", quorum.LEASE_PATH, lambda: admin.patch(quorum.LEASE_PATH, {"spec": taken})
+    with run_before_request(
+        functions.clusters["begin"],
+        "PATCH",
+        quorum.LEASE_PATH,
+        lambda: admin_client.patch(quorum.LEASE_PATH, {"spec": other_spec}),
     ):
-        functions.begin(item)
+        functions.run_begin(item)
 
-    assert admin.get(quorum.LEASE_PATH)["spec"]["holderIdentity"] == taken["holderIdentity"]
+    assert admin_client.get(quorum.LEASE_PATH)["spec"]["holderIdentity"] == other_spec["holderIdentity"]
     (line,) = [record for record in caplog.records if record.name == "functions"]
-    assert line.message.startswith(f"the lease {quorum.LEASE} was not released: ")
+    assert line.message.startswith(f'cannot release lease "{quorum.LEASE_NAME}": ')
     assert "modified" in line.message
 
 
-def test_one_that_has_begun_waits_for_nobody(
-    functions: Functions, work: Workload, plane: list[str], admin: Cluster
+def test_begun_maintenance_needs_no_quorum_lease(
+    functions: Functions, workload: Workload, control_plane_nodes: list[str], admin_client: SyncClient
 ) -> None:
     """Check that `begin` needs no quorum lease for a maintenance in progress."""
-    item = work.maintenance(plane[0])
-    functions.begin(item)
-    taken = quorum.lease_for(work.maintenance(plane[1]), datetime.now(timezone.utc))
-    admin.patch(quorum.LEASE_PATH, {"spec": taken["spec"]})
+    item = workload.create_maintenance(control_plane_nodes[0])
+    functions.run_begin(item)
+    other_lease = quorum.build_lease(workload.create_maintenance(control_plane_nodes[1]), datetime.now(timezone.utc))
+    admin_client.patch(quorum.LEASE_PATH, {"spec": other_lease["spec"]})
 
-    assert functions.begin(item).get_type() == events.MAINTENANCE_BEGUN
+    assert functions.run_begin(item).get_type() == events.MAINTENANCE_BEGUN
 
 
 @pytest.mark.slow
 @proves("NMO-23")
-@pytest.mark.usefixtures("answers_soon")
-@pytest.mark.parametrize("kind", FAULTS)
-@pytest.mark.parametrize("request_of_it", LOOK)
-def test_a_look_that_is_spoiled_begins_nothing_that_would_break_the_quorum(
+@pytest.mark.usefixtures("short_deadline")
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("failed_request", QUORUM_REQUESTS)
+def test_failed_quorum_check_begins_nothing(
     functions: Functions,
-    spoiled: Functions,
-    faults: Faults,
-    work: Workload,
-    plane: list[str],
-    admin: Cluster,
-    request_of_it: str,
-    kind: str,
+    proxied_functions: Functions,
+    fault_proxy: FaultProxy,
+    workload: Workload,
+    control_plane_nodes: list[str],
+    admin_client: SyncClient,
+    failed_request: str,
+    fault: str,
 ) -> None:
     """Check that `begin` starts no second maintenance if a request of the quorum check fails."""
-    first, second = work.maintenance(plane[0]), work.maintenance(plane[1], KUBEVIRT)
-    functions.begin(first)
-    if request_of_it == "create leases":
-        admin.run(absent_ok(admin.api.request("DELETE", quorum.LEASE_PATH)))
-    faults.spoil(lambda request: FAULTS[kind] if request.rpartition(" ")[0] == request_of_it else None)
+    first, second = (
+        workload.create_maintenance(control_plane_nodes[0]),
+        workload.create_maintenance(control_plane_nodes[1], KUBEVIRT),
+    )
+    functions.run_begin(first)
+    if failed_request == "create leases":
+        admin_client.run(get_or_none(admin_client.api.request("DELETE", quorum.LEASE_PATH)))
+    fault_proxy.inject(lambda request: FAULTS[fault] if request.rpartition(" ")[0] == failed_request else None)
 
-    spoiled.post("begin", added(second))
-    faults.speak_again()
+    proxied_functions.post("begin", build_added(second))
+    fault_proxy.stop_faults()
 
-    assert not m.has_begun(work.again(second))
-    expired(admin)
-    reply = functions.answer("begin", added(second))
+    assert not m.has_begun(workload.read_maintenance(second))
+    expire_quorum_lease(admin_client)
+    reply = functions.invoke("begin", build_added(second))
     assert reply is not None
-    assert str(data_of(reply)["error"]).startswith(REFUSED)
+    assert str(require_data(reply)["error"]).startswith(REFUSAL_PREFIX)
 
 
 @pytest.mark.slow
 @proves("NMO-23", "X-2")
 @pytest.mark.parametrize("writes", [1, 2, 3])
-def test_one_that_is_killed_between_two_writes_holds_nobody_up_for_long(
-    functions: Functions, work: Workload, plane: list[str], admin: Cluster, quiet: LocalCluster, writes: int
+def test_killed_begin_resumes_on_redelivery(
+    functions: Functions,
+    workload: Workload,
+    control_plane_nodes: list[str],
+    admin_client: SyncClient,
+    idle_cluster: LocalCluster,
+    writes: int,
 ) -> None:
     """Check that `begin`, killed between two writes, continues on redelivery, and that etcd keeps its quorum.
 
     Until the quorum lease expires, other maintenances wait.
     """
-    claimed(admin)
-    first, second = work.maintenance(plane[0]), work.maintenance(plane[1])
-    kubeconfig = quiet.kubeconfig_for(access.service_account("begin"))
-    command = [sys.executable, "-m", "tests.functions.maintenance.killed_begin", str(kubeconfig), m.path(first), str(writes)]
+    ensure_install_lease(admin_client)
+    first, second = (
+        workload.create_maintenance(control_plane_nodes[0]),
+        workload.create_maintenance(control_plane_nodes[1]),
+    )
+    kubeconfig = idle_cluster.ensure_kubeconfig(access.make_username("begin"))
+    command = [
+        sys.executable,
+        "-m",
+        "tests.functions.maintenance.killed_begin",
+        str(kubeconfig),
+        m.build_path(first),
+        str(writes),
+    ]
 
-    killed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert m.has_begun(work.again(first)) is (writes == 3)
-    assert functions.post("begin", added(second)).status_code == 503
-    assert functions.begin(first).get_type() == events.MAINTENANCE_BEGUN
-    expired(admin)
-    reply = functions.answer("begin", added(second))
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    assert m.has_begun(workload.read_maintenance(first)) is (writes == 3)
+    assert functions.post("begin", build_added(second)).status_code == 503
+    assert functions.run_begin(first).get_type() == events.MAINTENANCE_BEGUN
+    expire_quorum_lease(admin_client)
+    reply = functions.invoke("begin", build_added(second))
     assert reply is not None
-    assert str(data_of(reply)["error"]).startswith(REFUSED)
+    assert str(require_data(reply)["error"]).startswith(REFUSAL_PREFIX)
 
 
-def claimed(admin: Cluster) -> None:
+def ensure_install_lease(admin_client: SyncClient) -> None:
     """Create the install Lease if it is missing; otherwise the process under test would write it first."""
-    if admin.run(absent_ok(admin.api.get(install_lease.CLAIM_PATH))) is None:
-        ours = install_lease.Account(access.NAMESPACE, "begin")
-        admin.create(LEASES, install_lease.claim_of(ours, datetime.now(timezone.utc)))
+    if admin_client.run(get_or_none(admin_client.api.get(install_lease.LEASE_PATH))) is None:
+        account = install_lease.ServiceAccount(access.NAMESPACE, "begin")
+        admin_client.create(LEASES_PATH, install_lease.build_lease(account, datetime.now(timezone.utc)))
 
 
-def expired(admin: Cluster) -> None:
+def expire_quorum_lease(admin_client: SyncClient) -> None:
     """Make the quorum lease expire, if it exists."""
-    if admin.run(absent_ok(admin.api.get(quorum.LEASE_PATH))):
-        admin.patch(quorum.LEASE_PATH, {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}})
+    if admin_client.run(get_or_none(admin_client.api.get(quorum.LEASE_PATH))):
+        admin_client.patch(quorum.LEASE_PATH, {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}})

@@ -9,45 +9,45 @@ from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
 from eventing.http_binding import BadEvent
-from functions.maintenance.reported_pods import blocked_of
-from kube.maintenance.objects import MOST_PODS
+from functions.maintenance.reported_pods import parse_blocked_pods
+from kube.maintenance.objects import MAX_POD_COUNT
 from kube.paths import Object
 
-BARE = {"namespace": "shop", "name": "web-1", "reason": "DisruptionBudget"}
-WHOLE = {
-    **BARE,
+MINIMAL_POD = {"namespace": "shop", "name": "web-1", "reason": "DisruptionBudget"}
+COMPLETE_POD = {
+    **MINIMAL_POD,
     **{"uid": "some-uid", "message": "", "budget": "web", "healthy": 5, "needed": 0, "allowsNone": False},
     "retryAfter": "2026-01-02T03:04:05Z",
 }
 
 
-def blocked(value: Any) -> list[Object] | None:
+def parse_blocked(value: Any) -> list[Object] | None:
     attributes = {"id": "1", "source": "/test", "type": events.PODS_EVICTED, "datacontenttype": "application/json"}
-    return blocked_of(CloudEvent(attributes, {"blocked": value}))
+    return parse_blocked_pods(CloudEvent(attributes, {"blocked": value}))
 
 
-def test_what_the_status_has_a_place_for_is_taken() -> None:
+def test_known_fields_are_kept() -> None:
     """NMO-9: fields that the status has are kept unchanged, and other fields are dropped."""
-    assert blocked([BARE, {**WHOLE, "other": 1}]) == [BARE, WHOLE]
+    assert parse_blocked([MINIMAL_POD, {**COMPLETE_POD, "other": 1}]) == [MINIMAL_POD, COMPLETE_POD]
 
 
-def test_none_named_is_not_the_same_as_none_blocked() -> None:
+def test_missing_list_differs_from_empty_list() -> None:
     """NMO-9: a missing list gives None, which keeps the status's list; an empty list clears it."""
-    assert blocked(None) is None
-    assert blocked([]) == []
+    assert parse_blocked(None) is None
+    assert parse_blocked([]) == []
 
 
 @pytest.mark.parametrize("value", [{}, "web-1", 1])
-def test_it_must_be_a_list(value: object) -> None:
+def test_blocked_must_be_list(value: object) -> None:
     """X-6: a value that is not a list is rejected with the field's name."""
-    with pytest.raises(BadEvent, match=r"^data\.blocked is no list"):
-        blocked(value)
+    with pytest.raises(BadEvent, match=r"^data\.blocked is not a list"):
+        parse_blocked(value)
 
 
-def test_each_must_be_an_object() -> None:
+def test_blocked_pod_must_be_object() -> None:
     """X-6: an entry that is not an object is rejected with the field's name."""
-    with pytest.raises(BadEvent, match=r"^data\.blocked has what is no object"):
-        blocked([BARE, "web-1"])
+    with pytest.raises(BadEvent, match=r"^data\.blocked contains an item that is not an object"):
+        parse_blocked([MINIMAL_POD, "web-1"])
 
 
 @pytest.mark.parametrize(
@@ -55,23 +55,23 @@ def test_each_must_be_an_object() -> None:
     [
         *((field, value) for field in ("namespace", "name", "reason", "uid") for value in ("", None, 1)),
         *((field, value) for field in ("message", "budget") for value in (None, 1)),
-        *((field, value) for field in ("healthy", "needed") for value in (-1, MOST_PODS, True, "1", None)),
+        *((field, value) for field in ("healthy", "needed") for value in (-1, MAX_POD_COUNT, True, "1", None)),
         *(("allowsNone", value) for value in (0, "yes", None)),
         *(("retryAfter", value) for value in ("soon", "", None)),
     ],
 )
-def test_a_field_that_is_malformed_is_named(field: str, value: object) -> None:
+def test_malformed_field_is_named(field: str, value: object) -> None:
     """X-6, NMO-9: a malformed field is rejected with its name, since the API server would reject the status."""
     with pytest.raises(BadEvent) as error:
-        blocked([{**WHOLE, field: value}])
+        parse_blocked([{**COMPLETE_POD, field: value}])
 
     assert str(error.value).startswith(f"{field} of a pod in data.blocked")
 
 
-@pytest.mark.parametrize("field", BARE)
-def test_a_field_that_no_refusal_is_without_is_named(field: str) -> None:
+@pytest.mark.parametrize("field", MINIMAL_POD)
+def test_missing_required_field_is_named(field: str) -> None:
     """NMO-9: a missing required field is rejected with its name."""
     with pytest.raises(BadEvent) as error:
-        blocked([{name: value for name, value in BARE.items() if name != field}])
+        parse_blocked([{name: value for name, value in MINIMAL_POD.items() if name != field}])
 
     assert str(error.value).startswith(f"{field} of a pod in data.blocked")

@@ -10,29 +10,29 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, replay_extensions
-from eventing.http_binding import received
-from functions.event_data import data_of
-from functions.installs import CLAIMS
-from functions.maintenance import due_events, resync, event_objects
+from eventing.http_binding import decode_event
+from functions.event_data import require_data
+from functions.installs import INSTALL_LEASE_CACHE
+from functions.maintenance import due_events, event_objects, resync
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS, KUBEVIRT
-from kube.nodes import LABEL
-from kube.paths import PODS, Object
-from tests.fault_proxy import Fault, Faults
+from kube.nodes import MAINTENANCE_LABEL
+from kube.paths import PODS_PATH, Object
+from tests.fault_proxy import Fault, FaultProxy
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import added, said, tick, updated
-from tests.functions.request_hooks import lists_of
-from tests.kube.samples import IN_MAINTENANCE, maintenance
+from tests.functions.event_builders import build_added, build_own_event, build_tick, build_updated
+from tests.functions.request_hooks import record_list_requests
+from tests.kube.samples import NODE_IN_MAINTENANCE, make_maintenance
 from tests.proofs import proves
 from tests.receiver import Receiver
-from tests.workload import Audit, Workload
+from tests.workload import AuditLog, Workload
 
-pytestmark = pytest.mark.usefixtures("at_rest")
+pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
 
 
 @pytest.fixture
-def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+def broker_sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     """Yield an HTTP server that receives events in place of the broker at K_SINK."""
     running = Receiver()
     monkeypatch.setenv("K_SINK", running.url)
@@ -41,428 +41,442 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     running.close()
 
 
-def sent_to(sink: Receiver) -> list[BaseCloudEvent]:
+def decode_received(sink: Receiver) -> list[BaseCloudEvent]:
     """Return the events that were posted to the sink."""
-    return [received(request.headers, request.body) for request in sink.requests]
+    return [decode_event(request.headers, request.body) for request in sink.requests]
 
 
-def told(functions: Functions, item: Object) -> list[str]:
+def run_tick(functions: Functions, item: Object) -> list[str]:
     """Run a tick and return the type of its reply, which may refer only to this maintenance."""
-    reply = functions.answer("resync", tick())
+    reply = functions.invoke("resync", build_tick())
     if reply is None:
         return []
-    assert data_of(reply)["maintenance"] == events.Reference.of(item).as_data()
+    assert require_data(reply)["maintenance"] == events.ObjectReference.from_object(item).as_data()
     return [reply.get_type()]
 
 
 @proves("X-3")
-@pytest.mark.usefixtures("alone")
-def test_each_state_is_told_what_it_waits_for_and_nothing_else(
-    functions: Functions, work: Workload, audit: Audit
-) -> None:
+@pytest.mark.usefixtures("clean_cluster")
+def test_tick_emits_awaited_event_per_state(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-3, X-5: for each state of a maintenance, a tick emits exactly the event that the maintenance waits for.
 
     A `resync` whose install already holds the install Lease writes nothing.
     """
-    CLAIMS.confirm(functions.clusters["resync"])
-    node = work.node()
-    work.pods(node, "a")
-    item = work.maintenance(node)
+    INSTALL_LEASE_CACHE.confirm(functions.clusters["resync"])
+    node = workload.take_node()
+    workload.create_bare_pods(node, "a")
+    item = workload.create_maintenance(node)
     steps = []
 
-    steps.append(told(functions, item))
-    begun = functions.answer("begin", added(item))
-    assert begun is not None
-    steps.append(told(functions, item))
-    cordoned = functions.answer("cordon", begun)
-    assert cordoned is not None
-    tainted = functions.answer("taint", cordoned)
-    assert tainted is not None
-    steps.append(told(functions, item))
-    functions.answer("evict", tainted)
-    work.until(f"/api/v1/namespaces/{work.namespace}/pods", lambda pods: not pods)
-    drained = functions.answer("evict", said(events.PODS_GONE, item))
-    assert drained is not None
-    functions.answer("status", drained)
-    steps.append(told(functions, item))
-    work.pods(node, "late")
-    steps.append(told(functions, item))
-    work.delete(m.path(item))
-    steps.append(told(functions, item))
-    functions.answer("restore", updated(work.again(item)))
-    steps.append(told(functions, item))
+    steps.append(run_tick(functions, item))
+    begun_event = functions.invoke("begin", build_added(item))
+    assert begun_event is not None
+    steps.append(run_tick(functions, item))
+    cordoned_event = functions.invoke("cordon", begun_event)
+    assert cordoned_event is not None
+    tainted_event = functions.invoke("taint", cordoned_event)
+    assert tainted_event is not None
+    steps.append(run_tick(functions, item))
+    functions.invoke("evict", tainted_event)
+    workload.wait_for_collection(f"/api/v1/namespaces/{workload.namespace}/pods", lambda pods: not pods)
+    drained_event = functions.invoke("evict", build_own_event(events.PODS_GONE, item))
+    assert drained_event is not None
+    functions.invoke("status", drained_event)
+    steps.append(run_tick(functions, item))
+    workload.create_bare_pods(node, "late")
+    steps.append(run_tick(functions, item))
+    workload.delete(m.build_path(item))
+    steps.append(run_tick(functions, item))
+    functions.invoke("restore", build_updated(workload.read_maintenance(item)))
+    steps.append(run_tick(functions, item))
 
     assert steps == [
-        [events.MAINTENANCE_FOUND],
+        [events.MAINTENANCE_PENDING],
         [events.NODE_DRIFTED],
         [events.NODE_TAINTED],
         [],
         [events.NODE_TAINTED],
-        [events.MAINTENANCE_ENDED],
+        [events.MAINTENANCE_RESTORE_PENDING],
         [],
     ]
-    assert audit.writes_by("system:serviceaccount:node-maintenance:resync") == []
+    assert audit.list_writes_by("system:serviceaccount:node-maintenance:resync") == []
 
 
-@pytest.mark.usefixtures("alone")
-def test_what_is_on_its_way_is_left_alone(
-    functions: Functions, work: Workload, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("clean_cluster")
+def test_maintenance_in_flight_gets_no_event(
+    functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """X-3: a tick emits nothing for a maintenance in flight, and emits at once for a new one."""
-    node = work.node()
-    work.pods(node, "pod")
-    item = work.maintenance(node)
-    monkeypatch.setattr(due_events, "UNDER_WAY_SECONDS", 3600)
-    new = told(functions, item)
-    functions.prepare(item)
-    functions.answer("status", said(events.MAINTENANCE_BEGUN, item))
+    node = workload.take_node()
+    workload.create_bare_pods(node, "pod")
+    item = workload.create_maintenance(node)
+    monkeypatch.setattr(due_events, "IN_FLIGHT_SECONDS", 3600)
+    before_begin = run_tick(functions, item)
+    functions.run_until_tainted(item)
+    functions.invoke("status", build_own_event(events.MAINTENANCE_BEGUN, item))
 
-    moving = told(functions, item)
-    monkeypatch.setattr(due_events, "UNDER_WAY_SECONDS", 0)
-    resting = told(functions, item)
+    in_flight = run_tick(functions, item)
+    monkeypatch.setattr(due_events, "IN_FLIGHT_SECONDS", 0)
+    after_flight = run_tick(functions, item)
 
-    assert (new, moving, resting) == ([events.MAINTENANCE_FOUND], [], [events.NODE_TAINTED])
+    assert (before_begin, in_flight, after_flight) == ([events.MAINTENANCE_PENDING], [], [events.NODE_TAINTED])
 
 
 @proves("NMO-27a")
-@pytest.mark.usefixtures("alone")
-def test_a_lease_is_renewed_however_busy_its_drain_is(
-    functions: Functions, work: Workload, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("clean_cluster")
+def test_due_lease_is_renewed_in_flight(
+    functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule 11: a tick asks for the renewal of a due lease even if the maintenance is in flight."""
-    node = work.node()
-    work.pods(node, "pod")
-    item = work.maintenance(node)
-    functions.answer("status", functions.begin(item))
-    monkeypatch.setattr(due_events, "UNDER_WAY_SECONDS", 3600)
-    work.admin.patch(leases.lease_path(node), {"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}})
+    node = workload.take_node()
+    workload.create_bare_pods(node, "pod")
+    item = workload.create_maintenance(node)
+    functions.invoke("status", functions.run_begin(item))
+    monkeypatch.setattr(due_events, "IN_FLIGHT_SECONDS", 3600)
+    workload.client.patch(leases.build_lease_path(node), {"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}})
 
-    assert told(functions, item) == [events.MAINTENANCE_FOUND]
+    assert run_tick(functions, item) == [events.MAINTENANCE_PENDING]
 
-    functions.answer("begin", said(events.MAINTENANCE_FOUND, item))
-    assert told(functions, item) == []
+    functions.invoke("begin", build_own_event(events.MAINTENANCE_PENDING, item))
+    assert run_tick(functions, item) == []
 
 
-@pytest.mark.usefixtures("alone")
-def test_pods_that_are_ending_are_waited_for(functions: Functions, work: Workload) -> None:
+@pytest.mark.usefixtures("clean_cluster")
+def test_terminating_pods_get_no_event(functions: Functions, workload: Workload) -> None:
     """X-3: a tick emits nothing while all pods are terminating, and emits an event when a new pod appears."""
-    node = work.node()
-    work.pods(node, "slow", finalizers=("example.com/hold",))
-    item = work.maintenance(node)
-    functions.answer("evict", functions.prepare(item))
+    node = workload.take_node()
+    workload.create_bare_pods(node, "slow", finalizers=("example.com/hold",))
+    item = workload.create_maintenance(node)
+    functions.invoke("evict", functions.run_until_tainted(item))
 
-    ending = told(functions, item)
-    work.pods(node, "late")
-    late = told(functions, item)
+    while_terminating = run_tick(functions, item)
+    workload.create_bare_pods(node, "late")
+    with_new_pod = run_tick(functions, item)
 
-    assert (ending, late) == ([], [events.NODE_TAINTED])
-    work.admin.patch(f"/api/v1/namespaces/{work.namespace}/pods/slow", {"metadata": {"finalizers": []}})
+    assert (while_terminating, with_new_pod) == ([], [events.NODE_TAINTED])
+    workload.client.patch(f"/api/v1/namespaces/{workload.namespace}/pods/slow", {"metadata": {"finalizers": []}})
 
 
 @proves("X-3")
-@pytest.mark.usefixtures("alone")
-def test_a_node_that_is_closed_is_told_while_its_pods_end(functions: Functions, work: Workload) -> None:
+@pytest.mark.usefixtures("clean_cluster")
+def test_cordon_is_reported_while_pods_terminate(functions: Functions, workload: Workload) -> None:
     """X-3: if `pods.evicted` was lost, a tick updates the reported cordon before the last pod has ended."""
-    node = work.node()
-    work.pods(node, "slow", finalizers=("example.com/hold",))
-    item = work.maintenance(node)
-    functions.answer("status", functions.begin(item))
-    functions.chain(item, "begin", "cordon", "taint", "evict")
-    assert m.condition(work.again(item), "Cordoned")["status"] == "False"
+    node = workload.take_node()
+    workload.create_bare_pods(node, "slow", finalizers=("example.com/hold",))
+    item = workload.create_maintenance(node)
+    functions.invoke("status", functions.run_begin(item))
+    functions.run_chain(item, "begin", "cordon", "taint", "evict")
+    assert m.get_condition(workload.read_maintenance(item), "Cordoned")["status"] == "False"
 
-    found = functions.answer("resync", tick())
-    assert found is not None
-    evicted = functions.answer("evict", found)
+    tick_reply = functions.invoke("resync", build_tick())
+    assert tick_reply is not None
+    evicted = functions.invoke("evict", tick_reply)
     assert evicted is not None
-    functions.answer("status", evicted)
+    functions.invoke("status", evicted)
 
-    assert m.condition(work.again(item), "Cordoned")["status"] == "True"
-    assert told(functions, item) == []
-    work.admin.patch(f"/api/v1/namespaces/{work.namespace}/pods/slow", {"metadata": {"finalizers": []}})
+    assert m.get_condition(workload.read_maintenance(item), "Cordoned")["status"] == "True"
+    assert run_tick(functions, item) == []
+    workload.client.patch(f"/api/v1/namespaces/{workload.namespace}/pods/slow", {"metadata": {"finalizers": []}})
 
 
-@pytest.mark.usefixtures("alone")
-def test_a_healthy_success_stays_quiet(functions: Functions, work: Workload, audit: Audit) -> None:
+@pytest.mark.usefixtures("clean_cluster")
+def test_succeeded_maintenance_gets_no_event(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-3: a tick emits nothing for a succeeded maintenance until the renewal of its lease is due."""
-    node = work.node()
-    item = work.maintenance(node)
-    drained = functions.chain(item, "begin", "cordon", "taint", "evict")
-    functions.answer("status", drained)
-    writes = len(audit.writes_by())
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
+    drained_event = functions.run_chain(item, "begin", "cordon", "taint", "evict")
+    functions.invoke("status", drained_event)
+    writes = len(audit.list_writes_by())
 
-    assert [told(functions, item), told(functions, item)] == [[], []]
-    assert len(audit.writes_by()) == writes
+    assert [run_tick(functions, item), run_tick(functions, item)] == [[], []]
+    assert len(audit.list_writes_by()) == writes
 
-    work.admin.patch(leases.lease_path(node), {"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}})
-    assert told(functions, item) == [events.MAINTENANCE_FOUND]
+    workload.client.patch(leases.build_lease_path(node), {"spec": {"renewTime": "2020-01-01T00:00:00.000000Z"}})
+    assert run_tick(functions, item) == [events.MAINTENANCE_PENDING]
 
 
-@pytest.mark.usefixtures("alone")
-def test_a_missing_label_is_a_drift(functions: Functions, work: Workload) -> None:
+@pytest.mark.usefixtures("clean_cluster")
+def test_missing_label_is_drift(functions: Functions, workload: Workload) -> None:
     """Rule 10: a tick emits `node.drifted` for a node that lost its label, until the label is restored."""
-    node = work.node()
-    item = work.maintenance(node)
-    drained = functions.chain(item, "begin", "cordon", "taint", "evict")
-    functions.answer("status", drained)
-    work.local.kubectl("label", "node", node, f"{LABEL}-")
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
+    drained_event = functions.run_chain(item, "begin", "cordon", "taint", "evict")
+    functions.invoke("status", drained_event)
+    workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}-")
 
-    drifted = functions.answer("resync", tick())
-    assert drifted is not None
-    assert drifted.get_type() == events.NODE_DRIFTED
-    cordoned = functions.answer("cordon", drifted)
-    assert cordoned is not None
-    functions.answer("taint", cordoned)
+    drifted_event = functions.invoke("resync", build_tick())
+    assert drifted_event is not None
+    assert drifted_event.get_type() == events.NODE_DRIFTED
+    cordoned_event = functions.invoke("cordon", drifted_event)
+    assert cordoned_event is not None
+    functions.invoke("taint", cordoned_event)
 
-    assert told(functions, item) == []
-    assert work.read_node(node)["metadata"]["labels"][LABEL] == item["metadata"]["uid"]
+    assert run_tick(functions, item) == []
+    assert workload.read_node(node)["metadata"]["labels"][MAINTENANCE_LABEL] == item["metadata"]["uid"]
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("clean_cluster")
 @pytest.mark.parametrize("replaced", [False, True], ids=["gone", "replaced"])
-def test_a_node_that_is_gone_is_left_to_the_collector(functions: Functions, work: Workload, replaced: bool) -> None:
+def test_deleted_node_gets_no_event(functions: Functions, workload: Workload, replaced: bool) -> None:
     """NMO-20: a tick emits nothing for a maintenance whose node is deleted or replaced."""
-    node = work.node()
-    item = work.maintenance(node)
-    functions.prepare(item)
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
+    functions.run_until_tainted(item)
     # this API version is not served, so the garbage collector keeps the maintenance
     owner = {
         "apiVersion": "example.com/v1",
         "kind": "Node",
         "name": node,
-        "uid": work.read_node(node)["metadata"]["uid"],
+        "uid": workload.read_node(node)["metadata"]["uid"],
     }
-    work.admin.patch(m.path(item), {"metadata": {"ownerReferences": [owner]}})
-    work.delete(f"/api/v1/nodes/{node}")
+    workload.client.patch(m.build_path(item), {"metadata": {"ownerReferences": [owner]}})
+    workload.delete(f"/api/v1/nodes/{node}")
     if replaced:
-        work.admin.create("/api/v1/nodes", {"metadata": {"name": node}})
+        workload.client.create("/api/v1/nodes", {"metadata": {"name": node}})
 
-    assert told(functions, item) == []
+    assert run_tick(functions, item) == []
 
 
-@pytest.mark.usefixtures("alone")
-def test_a_failed_one_is_found_when_its_node_comes(functions: Functions, work: Workload) -> None:
+@pytest.mark.usefixtures("clean_cluster")
+def test_failed_maintenance_is_pending_after_node_creation(functions: Functions, workload: Workload) -> None:
     """NMO-19: a tick emits `maintenance.found` for a failed maintenance once its unknown node is created."""
-    item = work.maintenance(late := f"late-{work.namespace}")
-    failed = functions.answer("begin", added(item))
-    assert failed is not None
-    functions.answer("status", failed)
+    item = workload.create_maintenance(node := f"late-{workload.namespace}")
+    failure_event = functions.invoke("begin", build_added(item))
+    assert failure_event is not None
+    functions.invoke("status", failure_event)
 
-    before = told(functions, item)
-    work.local.add_named(late)
+    before = run_tick(functions, item)
+    workload.local_cluster.create_nodes(node)
 
-    assert (before, told(functions, item)) == ([], [events.MAINTENANCE_FOUND])
+    assert (before, run_tick(functions, item)) == ([], [events.MAINTENANCE_PENDING])
 
 
 @proves("X-3")
-@pytest.mark.usefixtures("alone")
-def test_one_that_failed_after_it_took_its_lease_is_found(functions: Functions, work: Workload) -> None:
+@pytest.mark.usefixtures("clean_cluster")
+def test_failed_maintenance_with_lease_is_pending(functions: Functions, workload: Workload) -> None:
     """X-3, X-6: a tick emits `maintenance.found` for a failed maintenance that holds its lease already."""
-    node = work.node()
-    item = work.maintenance(node)
-    work.admin.create(leases.LEASES, leases.lease_of(node, item, datetime.now(timezone.utc)))
-    functions.answer("status", said(events.MAINTENANCE_FAILED, item, data={"step": "begin", "error": "may not"}))
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
+    workload.client.create(leases.LEASES_PATH, leases.build_lease(node, item, datetime.now(timezone.utc)))
+    functions.invoke(
+        "status", build_own_event(events.MAINTENANCE_STEP_FAILED, item, data={"step": "begin", "error": "may not"})
+    )
 
-    found = functions.answer("resync", tick())
-    assert found is not None
-    assert found.get_type() == events.MAINTENANCE_FOUND
-    functions.answer("begin", found)
+    pending_event = functions.invoke("resync", build_tick())
+    assert pending_event is not None
+    assert pending_event.get_type() == events.MAINTENANCE_PENDING
+    functions.invoke("begin", pending_event)
 
-    assert m.has_begun(work.again(item))
+    assert m.has_begun(workload.read_maintenance(item))
 
 
 @proves("X-3")
-@pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("lost", ["finalizers", "annotations", "ownerReferences"])
-def test_one_whose_metadata_was_replaced_is_found(functions: Functions, work: Workload, lost: str) -> None:
+@pytest.mark.usefixtures("clean_cluster")
+@pytest.mark.parametrize("removed_field", ["finalizers", "annotations", "ownerReferences"])
+def test_removed_metadata_is_pending(functions: Functions, workload: Workload, removed_field: str) -> None:
     """X-3: a tick emits `maintenance.found` for a maintenance with removed metadata, until `begin` restores it."""
-    item = work.maintenance(work.node())
-    drained = functions.chain(item, "begin", "cordon", "taint", "evict")
-    functions.answer("status", drained)
-    work.admin.patch(m.path(item), {"metadata": {lost: None}})
+    item = workload.create_maintenance(workload.take_node())
+    drained_event = functions.run_chain(item, "begin", "cordon", "taint", "evict")
+    functions.invoke("status", drained_event)
+    workload.client.patch(m.build_path(item), {"metadata": {removed_field: None}})
 
-    found = functions.answer("resync", tick())
-    assert found is not None
-    assert found.get_type() == events.MAINTENANCE_FOUND
-    functions.answer("begin", found)
+    pending_event = functions.invoke("resync", build_tick())
+    assert pending_event is not None
+    assert pending_event.get_type() == events.MAINTENANCE_PENDING
+    functions.invoke("begin", pending_event)
 
-    assert told(functions, item) == []
+    assert run_tick(functions, item) == []
 
 
 @proves("X-3", "NMO-19")
-@pytest.mark.usefixtures("alone")
-def test_one_whose_metadata_was_replaced_says_that_its_node_is_gone(functions: Functions, work: Workload) -> None:
+@pytest.mark.usefixtures("clean_cluster")
+def test_removed_metadata_and_deleted_node_fail(functions: Functions, workload: Workload) -> None:
     """X-3, NMO-19: a maintenance without metadata whose node is deleted fails, and ticks emit nothing more for it."""
-    node = work.node()
-    item = work.maintenance(node)
-    functions.answer("status", functions.begin(item))
-    work.admin.patch(m.path(item), {"metadata": dict.fromkeys(["finalizers", "annotations", "ownerReferences"])})
-    work.delete(f"/api/v1/nodes/{node}")
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
+    functions.invoke("status", functions.run_begin(item))
+    workload.client.patch(
+        m.build_path(item), {"metadata": dict.fromkeys(["finalizers", "annotations", "ownerReferences"])}
+    )
+    workload.delete(f"/api/v1/nodes/{node}")
 
-    found = functions.answer("resync", tick())
-    assert found is not None
-    failed = functions.answer("begin", found)
-    assert failed is not None
-    functions.answer("status", failed)
+    pending_event = functions.invoke("resync", build_tick())
+    assert pending_event is not None
+    failure_event = functions.invoke("begin", pending_event)
+    assert failure_event is not None
+    functions.invoke("status", failure_event)
 
-    assert (m.phase(work.again(item)), node in m.last_error(work.again(item))) == (m.FAILED, True)
-    assert told(functions, item) == []
+    assert (
+        m.get_phase(workload.read_maintenance(item)),
+        node in m.get_last_error(workload.read_maintenance(item)),
+    ) == (m.FAILED, True)
+    assert run_tick(functions, item) == []
 
 
-@pytest.mark.usefixtures("alone")
-def test_a_refused_second_one_is_found_when_its_turn_comes(functions: Functions, work: Workload) -> None:
+@pytest.mark.usefixtures("clean_cluster")
+def test_second_maintenance_is_pending_after_first(functions: Functions, workload: Workload) -> None:
     """NMO-22, X-7: a tick emits nothing for a second maintenance until the first one is gone."""
-    node = work.node()
-    first, second = work.maintenance(node), work.maintenance(node, KUBEVIRT)
-    drained = functions.chain(first, "begin", "cordon", "taint", "evict")
-    functions.answer("status", drained)
-    failed = functions.answer("begin", added(second))
-    assert failed is not None
-    functions.answer("status", failed)
-    before = told(functions, second)
+    node = workload.take_node()
+    first, second = workload.create_maintenance(node), workload.create_maintenance(node, KUBEVIRT)
+    drained_event = functions.run_chain(first, "begin", "cordon", "taint", "evict")
+    functions.invoke("status", drained_event)
+    failure_event = functions.invoke("begin", build_added(second))
+    assert failure_event is not None
+    functions.invoke("status", failure_event)
+    before = run_tick(functions, second)
 
-    work.delete(m.path(first))
-    functions.answer("restore", updated(work.again(first)))
+    workload.delete(m.build_path(first))
+    functions.invoke("restore", build_updated(workload.read_maintenance(first)))
 
-    assert (before, told(functions, second)) == ([], [events.MAINTENANCE_FOUND])
+    assert (before, run_tick(functions, second)) == ([], [events.MAINTENANCE_PENDING])
 
 
-@pytest.mark.usefixtures("alone")
-def test_a_group_that_is_refused_stops_no_other_and_has_no_strays(
-    functions: Functions, spoiled: Functions, faults: Faults, work: Workload
+@pytest.mark.usefixtures("clean_cluster")
+def test_forbidden_group_has_no_orphans(
+    functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload
 ) -> None:
     """X-6, rule 4: a tick emits events for the other groups if one group cannot be listed.
 
     The nodes of that group are not treated as orphaned.
     """
     for group in GROUPS.values():
-        functions.prepare(work.maintenance(work.node(), group))
-    faults.spoil(lambda request: Fault(403, "may not") if request == "list nodemaintenances 1" else None)
+        functions.run_until_tainted(workload.create_maintenance(workload.take_node(), group))
+    fault_proxy.inject(lambda request: Fault(403, "may not") if request == "list nodemaintenances 1" else None)
 
-    told = resync.resync(tick(), spoiled.clusters["resync"])
+    replies = resync.resync(build_tick(), proxied_functions.clusters["resync"])
 
-    faults.speak_again()
-    assert [event.get_type() for event in told] == [events.NODE_TAINTED] * (len(GROUPS) - 1)
+    fault_proxy.stop_faults()
+    assert [event.get_type() for event in replies] == [events.NODE_TAINTED] * (len(GROUPS) - 1)
 
 
 @proves("X-6")
-@pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("request_of_it", ["list nodemaintenances", "list nodes", "list leases"])
-def test_a_list_that_gets_no_answer_fails_the_whole_tick(
-    spoiled: Functions, faults: Faults, work: Workload, request_of_it: str
+@pytest.mark.usefixtures("clean_cluster")
+@pytest.mark.parametrize("failed_request", ["list nodemaintenances", "list nodes", "list leases"])
+def test_list_without_response_gets_503(
+    proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload, failed_request: str
 ) -> None:
     """X-6: if a list gets no response, the function answers 503 and emits nothing."""
-    work.maintenance(work.node())
-    faults.spoil(lambda request: Fault(500, "no answer") if request.startswith(request_of_it) else None)
+    workload.create_maintenance(workload.take_node())
+    fault_proxy.inject(lambda request: Fault(500, "no answer") if request.startswith(failed_request) else None)
 
-    response = spoiled.post("resync", tick())
+    response = proxied_functions.post("resync", build_tick())
 
-    faults.speak_again()
+    fault_proxy.stop_faults()
     assert response.status_code == 503
 
 
-@pytest.mark.usefixtures("alone")
-def test_a_replay_takes_nobodys_turn(functions: Functions, work: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("clean_cluster")
+def test_replay_does_not_advance_rotation(
+    functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rule 10: ticks read the cached pods of succeeded maintenances in rotation, which a replay does not advance."""
-    nodes = {work.node(), work.node()}
+    nodes = {workload.take_node(), workload.take_node()}
     for node in nodes:
-        functions.answer("status", functions.chain(work.maintenance(node), "begin", "cordon", "taint", "evict"))
-    monkeypatch.setattr(resync, "LOOKS", 1)
+        functions.invoke(
+            "status", functions.run_chain(workload.create_maintenance(node), "begin", "cordon", "taint", "evict")
+        )
+    monkeypatch.setattr(resync, "MAX_READS_PER_TICK", 1)
 
-    looks = []
+    reads = []
     for _ in range(6):
-        with lists_of(functions.clusters["resync"].api) as asked:
-            assert functions.answer("resync", tick()) is None
-        looks += [(one.fields, one.version) for one in asked if one.path == PODS]
-        assert functions.answer("resync", replay_extensions.marked(tick(), "r", dry_run=True)) is None
+        with record_list_requests(functions.clusters["resync"].api) as requests:
+            assert functions.invoke("resync", build_tick()) is None
+        reads += [(request.fields, request.version) for request in requests if request.path == PODS_PATH]
+        assert (
+            functions.invoke("resync", replay_extensions.add_replay_extensions(build_tick(), "r", dry_run=True)) is None
+        )
 
-    assert len(looks) == 6
-    assert {fields.rpartition("=")[2] for fields, _ in looks[:2]} == nodes
-    assert looks == looks[:2] * 3
-    assert {version for _, version in looks} == {"0"}
+    assert len(reads) == 6
+    assert {fields.rpartition("=")[2] for fields, _ in reads[:2]} == nodes
+    assert reads == reads[:2] * 3
+    assert {version for _, version in reads} == {"0"}
 
 
 @pytest.mark.parametrize(
-    ("draining", "resting", "looked"),
+    ("draining_count", "succeeded_count", "read_counts"),
     [(30, 30, (15, 5)), (30, 2, (18, 2)), (30, 0, (20, 0)), (4, 30, (4, 16)), (4, 3, (4, 3))],
 )
-def test_drains_are_looked_at_first_and_some_of_what_rests_always(
-    draining: int, resting: int, looked: tuple[int, int]
+def test_reads_are_shared_by_drains_and_succeeded(
+    draining_count: int, succeeded_count: int, read_counts: tuple[int, int]
 ) -> None:
     """Rule 10: a tick reads the pods of twenty nodes, drains first; up to five reads are for succeeded ones."""
-    phases = ["Running"] * draining + ["Succeeded"] * resting
+    phases = ["Running"] * draining_count + ["Succeeded"] * succeeded_count
     items = [
-        {**maintenance({"phase": phase}), "metadata": {**maintenance()["metadata"], "uid": f"uid-{number}"}}
+        {**make_maintenance({"phase": phase}), "metadata": {**make_maintenance()["metadata"], "uid": f"uid-{number}"}}
         for number, phase in enumerate(phases)
     ]
 
-    chosen = [m.phase(item) for item in resync._inspected(items, resync.Rounds())]
+    selected_phases = [m.get_phase(item) for item in resync._select_for_pod_read(items, resync.ReadRotations())]
 
-    assert (chosen.count("Running"), chosen.count("Succeeded")) == looked
+    assert (selected_phases.count("Running"), selected_phases.count("Succeeded")) == read_counts
 
 
-def test_what_is_malformed_is_in_the_log_and_waits_for_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_maintenance_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """X-3: a malformed maintenance is logged and gets no event, and does not stop the tick for others."""
-    spoiled, now = maintenance({"phase": "Running"}), datetime.now(timezone.utc)
-    lease = leases.lease_of("node-1", spoiled, now)
+    malformed, now = make_maintenance({"phase": "Running"}), datetime.now(timezone.utc)
+    lease = leases.build_lease("node-1", malformed, now)
     lease["spec"]["renewTime"] = "soon"
-    lists = due_events.Known([spoiled], {"node-1": IN_MAINTENANCE}, {"node-1": lease})
+    lists = due_events.ResyncSnapshot([malformed], {"node-1": NODE_IN_MAINTENANCE}, {"node-1": lease})
 
-    async def look() -> due_events.Due:
-        raise ValueError("no time in RFC 3339")
+    async def fail_read() -> due_events.DueEvent:
+        raise ValueError("'soon' is not an RFC 3339 time")
 
     with caplog.at_level("INFO", logger=event_objects.log.name):
-        known = resync._due(spoiled, lists, now)
-        looked = asyncio.run(resync._looked(spoiled, look()))
+        due_event = resync._try_find_due(malformed, lists, now)
+        read_result = asyncio.run(resync._try_read(malformed, fail_read()))
 
-    assert (known, looked) == ("", (spoiled, ""))
+    assert (due_event, read_result) == ("", (malformed, ""))
     errors = [vars(record)["fields"]["error"] for record in caplog.records]
     assert [("does not match" in error, "RFC 3339" in error) for error in errors] == [(True, False), (False, True)]
 
 
-@pytest.mark.usefixtures("alone")
-def test_several_events_go_to_the_broker(functions: Functions, work: Workload, sink: Receiver) -> None:
+@pytest.mark.usefixtures("clean_cluster")
+def test_several_events_are_posted_to_sink(functions: Functions, workload: Workload, broker_sink: Receiver) -> None:
     """X-3: several events are posted to K_SINK, because an HTTP response can carry only one."""
-    items = [work.maintenance(work.node()), work.maintenance(work.node(), KUBEVIRT)]
+    items = [
+        workload.create_maintenance(workload.take_node()),
+        workload.create_maintenance(workload.take_node(), KUBEVIRT),
+    ]
 
-    response = functions.post("resync", tick())
+    response = functions.post("resync", build_tick())
 
     assert response.status_code == 204
-    assert {event.get_extension("maintenance") for event in sent_to(sink)} == {
+    assert {event.get_extension("maintenance") for event in decode_received(broker_sink)} == {
         item["metadata"]["uid"] for item in items
     }
-    assert {event.get_type() for event in sent_to(sink)} == {events.MAINTENANCE_FOUND}
-    assert len({request.connection for request in sink.requests}) == 1
+    assert {event.get_type() for event in decode_received(broker_sink)} == {events.MAINTENANCE_PENDING}
+    assert len({request.client_port for request in broker_sink.requests}) == 1
 
 
-@pytest.mark.usefixtures("alone")
-def test_a_broker_that_is_away_is_tried_again(
-    functions: Functions, work: Workload, sink: Receiver, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("clean_cluster")
+def test_unreachable_sink_gets_503(
+    functions: Functions, workload: Workload, broker_sink: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """X-6: a tick with several events answers 503 if K_SINK is unreachable or unset."""
     for _ in range(2):
-        work.maintenance(work.node())
-    sink.close()
+        workload.create_maintenance(workload.take_node())
+    broker_sink.close()
 
-    away = functions.post("resync", tick())
+    unreachable = functions.post("resync", build_tick())
     monkeypatch.delenv("K_SINK")
-    unset = functions.post("resync", tick())
+    unset = functions.post("resync", build_tick())
 
-    assert (away.status_code, unset.status_code) == (503, 503)
-    assert away.text.startswith("the broker at K_SINK accepted no event: ")
-    assert unset.text.startswith("several events to publish and K_SINK is not set")
+    assert (unreachable.status_code, unset.status_code) == (503, 503)
+    assert unreachable.text.startswith("the broker at K_SINK did not accept an event: ")
+    assert unset.text.startswith("cannot publish several events: K_SINK is not set")
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("clean_cluster")
 @pytest.mark.parametrize("name", ["a,b", "a=b", "a\\b", "a b", "x/y", "x?y", "..", ".", "a\n"])
-def test_an_odd_node_name_does_not_stop_the_others(
-    functions: Functions, work: Workload, sink: Receiver, name: str
+def test_invalid_node_name_does_not_stop_tick(
+    functions: Functions, workload: Workload, broker_sink: Receiver, name: str
 ) -> None:
     """X-3: a maintenance with an invalid node name does not stop the tick for others."""
-    odd, good = work.maintenance(name), work.maintenance(work.node())
+    invalid, valid = workload.create_maintenance(name), workload.create_maintenance(workload.take_node())
 
-    assert functions.post("resync", tick()).status_code == 204
+    assert functions.post("resync", build_tick()).status_code == 204
 
-    assert {event.get_extension("maintenance") for event in sent_to(sink)} == {
-        odd["metadata"]["uid"],
-        good["metadata"]["uid"],
+    assert {event.get_extension("maintenance") for event in decode_received(broker_sink)} == {
+        invalid["metadata"]["uid"],
+        valid["metadata"]["uid"],
     }

@@ -11,107 +11,107 @@ from typing import Any
 import pytest
 
 from eventing import events
-from functions.installs import CLAIMS
-from functions.maintenance.resync import LOOKS, resync
+from functions.installs import INSTALL_LEASE_CACHE
+from functions.maintenance.resync import MAX_READS_PER_TICK, resync
 from kube.client.api import Api
 from kube.client.api_errors import Unavailable
-from kube.client.deadline import seconds_left, within
-from kube.client.sync_client import Cluster
+from kube.client.deadline import get_seconds_left, set_deadline
+from kube.client.sync_client import SyncClient
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import MEDIK8S
-from kube.nodes import LABEL
-from kube.paths import PODS, Object
+from kube.nodes import MAINTENANCE_LABEL
+from kube.paths import PODS_PATH, Object
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import said, tick
-from tests.functions.request_hooks import requests_of
-from tests.kube.samples import TAINTED, node
+from tests.functions.event_builders import build_own_event, build_tick
+from tests.functions.request_hooks import count_requests
+from tests.kube.samples import DRAIN_TAINTS, make_node
 from tests.proofs import proves
-from tests.workload import Workload, pod_on
+from tests.workload import Workload, build_pod
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("at_rest")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_in_flight_wait")]
 
-CLOSED = {
+CORDONED_CONDITION = {
     "type": "Cordoned",
     "status": "True",
     "reason": "Cordoned",
     "message": "the node takes no new pods",
     "lastTransitionTime": "2026-01-01T00:00:00Z",
 }
-DRAINED = {"phase": m.SUCCEEDED, "lastUpdate": "2026-01-01T00:00:00Z", "conditions": [CLOSED]}
+SUCCEEDED_STATUS = {"phase": m.SUCCEEDED, "lastUpdate": "2026-01-01T00:00:00Z", "conditions": [CORDONED_CONDITION]}
 
 
 @pytest.fixture
-def rests(work: Workload) -> Iterator[Any]:
+def succeeded_maintenances(workload: Workload) -> Iterator[Any]:
     """Yield a function that creates the given number of succeeded maintenances with nodes and leases.
 
     The nodes and leases are deleted after the test.
     """
     names: list[str] = []
 
-    def add(count: int) -> list[str]:
+    def create_succeeded(count: int) -> list[str]:
         added = [f"resting-{number}" for number in range(len(names), len(names) + count)]
         names.extend(added)
-        for some in _parts(added):
-            work.admin.together(*(_rest(work.admin.api, name) for name in some))
+        for chunk in _split_into_chunks(added):
+            workload.client.gather_all(*(_create_succeeded(workload.client.api, name) for name in chunk))
         return added
 
-    yield add
-    paths = [path for name in names for path in (f"/api/v1/nodes/{name}", leases.lease_path(name))]
-    for some in _parts(paths):
-        work.admin.together(*(work.admin.api.request("DELETE", path) for path in some))
+    yield create_succeeded
+    paths = [path for name in names for path in (f"/api/v1/nodes/{name}", leases.build_lease_path(name))]
+    for chunk in _split_into_chunks(paths):
+        workload.client.gather_all(*(workload.client.api.request("DELETE", path) for path in chunk))
 
 
-def _parts(names: list[str], size: int = 50) -> list[list[str]]:
+def _split_into_chunks(names: list[str], size: int = 50) -> list[list[str]]:
     """Split the names into chunks, since a busy server cannot answer hundreds of requests within one deadline."""
     return [names[start : start + size] for start in range(0, len(names), size)]
 
 
-async def _rest(api: Api, name: str) -> None:
+async def _create_succeeded(api: Api, name: str) -> None:
     """Create a node under maintenance, its lease, and its maintenance, which succeeded long ago."""
     body = {"apiVersion": MEDIK8S.api_version, "kind": "NodeMaintenance", "spec": {"nodeName": name}}
     item = await api.create(MEDIK8S.path, {**body, "metadata": {"name": name}})
-    metadata = {"name": name, "labels": {LABEL: item["metadata"]["uid"]}}
-    spec = node(*TAINTED, cordoned=True)["spec"]
-    closed = await api.create("/api/v1/nodes", {"metadata": metadata, "spec": spec})
+    metadata = {"name": name, "labels": {MAINTENANCE_LABEL: item["metadata"]["uid"]}}
+    spec = make_node(*DRAIN_TAINTS, cordoned=True)["spec"]
+    node = await api.create("/api/v1/nodes", {"metadata": metadata, "spec": spec})
     item = {**item, "apiVersion": MEDIK8S.api_version}
-    await api.patch(m.path(item), m.begin_patch(item, closed, {"totalpods": 1, "evictionPods": 1}))
-    await api.patch(f"{m.path(item)}/status", {"status": DRAINED})
-    await api.create(leases.LEASES, leases.lease_of(name, item, datetime.now(timezone.utc)))
+    await api.patch(m.build_path(item), m.build_begin_patch(item, node, {"totalpods": 1, "evictionPods": 1}))
+    await api.patch(f"{m.build_path(item)}/status", {"status": SUCCEEDED_STATUS})
+    await api.create(leases.LEASES_PATH, leases.build_lease(name, item, datetime.now(timezone.utc)))
 
 
-def test_what_a_tick_costs_does_not_grow_with_what_rests(functions: Functions, rests: Any) -> None:
+def test_request_count_is_independent_of_succeeded(functions: Functions, succeeded_maintenances: Any) -> None:
     """Rule 10: a tick sends as many requests for 300 succeeded maintenances as for 50, and emits nothing.
 
     These are five lists and the reads of pods.
     """
     api = functions.clusters["resync"].api
     costs = []
-    CLAIMS.own(functions.clusters["resync"])  # caches this install's account
-    for more in (50, 250):
-        rests(more)
-        CLAIMS.confirm(functions.clusters["resync"])  # caches that this install is active
-        with requests_of(api) as counted:
-            assert functions.answer("resync", tick()) is None
-        costs.append(counted)
+    INSTALL_LEASE_CACHE.get_account(functions.clusters["resync"])  # caches this install's account
+    for count in (50, 250):
+        succeeded_maintenances(count)
+        INSTALL_LEASE_CACHE.confirm(functions.clusters["resync"])  # caches that this install is active
+        with count_requests(api) as requests:
+            assert functions.invoke("resync", build_tick()) is None
+        costs.append(requests)
 
     assert costs[0] == costs[1]
-    assert costs[1].pop(f"GET {PODS}") == LOOKS
+    assert costs[1].pop(f"GET {PODS_PATH}") == MAX_READS_PER_TICK
     assert costs[1].total() == 5
 
 
 @proves("X-3")
-def test_everybodys_turn_comes(functions: Functions, rests: Any, work: Workload) -> None:
+def test_late_pod_is_found_by_rotation(functions: Functions, succeeded_maintenances: Any, workload: Workload) -> None:
     """X-3: a late pod on one of 50 nodes with succeeded maintenances is found within three ticks."""
-    names = rests(50)
-    pod = pod_on(names[33], "late")
-    work.admin.create(f"/api/v1/namespaces/{work.namespace}/pods", pod)
+    names = succeeded_maintenances(50)
+    pod = build_pod(names[33], "late")
+    workload.client.create(f"/api/v1/namespaces/{workload.namespace}/pods", pod)
 
-    replies = [functions.answer("resync", tick()) for _ in range(3)]
-    work.delete(f"/api/v1/namespaces/{work.namespace}/pods/late?gracePeriodSeconds=0")
+    replies = [functions.invoke("resync", build_tick()) for _ in range(3)]
+    workload.delete(f"/api/v1/namespaces/{workload.namespace}/pods/late?gracePeriodSeconds=0")
 
-    found = [(reply.get_type(), reply.get_extension("node")) for reply in replies if reply]
-    assert set(found) == {(events.NODE_TAINTED, names[33])}  # once or twice: three ticks read sixty nodes
+    emitted = [(reply.get_type(), reply.get_extension("node")) for reply in replies if reply]
+    assert set(emitted) == {(events.NODE_TAINTED, names[33])}  # once or twice: three ticks read sixty nodes
 
 
 @pytest.mark.parametrize(
@@ -120,72 +120,92 @@ def test_everybodys_turn_comes(functions: Functions, rests: Any, work: Workload)
         {"lastUpdate": "2026-01-01T00:00:00.5Z"},
         {"phase": "Running", "blockedPods": [{"namespace": "a", "name": "b", "reason": "c"}]},
     ],
-    ids=["a time that is not ours", "a blocked pod without time"],
+    ids=["foreign time format", "blocked pod without time"],
 )
-def test_a_spoiled_status_stops_no_other(functions: Functions, work: Workload, status: Object) -> None:
+def test_malformed_status_does_not_stop_tick(functions: Functions, workload: Workload, status: Object) -> None:
     """X-3: a status with unexpected values does not stop the tick for other maintenances."""
-    spoiled, good = work.maintenance(work.node()), work.maintenance(work.node())
-    functions.prepare(spoiled)
-    functions.prepare(good)
-    work.pods(good["spec"]["nodeName"], "pod")
-    work.admin.patch(f"{m.path(spoiled)}/status", {"status": {**DRAINED, **status, "phase": m.SUCCEEDED}})
+    malformed, valid = (
+        workload.create_maintenance(workload.take_node()),
+        workload.create_maintenance(workload.take_node()),
+    )
+    functions.run_until_tainted(malformed)
+    functions.run_until_tainted(valid)
+    workload.create_bare_pods(valid["spec"]["nodeName"], "pod")
+    workload.client.patch(
+        f"{m.build_path(malformed)}/status", {"status": {**SUCCEEDED_STATUS, **status, "phase": m.SUCCEEDED}}
+    )
 
-    reply = functions.answer("resync", tick())
+    reply = functions.invoke("resync", build_tick())
 
     assert reply is not None
-    assert (reply.get_type(), reply.get_extension("maintenance")) == (events.NODE_TAINTED, good["metadata"]["uid"])
+    assert (reply.get_type(), reply.get_extension("maintenance")) == (events.NODE_TAINTED, valid["metadata"]["uid"])
 
 
 @proves("X-6")
-def test_a_list_that_is_refused_stops_no_other(
-    functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture
+def test_forbidden_lists_do_not_stop_tick(
+    functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture
 ) -> None:
     """X-6: without the right to list nodes and leases, a tick emits events for new maintenances."""
-    begun, new = work.maintenance(work.node()), work.maintenance(work.node())
-    functions.prepare(begun)
-    CLAIMS.confirm(functions.clusters["guard"])  # other installs are not under test
+    begun_maintenance, new_maintenance = (
+        workload.create_maintenance(workload.take_node()),
+        workload.create_maintenance(workload.take_node()),
+    )
+    functions.run_until_tainted(begun_maintenance)
+    INSTALL_LEASE_CACHE.confirm(functions.clusters["guard"])  # other installs are not under test
 
-    (found,) = resync(tick(), functions.clusters["guard"])
+    (event,) = resync(build_tick(), functions.clusters["guard"])
 
-    assert (found.get_type(), found.get_extension("maintenance")) == (events.MAINTENANCE_FOUND, new["metadata"]["uid"])
+    assert (event.get_type(), event.get_extension("maintenance")) == (
+        events.MAINTENANCE_PENDING,
+        new_maintenance["metadata"]["uid"],
+    )
     assert 'cannot list resource "leases"' in caplog.text
     assert [record.fields for record in caplog.records if hasattr(record, "fields")][-1] == {"left": 1}
 
 
-def test_a_tick_that_runs_out_of_time_emits_what_it_has(
-    functions: Functions, work: Workload, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_tick_without_time_emits_known_events(
+    functions: Functions, workload: Workload, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Rule 10: a tick that cannot list pods in time emits the other events and leaves the rest to the next tick."""
     cluster = functions.clusters["resync"]
-    new, draining = work.maintenance(work.node()), work.maintenance(work.node())
-    functions.prepare(draining)
-    functions.answer("status", said(events.MAINTENANCE_BEGUN, draining))
-    work.pods(draining["spec"]["nodeName"], "pod")
+    new_maintenance, draining = (
+        workload.create_maintenance(workload.take_node()),
+        workload.create_maintenance(workload.take_node()),
+    )
+    functions.run_until_tainted(draining)
+    functions.invoke("status", build_own_event(events.MAINTENANCE_BEGUN, draining))
+    workload.create_bare_pods(draining["spec"]["nodeName"], "pod")
 
-    with slow_pods(cluster, monkeypatch), within(1.0):
-        (found,) = resync(tick(), cluster)
+    with delay_pod_lists(cluster, monkeypatch), set_deadline(1.0):
+        (event,) = resync(build_tick(), cluster)
 
-    assert (found.get_type(), found.get_extension("maintenance")) == (events.MAINTENANCE_FOUND, new["metadata"]["uid"])
+    assert (event.get_type(), event.get_extension("maintenance")) == (
+        events.MAINTENANCE_PENDING,
+        new_maintenance["metadata"]["uid"],
+    )
     assert [record.fields for record in caplog.records if hasattr(record, "fields")][-1] == {"left": 1}
-    assert {item.get_type() for item in resync(tick(), cluster)} == {events.MAINTENANCE_FOUND, events.NODE_TAINTED}
+    assert {item.get_type() for item in resync(build_tick(), cluster)} == {
+        events.MAINTENANCE_PENDING,
+        events.NODE_TAINTED,
+    }
 
 
 @contextmanager
-def slow_pods(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def delay_pod_lists(client: SyncClient, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Delay this client's lists of pods until the caller's deadline."""
-    real = cluster.api.request
+    send_request = client.api.request
 
-    async def request(method: str, path: str, **more: Any) -> Object:
-        if path == PODS:
-            await asyncio.sleep(seconds_left())
-        return await real(method, path, **more)
+    async def request(method: str, path: str, **options: Any) -> Object:
+        if path == PODS_PATH:
+            await asyncio.sleep(get_seconds_left())
+        return await send_request(method, path, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(cluster.api, "request", request)
+        patched.setattr(client.api, "request", request)
         yield
 
 
-def test_when_nothing_could_be_listed_the_tick_is_tried_again(functions: Functions) -> None:
+def test_tick_without_any_list_raises_unavailable(functions: Functions) -> None:
     """X-6: a tick without time for any list raises `Unavailable`."""
-    with within(0.0), pytest.raises(Unavailable):
-        resync(tick(), functions.clusters["resync"])
+    with set_deadline(0.0), pytest.raises(Unavailable):
+        resync(build_tick(), functions.clusters["resync"])

@@ -12,384 +12,413 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events
-from eventing.subscriptions import subscribers
-from functions.installs import CLAIMS
+from eventing.subscriptions import list_subscribers
+from functions.installs import INSTALL_LEASE_CACHE
 from kube.maintenance import leases
 from kube.maintenance import objects as m
 from kube.maintenance.groups import DRAIN_TAINTS, KUBEVIRT, MEDIK8S
-from kube.nodes import LABEL, in_maintenance, is_cordoned
+from kube.nodes import MAINTENANCE_LABEL, is_cordoned, is_in_maintenance
 from kube.paths import Object
-from tests.fault_proxy import Fault, Faults
+from tests.fault_proxy import Fault, FaultProxy
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import added, said, tick, updated
-from tests.functions.request_hooks import requests_of
+from tests.functions.event_builders import build_added, build_own_event, build_tick, build_updated
+from tests.functions.request_hooks import count_requests
 from tests.proofs import proves
-from tests.workload import Audit, Workload, written
+from tests.workload import AuditLog, Workload, summarize_writes
 
-pytestmark = pytest.mark.usefixtures("at_rest")
+pytestmark = pytest.mark.usefixtures("without_in_flight_wait")
 
-LISTS = 5
+LISTS_PER_TICK = 5
 """Number of lists that each tick reads: three API groups, nodes and leases."""
-VALID, EXPIRED = "2999-01-01T00:00:00.000000Z", "2020-01-01T00:00:00.000000Z"
+VALID_RENEW_TIME, EXPIRED_RENEW_TIME = "2999-01-01T00:00:00.000000Z", "2020-01-01T00:00:00.000000Z"
 
 
-def settle(functions: Functions, event: BaseCloudEvent) -> Counter[str]:
+def deliver_all(functions: Functions, event: BaseCloudEvent) -> Counter[str]:
     """Deliver the event and all replies as the Triggers route them; return the number of events per type."""
     delivered: Counter[str] = Counter()
-    waiting = [event]
-    while waiting:
-        event = waiting.pop(0)
+    queue = [event]
+    while queue:
+        event = queue.pop(0)
         delivered[event.get_type()] += 1
         assert delivered.total() < 20, delivered
-        waiting += [reply for name in subscribers(event) if (reply := functions.answer(name, event))]
+        queue += [reply for name in list_subscribers(event) if (reply := functions.invoke(name, event))]
     return delivered
 
 
-def drain(functions: Functions, item: Object) -> Object:
+def run_all_steps(functions: Functions, item: Object) -> Object:
     """Run all steps of the maintenance without losing an event, and return the maintenance."""
-    settle(functions, added(item))
+    deliver_all(functions, build_added(item))
     return item
 
 
-def new(_functions: Functions, work: Workload) -> Object:
-    return work.maintenance(work.node())
+def create_new(_functions: Functions, workload: Workload) -> Object:
+    return workload.create_maintenance(workload.take_node())
 
 
-def begun(functions: Functions, work: Workload) -> Object:
-    item = work.maintenance(work.node())
-    functions.begin(item)
+def create_begun(functions: Functions, workload: Workload) -> Object:
+    item = workload.create_maintenance(workload.take_node())
+    functions.run_begin(item)
     return item
 
 
-def cordoned(functions: Functions, work: Workload) -> Object:
-    item = work.maintenance(work.node())
-    functions.chain(item, "begin", "cordon")
+def create_cordoned(functions: Functions, workload: Workload) -> Object:
+    item = workload.create_maintenance(workload.take_node())
+    functions.run_chain(item, "begin", "cordon")
     return item
 
 
-def closed(functions: Functions, work: Workload) -> Object:
-    item = work.maintenance(work.node())
-    functions.prepare(item)
+def create_tainted(functions: Functions, workload: Workload) -> Object:
+    item = workload.create_maintenance(workload.take_node())
+    functions.run_until_tainted(item)
     return item
 
 
-def emptied(functions: Functions, work: Workload) -> Object:
+def create_without_pods(functions: Functions, workload: Workload) -> Object:
     """Create a maintenance whose last pod left while PodSource was down."""
-    node = work.node()
-    work.pods(node, "pod")
-    item = work.maintenance(node)
-    functions.answer("status", functions.chain(item, "begin", "cordon", "taint", "evict"))
-    work.until(f"/api/v1/namespaces/{work.namespace}/pods", lambda pods: not pods)
+    node = workload.take_node()
+    workload.create_bare_pods(node, "pod")
+    item = workload.create_maintenance(node)
+    functions.invoke("status", functions.run_chain(item, "begin", "cordon", "taint", "evict"))
+    workload.wait_for_collection(f"/api/v1/namespaces/{workload.namespace}/pods", lambda pods: not pods)
     return item
 
 
-def drained(functions: Functions, work: Workload) -> Object:
+def create_drained(functions: Functions, workload: Workload) -> Object:
     """Create a maintenance whose `node.drained` did not reach `status`."""
-    item = work.maintenance(work.node())
-    assert functions.chain(item, "begin", "cordon", "taint", "evict").get_type() == events.NODE_DRAINED
+    item = workload.create_maintenance(workload.take_node())
+    assert functions.run_chain(item, "begin", "cordon", "taint", "evict").get_type() == events.NODE_DRAINED
     return item
 
 
-def uncordoned(functions: Functions, work: Workload) -> Object:
-    node = work.node()
-    item = drain(functions, work.maintenance(node))
-    work.local.kubectl("uncordon", node)
+def create_uncordoned(functions: Functions, workload: Workload) -> Object:
+    node = workload.take_node()
+    item = run_all_steps(functions, workload.create_maintenance(node))
+    workload.local_cluster.kubectl("uncordon", node)
     return item
 
 
-def untainted(functions: Functions, work: Workload) -> Object:
-    node = work.node()
-    item = drain(functions, work.maintenance(node))
-    work.local.kubectl("taint", "node", node, "medik8s.io/drain:NoSchedule-")
+def create_untainted(functions: Functions, workload: Workload) -> Object:
+    node = workload.take_node()
+    item = run_all_steps(functions, workload.create_maintenance(node))
+    workload.local_cluster.kubectl("taint", "node", node, "medik8s.io/drain:NoSchedule-")
     return item
 
 
-def unlabelled(functions: Functions, work: Workload) -> Object:
-    node = work.node()
-    item = drain(functions, work.maintenance(node))
-    work.local.kubectl("label", "node", node, f"{LABEL}-")
+def create_unlabelled(functions: Functions, workload: Workload) -> Object:
+    node = workload.take_node()
+    item = run_all_steps(functions, workload.create_maintenance(node))
+    workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}-")
     return item
 
 
-def replaced(functions: Functions, work: Workload) -> Object:
-    item = drain(functions, work.maintenance(work.node()))
-    work.admin.patch(m.path(item), {"metadata": dict.fromkeys(("finalizers", "annotations", "ownerReferences"))})
+def create_without_metadata(functions: Functions, workload: Workload) -> Object:
+    item = run_all_steps(functions, workload.create_maintenance(workload.take_node()))
+    workload.client.patch(
+        m.build_path(item), {"metadata": dict.fromkeys(("finalizers", "annotations", "ownerReferences"))}
+    )
     return item
 
 
-def leaseless(functions: Functions, work: Workload) -> Object:
-    node = work.node()
-    item = drain(functions, work.maintenance(node))
-    work.delete(leases.lease_path(node))
+def create_without_lease(functions: Functions, workload: Workload) -> Object:
+    node = workload.take_node()
+    item = run_all_steps(functions, workload.create_maintenance(node))
+    workload.delete(leases.build_lease_path(node))
     return item
 
 
-def heir(functions: Functions, work: Workload) -> Object:
+def create_successor(functions: Functions, workload: Workload) -> Object:
     """Create a maintenance that became the successor of a deleted one, without receiving the event for it."""
-    node = work.node()
-    first = drain(functions, work.maintenance(node))
-    item = drain(functions, work.maintenance(node, KUBEVIRT))
-    assert work.again(item)["status"]["phase"] == m.FAILED
-    work.delete(m.path(first))
-    functions.answer("restore", updated(work.again(first)))
+    node = workload.take_node()
+    first = run_all_steps(functions, workload.create_maintenance(node))
+    item = run_all_steps(functions, workload.create_maintenance(node, KUBEVIRT))
+    assert workload.read_maintenance(item)["status"]["phase"] == m.FAILED
+    workload.delete(m.build_path(first))
+    functions.invoke("restore", build_updated(workload.read_maintenance(first)))
     return item
 
 
-def refused(functions: Functions, work: Workload) -> Object:
+def create_blocked_by_foreign_lease(functions: Functions, workload: Workload) -> Object:
     """Create a maintenance that another tool's lease blocked; the lease has expired since."""
-    node = work.node()
-    spec = {"holderIdentity": "another-tool", "leaseDurationSeconds": 60, "renewTime": VALID}
-    work.admin.create(leases.LEASES, {"metadata": {"name": leases.lease_name(node)}, "spec": spec})
-    item = drain(functions, work.maintenance(node))
-    assert "another-tool" in work.again(item)["status"]["lastError"]
-    work.admin.patch(leases.lease_path(node), {"spec": {"renewTime": EXPIRED}})
+    node = workload.take_node()
+    spec = {"holderIdentity": "another-tool", "leaseDurationSeconds": 60, "renewTime": VALID_RENEW_TIME}
+    workload.client.create(leases.LEASES_PATH, {"metadata": {"name": leases.build_lease_name(node)}, "spec": spec})
+    item = run_all_steps(functions, workload.create_maintenance(node))
+    assert "another-tool" in workload.read_maintenance(item)["status"]["lastError"]
+    workload.client.patch(leases.build_lease_path(node), {"spec": {"renewTime": EXPIRED_RENEW_TIME}})
     return item
 
 
-def troubled(functions: Functions, work: Workload) -> Object:
+def create_with_outdated_error(functions: Functions, workload: Workload) -> Object:
     """Create a drained maintenance whose status has an outdated error of a lease renewal."""
-    item = drain(functions, work.maintenance(work.node()))
-    late = {"step": "begin", "error": "leases is forbidden", "begun": True}
-    functions.answer("status", said(events.MAINTENANCE_FAILED, item, data=late))
-    assert work.again(item)["status"]["lastError"] == late["error"]
+    item = run_all_steps(functions, workload.create_maintenance(workload.take_node()))
+    failure_data = {"step": "begin", "error": "leases is forbidden", "begun": True}
+    functions.invoke("status", build_own_event(events.MAINTENANCE_STEP_FAILED, item, data=failure_data))
+    assert workload.read_maintenance(item)["status"]["lastError"] == failure_data["error"]
     return item
 
 
-def unknown(functions: Functions, work: Workload) -> Object:
+def create_with_late_node(functions: Functions, workload: Workload) -> Object:
     """Create a maintenance that failed because its node was created only afterwards."""
-    item = drain(functions, work.maintenance(late := f"late-{work.namespace}"))
-    assert work.again(item)["status"]["phase"] == m.FAILED
-    work.local.add_named(late)
+    item = run_all_steps(functions, workload.create_maintenance(node := f"late-{workload.namespace}"))
+    assert workload.read_maintenance(item)["status"]["phase"] == m.FAILED
+    workload.local_cluster.create_nodes(node)
     return item
 
 
 @pytest.mark.slow
 @proves("X-3")
 @pytest.mark.parametrize(
-    ("arrange", "says", "most"),
+    ("create", "event_type", "max_events"),
     [
-        (new, events.MAINTENANCE_FOUND, 5),
-        (unknown, events.MAINTENANCE_FOUND, 5),
-        (refused, events.MAINTENANCE_FOUND, 5),
-        (heir, events.MAINTENANCE_FOUND, 5),
-        (replaced, events.MAINTENANCE_FOUND, 4),
-        (leaseless, events.MAINTENANCE_FOUND, 1),
-        (troubled, events.MAINTENANCE_FOUND, 5),
-        (begun, events.NODE_DRIFTED, 4),
-        (cordoned, events.NODE_DRIFTED, 4),
-        (uncordoned, events.NODE_DRIFTED, 3),
-        (untainted, events.NODE_DRIFTED, 3),
-        (unlabelled, events.NODE_DRIFTED, 3),
-        (closed, events.NODE_TAINTED, 2),
-        (emptied, events.NODE_TAINTED, 2),
-        (drained, events.NODE_TAINTED, 2),
+        (create_new, events.MAINTENANCE_PENDING, 5),
+        (create_with_late_node, events.MAINTENANCE_PENDING, 5),
+        (create_blocked_by_foreign_lease, events.MAINTENANCE_PENDING, 5),
+        (create_successor, events.MAINTENANCE_PENDING, 5),
+        (create_without_metadata, events.MAINTENANCE_PENDING, 4),
+        (create_without_lease, events.MAINTENANCE_PENDING, 1),
+        (create_with_outdated_error, events.MAINTENANCE_PENDING, 5),
+        (create_begun, events.NODE_DRIFTED, 4),
+        (create_cordoned, events.NODE_DRIFTED, 4),
+        (create_uncordoned, events.NODE_DRIFTED, 3),
+        (create_untainted, events.NODE_DRIFTED, 3),
+        (create_unlabelled, events.NODE_DRIFTED, 3),
+        (create_tainted, events.NODE_TAINTED, 2),
+        (create_without_pods, events.NODE_TAINTED, 2),
+        (create_drained, events.NODE_TAINTED, 2),
     ],
 )
-def test_a_tick_moves_it_on_to_its_end(
-    functions: Functions, work: Workload, arrange: Callable[[Functions, Workload], Object], says: str, most: int
+def test_tick_completes_maintenance(
+    functions: Functions,
+    workload: Workload,
+    create: Callable[[Functions, Workload], Object],
+    event_type: str,
+    max_events: int,
 ) -> None:
     """Rule 11, X-3: one event of a tick completes the maintenance, and later ticks emit nothing for it.
 
     The test caches the account of `resync` and that its install is active, so that a tick reads neither.
     """
-    CLAIMS.own(functions.clusters["resync"])
-    CLAIMS.confirm(functions.clusters["resync"])
-    item = arrange(functions, work)
-    with requests_of(functions.clusters["resync"].api) as requests:
-        said_now = functions.answer("resync", tick())
+    INSTALL_LEASE_CACHE.get_account(functions.clusters["resync"])
+    INSTALL_LEASE_CACHE.confirm(functions.clusters["resync"])
+    item = create(functions, workload)
+    with count_requests(functions.clusters["resync"].api) as requests:
+        reply = functions.invoke("resync", build_tick())
 
-    assert said_now is not None
-    assert said_now.get_type() == says
-    assert requests.total() <= LISTS + 1
-    assert settle(functions, said_now).total() <= most
-    item = work.again(item)
-    assert (m.has_begun(item), m.is_owned(item), m.phase(item)) == (True, True, m.SUCCEEDED)
-    node = work.read_node(m.node_name(item))
-    assert in_maintenance(node, m.group(item).drain_taint)
-    assert leases.is_holder(work.admin.get(leases.lease_path(m.node_name(item))), item)
-    assert functions.answer("resync", tick()) is None
+    assert reply is not None
+    assert reply.get_type() == event_type
+    assert requests.total() <= LISTS_PER_TICK + 1
+    assert deliver_all(functions, reply).total() <= max_events
+    item = workload.read_maintenance(item)
+    assert (m.has_begun(item), m.has_node_owner(item), m.get_phase(item)) == (True, True, m.SUCCEEDED)
+    node = workload.read_node(m.get_node_name(item))
+    assert is_in_maintenance(node, m.get_group(item).drain_taint)
+    assert leases.is_holder(workload.client.get(leases.build_lease_path(m.get_node_name(item))), item)
+    assert functions.invoke("resync", build_tick()) is None
 
 
 @proves("NMO-13")
-def test_an_error_of_a_renewal_is_looked_at_by_each_tick_and_told_once(
-    functions: Functions, spoiled: Functions, faults: Faults, work: Workload, audit: Audit
+def test_failed_renewal_is_retried_per_tick(
+    functions: Functions, proxied_functions: Functions, fault_proxy: FaultProxy, workload: Workload, audit: AuditLog
 ) -> None:
     """Rule 9: a failing renewal causes one pass of `begin` per tick and no write; a success clears the error."""
-    item = drain(functions, work.maintenance(work.node()))
-    faults.spoil(lambda request: Fault(403, "may not") if request.startswith("get leases") else None)
-    functions.answer("status", begun_in_vain(spoiled, said(events.MAINTENANCE_FOUND, item, data={"begun": True})))
-    shown, writes = work.again(item), len(audit.writes_by())
-    assert m.last_error(shown) == "may not"
+    item = run_all_steps(functions, workload.create_maintenance(workload.take_node()))
+    fault_proxy.inject(lambda request: Fault(403, "may not") if request.startswith("get leases") else None)
+    functions.invoke(
+        "status",
+        run_failing_begin(proxied_functions, build_own_event(events.MAINTENANCE_PENDING, item, data={"begun": True})),
+    )
+    maintenance, writes = workload.read_maintenance(item), len(audit.list_writes_by())
+    assert m.get_last_error(maintenance) == "may not"
 
     for _ in range(3):
-        found = functions.answer("resync", tick())
-        assert found is not None
-        assert functions.answer("status", begun_in_vain(spoiled, found)) is None
-    assert work.again(item) == shown
-    assert written(audit.writes_by()[writes:]) == []
+        pending_event = functions.invoke("resync", build_tick())
+        assert pending_event is not None
+        assert functions.invoke("status", run_failing_begin(proxied_functions, pending_event)) is None
+    assert workload.read_maintenance(item) == maintenance
+    assert summarize_writes(audit.list_writes_by()[writes:]) == []
 
-    faults.speak_again()
-    found = functions.answer("resync", tick())
-    assert found is not None
-    settle(functions, found)
-    assert m.last_error(work.again(item)) == ""
-    assert functions.answer("resync", tick()) is None
+    fault_proxy.stop_faults()
+    pending_event = functions.invoke("resync", build_tick())
+    assert pending_event is not None
+    deliver_all(functions, pending_event)
+    assert m.get_last_error(workload.read_maintenance(item)) == ""
+    assert functions.invoke("resync", build_tick()) is None
 
 
-def begun_in_vain(spoiled: Functions, found: BaseCloudEvent) -> BaseCloudEvent:
+def run_failing_begin(proxied_functions: Functions, event: BaseCloudEvent) -> BaseCloudEvent:
     """Run `begin`, which fails, and return its failure event."""
-    failed = spoiled.answer("begin", found)
-    assert failed is not None
-    assert failed.get_type() == events.MAINTENANCE_FAILED
-    return failed
+    failure_event = proxied_functions.invoke("begin", event)
+    assert failure_event is not None
+    assert failure_event.get_type() == events.MAINTENANCE_STEP_FAILED
+    return failure_event
 
 
-def deleted(functions: Functions, work: Workload) -> Object:
-    item = drain(functions, work.maintenance(work.node()))
-    work.delete(m.path(item))
+def create_deleted(functions: Functions, workload: Workload) -> Object:
+    item = run_all_steps(functions, workload.create_maintenance(workload.take_node()))
+    workload.delete(m.build_path(item))
     return item
 
 
-def deleted_before_its_steps(functions: Functions, work: Workload) -> Object:
-    item = begun(functions, work)
-    work.delete(m.path(item))
+def create_deleted_after_begin(functions: Functions, workload: Workload) -> Object:
+    item = create_begun(functions, workload)
+    workload.delete(m.build_path(item))
     return item
 
 
-def lost(functions: Functions, work: Workload) -> Object:
+def create_vanished(functions: Functions, workload: Workload) -> Object:
     """Create a drained maintenance, remove its finalizer and delete it."""
-    item = drain(functions, work.maintenance(work.node(), KUBEVIRT))
-    work.vanish(item)
+    item = run_all_steps(functions, workload.create_maintenance(workload.take_node(), KUBEVIRT))
+    workload.remove_maintenance(item)
     return item
 
 
-def both(functions: Functions, work: Workload) -> Object:
+def create_deleted_pair(functions: Functions, workload: Workload) -> Object:
     """Create a maintenance and its successor, delete both and lose both events; return the successor."""
-    node = work.node()
-    first = drain(functions, work.maintenance(node))
-    item = drain(functions, work.maintenance(node, KUBEVIRT))
-    work.delete(m.path(first))
-    functions.answer("restore", updated(work.again(first)))
-    work.delete(m.path(item))
+    node = workload.take_node()
+    first = run_all_steps(functions, workload.create_maintenance(node))
+    item = run_all_steps(functions, workload.create_maintenance(node, KUBEVIRT))
+    workload.delete(m.build_path(first))
+    functions.invoke("restore", build_updated(workload.read_maintenance(first)))
+    workload.delete(m.build_path(item))
     return item
 
 
-def nodeless(functions: Functions, work: Workload) -> Object:
+def create_deleted_without_node(functions: Functions, workload: Workload) -> Object:
     """Create a maintenance, and delete it and its node."""
-    node = work.node()
-    item = drain(functions, work.maintenance(node))
-    work.delete(f"/api/v1/nodes/{node}")
-    work.delete(m.path(item))
+    node = workload.take_node()
+    item = run_all_steps(functions, workload.create_maintenance(node))
+    workload.delete(f"/api/v1/nodes/{node}")
+    workload.delete(m.build_path(item))
     return item
 
 
 @proves("X-5")
-@pytest.mark.parametrize("arrange", [deleted, deleted_before_its_steps, lost, both, nodeless])
-def test_a_tick_gives_its_node_back(
-    functions: Functions, work: Workload, arrange: Callable[[Functions, Workload], Object]
+@pytest.mark.parametrize(
+    "create",
+    [create_deleted, create_deleted_after_begin, create_vanished, create_deleted_pair, create_deleted_without_node],
+)
+def test_tick_restores_node(
+    functions: Functions, workload: Workload, create: Callable[[Functions, Workload], Object]
 ) -> None:
     """Rule 11, X-5: one event of a tick restores the node and releases lease and maintenance; later ticks emit none."""
-    item = arrange(functions, work)
-    name = m.node_name(item)
-    with requests_of(functions.clusters["resync"].api) as requests:
-        ended = functions.answer("resync", tick())
+    item = create(functions, workload)
+    name = m.get_node_name(item)
+    with count_requests(functions.clusters["resync"].api) as requests:
+        restore_event = functions.invoke("resync", build_tick())
 
-    assert ended is not None
-    assert ended.get_type() == events.MAINTENANCE_ENDED
-    assert requests.total() == LISTS
-    assert settle(functions, ended).total() <= 2
-    for node in work.admin.list("/api/v1/nodes", fields=f"metadata.name={name}")["items"]:
+    assert restore_event is not None
+    assert restore_event.get_type() == events.MAINTENANCE_RESTORE_PENDING
+    assert requests.total() == LISTS_PER_TICK
+    assert deliver_all(functions, restore_event).total() <= 2
+    for node in workload.client.list("/api/v1/nodes", field_selector=f"metadata.name={name}")["items"]:
         keys = {taint["key"] for taint in node["spec"].get("taints") or []}
         assert not node["spec"].get("unschedulable")
-        assert not {*node["metadata"]["labels"]} & {LABEL}
+        assert not {*node["metadata"]["labels"]} & {MAINTENANCE_LABEL}
         assert not keys & DRAIN_TAINTS
-    assert work.admin.list(leases.LEASES, fields=f"metadata.name={leases.lease_name(name)}")["items"] == []
-    assert work.admin.list(m.group(item).path, fields=f"metadata.name={item['metadata']['name']}")["items"] == []
-    assert functions.answer("resync", tick()) is None
+    assert (
+        workload.client.list(leases.LEASES_PATH, field_selector=f"metadata.name={leases.build_lease_name(name)}")[
+            "items"
+        ]
+        == []
+    )
+    assert (
+        workload.client.list(m.get_group(item).path, field_selector=f"metadata.name={item['metadata']['name']}")[
+            "items"
+        ]
+        == []
+    )
+    assert functions.invoke("resync", build_tick()) is None
 
 
 @proves("X-3")
 @pytest.mark.parametrize("value", ["", "Foo_Bar"])
-def test_a_label_that_no_maintenance_set_is_taken_off(functions: Functions, work: Workload, value: str) -> None:
+def test_invalid_label_is_removed(functions: Functions, workload: Workload, value: str) -> None:
     """Rule 12: a node whose label contains no valid uid is restored, and only once."""
-    node = work.node()
-    work.local.kubectl("cordon", node)
-    work.local.kubectl("label", "node", node, f"{LABEL}={value}")
+    node = workload.take_node()
+    workload.local_cluster.kubectl("cordon", node)
+    workload.local_cluster.kubectl("label", "node", node, f"{MAINTENANCE_LABEL}={value}")
 
-    ended = functions.answer("resync", tick())
-    assert ended is not None
-    settle(functions, ended)
+    restore_event = functions.invoke("resync", build_tick())
+    assert restore_event is not None
+    deliver_all(functions, restore_event)
 
-    found = work.read_node(node)
-    assert not is_cordoned(found)
-    assert LABEL not in found["metadata"]["labels"]
-    assert functions.answer("resync", tick()) is None
+    node_object = workload.read_node(node)
+    assert not is_cordoned(node_object)
+    assert MAINTENANCE_LABEL not in node_object["metadata"]["labels"]
+    assert functions.invoke("resync", build_tick()) is None
 
 
-def test_a_lease_that_names_no_object_is_released(functions: Functions, work: Workload) -> None:
+def test_lease_with_invalid_holder_is_released(functions: Functions, workload: Workload) -> None:
     """Rule 12: a lease whose annotation has an invalid object name is released as orphaned."""
-    node = work.node()
-    item = drain(functions, work.maintenance(node))
+    node = workload.take_node()
+    item = run_all_steps(functions, workload.create_maintenance(node))
     annotation = {leases.HOLDER_ANNOTATION: f"{MEDIK8S.api_version} x/status some-uid"}
-    work.vanish(item)
-    work.admin.patch(leases.lease_path(node), {"metadata": {"annotations": annotation}})
+    workload.remove_maintenance(item)
+    workload.client.patch(leases.build_lease_path(node), {"metadata": {"annotations": annotation}})
 
-    ended = functions.answer("resync", tick())
-    assert ended is not None
-    settle(functions, ended)
+    restore_event = functions.invoke("resync", build_tick())
+    assert restore_event is not None
+    deliver_all(functions, restore_event)
 
-    assert work.admin.list(leases.LEASES, fields=f"metadata.name={leases.lease_name(node)}")["items"] == []
-    assert functions.answer("resync", tick()) is None
+    assert (
+        workload.client.list(leases.LEASES_PATH, field_selector=f"metadata.name={leases.build_lease_name(node)}")[
+            "items"
+        ]
+        == []
+    )
+    assert functions.invoke("resync", build_tick()) is None
 
 
 @proves("X-3")
-def test_a_budget_that_opened_unheard_is_no_end(functions: Functions, work: Workload) -> None:
+def test_tick_replaces_lost_budget_event(functions: Functions, workload: Workload) -> None:
     """Rule 11: if `budget.opened` was lost, the event of a tick makes `evict` evict the pod."""
-    node = work.node()
-    work.pods(node, "pod", labels={"app": "x"})
-    work.budget("keep", {"app": "x"}, 1, counted=1)
-    item = drain(functions, work.maintenance(node))
-    assert work.again(item)["status"]["blockedPods"]
-    work.delete(f"/apis/policy/v1/namespaces/{work.namespace}/poddisruptionbudgets/keep")
+    node = workload.take_node()
+    workload.create_bare_pods(node, "pod", labels={"app": "x"})
+    workload.create_budget("keep", {"app": "x"}, 1, expected_healthy=1)
+    item = run_all_steps(functions, workload.create_maintenance(node))
+    assert workload.read_maintenance(item)["status"]["blockedPods"]
+    workload.delete(f"/apis/policy/v1/namespaces/{workload.namespace}/poddisruptionbudgets/keep")
 
-    reply = functions.answer("resync", tick())
+    reply = functions.invoke("resync", build_tick())
 
     assert reply is not None
-    assert settle(functions, reply)[events.PODS_EVICTED] == 1
-    work.until(f"/api/v1/namespaces/{work.namespace}/pods", lambda pods: not pods)
+    assert deliver_all(functions, reply)[events.PODS_EVICTED] == 1
+    workload.wait_for_collection(f"/api/v1/namespaces/{workload.namespace}/pods", lambda pods: not pods)
 
 
 @proves("X-3")
-@pytest.mark.parametrize("left", [["kept"], []], ids=["while it waits", "after its end"])
-def test_a_pod_that_came_unheard_goes(functions: Functions, work: Workload, left: list[str]) -> None:
+@pytest.mark.parametrize("blocked_names", [["kept"], []], ids=["while waiting", "after success"])
+def test_tick_replaces_lost_pods_event(functions: Functions, workload: Workload, blocked_names: list[str]) -> None:
     """Rule 11: if `pods.came` was lost, the event of a tick makes `evict` evict the new pod.
 
     The drain waits for a budget, or has succeeded already.
     """
-    node = work.node()
-    work.pods(node, *left, labels={"app": "kept"})
-    work.budget("keep", {"app": "kept"}, 1, counted=len(left))
-    drain(functions, work.maintenance(node))
-    work.pods(node, "unheard")
+    node = workload.take_node()
+    workload.create_bare_pods(node, *blocked_names, labels={"app": "kept"})
+    workload.create_budget("keep", {"app": "kept"}, 1, expected_healthy=len(blocked_names))
+    run_all_steps(functions, workload.create_maintenance(node))
+    workload.create_bare_pods(node, "unheard")
 
-    reply = functions.answer("resync", tick())
+    reply = functions.invoke("resync", build_tick())
 
     assert reply is not None
     assert reply.get_type() == events.NODE_TAINTED
-    assert settle(functions, reply)[events.PODS_EVICTED] == 1
-    work.until(f"/api/v1/namespaces/{work.namespace}/pods", lambda pods: list(pods) == left)
+    assert deliver_all(functions, reply)[events.PODS_EVICTED] == 1
+    workload.wait_for_collection(
+        f"/api/v1/namespaces/{workload.namespace}/pods", lambda pods: list(pods) == blocked_names
+    )
 
 
 @proves("X-3")
-def test_what_waits_for_somebody_else_says_for_whom(functions: Functions, work: Workload) -> None:
+def test_waiting_maintenance_gets_no_event(functions: Functions, workload: Workload) -> None:
     """Rule 11: a maintenance that waits for an administrator gets no event, and `lastError` names the cause."""
-    node = work.node()
-    first = drain(functions, work.maintenance(node))
-    second = drain(functions, work.maintenance(node, KUBEVIRT))
-    nowhere = drain(functions, work.maintenance("nowhere"))
+    node = workload.take_node()
+    first = run_all_steps(functions, workload.create_maintenance(node))
+    second = run_all_steps(functions, workload.create_maintenance(node, KUBEVIRT))
+    without_node = run_all_steps(functions, workload.create_maintenance("nowhere"))
 
-    assert functions.answer("resync", tick()) is None
+    assert functions.invoke("resync", build_tick()) is None
 
-    assert first["metadata"]["name"] in work.again(second)["status"]["lastError"]
-    assert work.again(nowhere)["status"]["lastError"] == 'nodes "nowhere" not found'
-    assert functions.answer("restore", said(events.MAINTENANCE_ENDED, second)) is None
+    assert first["metadata"]["name"] in workload.read_maintenance(second)["status"]["lastError"]
+    assert workload.read_maintenance(without_node)["status"]["lastError"] == 'nodes "nowhere" not found'
+    assert functions.invoke("restore", build_own_event(events.MAINTENANCE_RESTORE_PENDING, second)) is None

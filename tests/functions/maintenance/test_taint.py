@@ -8,127 +8,131 @@ import pytest
 
 from eventing import events
 from functions.maintenance import event_objects
-from kube.client.sync_client import Cluster
-from kube.maintenance.groups import GROUPS, KUBEVIRT, Group
-from kube.nodes import UNSCHEDULABLE
+from kube.client.sync_client import SyncClient
+from kube.maintenance.groups import GROUPS, KUBEVIRT, ApiGroup
+from kube.nodes import UNSCHEDULABLE_TAINT
 from localcluster.cluster import LocalCluster
 from tests.functions.conftest import Functions
 from tests.proofs import proves
-from tests.workload import Audit, Workload, written
+from tests.workload import AuditLog, Workload, summarize_writes
 
 every_group = pytest.mark.parametrize("group", GROUPS.values(), ids=lambda group: group.api_version.split("/")[0])
 
 
-def taints_of(work: Workload, node: str) -> list[tuple[str, str, str]]:
+def read_taints(workload: Workload, node: str) -> list[tuple[str, str, str]]:
     """Return the node's taints in order, as (key, value, effect)."""
-    taints = work.read_node(node)["spec"].get("taints") or []
+    taints = workload.read_node(node)["spec"].get("taints") or []
     return [(taint["key"], taint.get("value", ""), taint["effect"]) for taint in taints]
 
 
 @proves("X-1", "NMO-4", "KNM-4", "C3")
 @every_group
-def test_the_groups_taints_are_added(functions: Functions, work: Workload, audit: Audit, group: Group) -> None:
+def test_taint_adds_group_taints(functions: Functions, workload: Workload, audit: AuditLog, group: ApiGroup) -> None:
     """NMO-4, KNM-4, DRN-13, X-1: `taint` adds the group's drain taint and the unschedulable taint in one patch."""
-    node = work.node()
-    cordoned = functions.chain(work.maintenance(node, group), "begin", "cordon")
-    writes = len(audit.writes_by())
+    node = workload.take_node()
+    cordoned_event = functions.run_chain(workload.create_maintenance(node, group), "begin", "cordon")
+    writes = len(audit.list_writes_by())
 
-    reply = functions.answer("taint", cordoned)
+    reply = functions.invoke("taint", cordoned_event)
 
     assert reply is not None
     assert reply.get_type() == events.NODE_TAINTED
-    assert sorted(taints_of(work, node)) == sorted(
-        [(group.drain_taint, "", "NoSchedule"), (UNSCHEDULABLE, "", "NoSchedule")]
+    assert sorted(read_taints(workload, node)) == sorted(
+        [(group.drain_taint, "", "NoSchedule"), (UNSCHEDULABLE_TAINT, "", "NoSchedule")]
     )
-    assert written(audit.writes_by()[writes:]) == [("patch", "nodes", node)]
+    assert summarize_writes(audit.list_writes_by()[writes:]) == [("patch", "nodes", node)]
 
 
-def test_tainted_twice_is_written_once(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_redelivered_event_writes_nothing(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-2: a redelivered event writes nothing and gets the same reply."""
-    node = work.node()
-    cordoned = functions.chain(work.maintenance(node), "begin", "cordon")
-    first = functions.answer("taint", cordoned)
-    writes = len(audit.writes_by())
+    node = workload.take_node()
+    cordoned_event = functions.run_chain(workload.create_maintenance(node), "begin", "cordon")
+    first_event = functions.invoke("taint", cordoned_event)
+    writes = len(audit.list_writes_by())
 
-    second = functions.answer("taint", cordoned)
+    second_event = functions.invoke("taint", cordoned_event)
 
-    assert first is not None
-    assert second is not None
-    assert second.get_id() == first.get_id()
-    assert len(audit.writes_by()) == writes
+    assert first_event is not None
+    assert second_event is not None
+    assert second_event.get_id() == first_event.get_id()
+    assert len(audit.list_writes_by()) == writes
 
 
 @proves("NMO-4", "KNM-4", "C4")
-def test_a_drain_taint_with_a_value_is_kept(functions: Functions, work: Workload) -> None:
+def test_drain_taint_with_value_is_kept(functions: Functions, workload: Workload) -> None:
     """NMO-4, KNM-4, C4: an existing drain taint with a value is not changed."""
-    node = work.node()
-    work.local.kubectl("taint", "node", node, "kubevirt.io/drain=draining:NoSchedule")
+    node = workload.take_node()
+    workload.local_cluster.kubectl("taint", "node", node, "kubevirt.io/drain=draining:NoSchedule")
 
-    functions.prepare(work.maintenance(node, KUBEVIRT))
+    functions.run_until_tainted(workload.create_maintenance(node, KUBEVIRT))
 
-    assert sorted(taints_of(work, node)) == [
+    assert sorted(read_taints(workload, node)) == [
         ("kubevirt.io/drain", "draining", "NoSchedule"),
-        (UNSCHEDULABLE, "", "NoSchedule"),
+        (UNSCHEDULABLE_TAINT, "", "NoSchedule"),
     ]
 
 
 @proves("NMO-4")
-def test_the_taints_of_others_stay_in_place(functions: Functions, work: Workload) -> None:
+def test_foreign_taints_keep_their_place(functions: Functions, workload: Workload) -> None:
     """NMO-4: existing taints keep their order and precede ours, even our key with another effect."""
-    node = work.node()
-    theirs = ["example.com/b=2:NoSchedule", "example.com/a=1:PreferNoSchedule", "medik8s.io/drain:PreferNoSchedule"]
-    work.local.kubectl("taint", "node", node, *theirs)
-    before = taints_of(work, node)
+    node = workload.take_node()
+    foreign_taints = [
+        "example.com/b=2:NoSchedule",
+        "example.com/a=1:PreferNoSchedule",
+        "medik8s.io/drain:PreferNoSchedule",
+    ]
+    workload.local_cluster.kubectl("taint", "node", node, *foreign_taints)
+    before = read_taints(workload, node)
 
-    functions.prepare(work.maintenance(node))
+    functions.run_until_tainted(workload.create_maintenance(node))
 
-    after = taints_of(work, node)
+    after = read_taints(workload, node)
     assert len(before) == 3
     assert after[:3] == before
-    assert sorted(after[3:]) == [("medik8s.io/drain", "", "NoSchedule"), (UNSCHEDULABLE, "", "NoSchedule")]
+    assert sorted(after[3:]) == [("medik8s.io/drain", "", "NoSchedule"), (UNSCHEDULABLE_TAINT, "", "NoSchedule")]
 
 
 @proves("X-6", "NMO-4")
-def test_a_concurrent_writer_loses_nothing(functions: Functions, work: Workload, quiet: LocalCluster) -> None:
+def test_concurrent_taints_are_kept(functions: Functions, workload: Workload, idle_cluster: LocalCluster) -> None:
     """NMO-4, X-6: no taint is lost while another writer adds taints to the same node."""
-    node = work.node()
-    cordoned = functions.chain(work.maintenance(node), "begin", "cordon")
-    door = Cluster(str(quiet.kubeconfig))
+    node = workload.take_node()
+    cordoned_event = functions.run_chain(workload.create_maintenance(node), "begin", "cordon")
+    client = SyncClient(str(idle_cluster.kubeconfig))
     started = threading.Event()
 
-    def others() -> None:
+    def add_foreign_taints() -> None:
         for number in range(12):
-            work.local.kubectl("taint", "node", node, f"example.com/{number}:NoSchedule")
+            workload.local_cluster.kubectl("taint", "node", node, f"example.com/{number}:NoSchedule")
             started.set()
 
-    writer = threading.Thread(target=others)
-    writer.start()
+    thread = threading.Thread(target=add_foreign_taints)
+    thread.start()
     started.wait()
-    statuses = {functions.post("taint", cordoned).status_code for _ in range(20)}
-    writer.join()
-    functions.answer("taint", cordoned)
-    door.close()
+    statuses = {functions.post("taint", cordoned_event).status_code for _ in range(20)}
+    thread.join()
+    functions.invoke("taint", cordoned_event)
+    client.close()
 
-    keys = [key for key, _, _ in taints_of(work, node)]
+    keys = [key for key, _, _ in read_taints(workload, node)]
     assert statuses <= {200, 503}
     assert sorted(keys) == sorted(
-        [*(f"example.com/{number}" for number in range(12)), "medik8s.io/drain", UNSCHEDULABLE]
+        [*(f"example.com/{number}" for number in range(12)), "medik8s.io/drain", UNSCHEDULABLE_TAINT]
     )
 
 
 @proves("DRN-13", "NMO-17", "NMO-17a")
 @every_group
-def test_the_operators_lines_are_in_the_log(
-    functions: Functions, work: Workload, group: Group, caplog: pytest.LogCaptureFixture
+def test_taints_are_logged(
+    functions: Functions, workload: Workload, group: ApiGroup, caplog: pytest.LogCaptureFixture
 ) -> None:
     """NMO-17, NMO-17a, DRN-13: `taint` logs the added taints once, as JSON in the order of document 002."""
-    node, key = work.node(), group.drain_taint
-    cordoned = functions.chain(work.maintenance(node, group), "begin", "cordon")
+    node, key = workload.take_node(), group.drain_taint
+    cordoned_event = functions.run_chain(workload.create_maintenance(node, group), "begin", "cordon")
     caplog.clear()
 
     with caplog.at_level("INFO", logger=event_objects.log.name):
-        functions.answer("taint", cordoned)
-        functions.answer("taint", cordoned)
+        functions.invoke("taint", cordoned_event)
+        functions.invoke("taint", cordoned_event)
 
     added = ",".join(f'{{"key":"{each}","effect":"NoSchedule"}}' for each in ("node.kubernetes.io/unschedulable", key))
     assert [record.message for record in caplog.records] == [

@@ -11,85 +11,93 @@ from cloudevents.core.base import BaseCloudEvent
 from cloudevents.core.v1.event import CloudEvent
 
 from eventing import events
-from eventing.events import Reference
+from eventing.events import ObjectReference
 from functions.mutex import resync_runs
 from kube.client.api_errors import NotFound
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.mutex import jobs, pools
-from kube.mutex.jobs import Outcome, jobs_path
+from kube.mutex.jobs import JobOutcome, build_jobs_path
 from kube.mutex.objects import (
     API_VERSION,
-    NAMESPACE,
-    RULE,
-    RULE_LABEL,
-    RUN,
+    DEFAULT_NAMESPACE,
+    RULE_KIND,
+    RULE_LABEL_PREFIX,
+    RUN_KIND,
     RUN_LABEL,
-    TARGET,
-    collection,
-    path,
-    path_of,
+    TARGET_KIND,
+    build_collection_path,
+    build_object_path,
+    build_path,
 )
-from kube.mutex.versions import VERSION_LABEL, WORKER
-from kube.nodes import NODES, node_path
+from kube.mutex.versions import VERSION_LABEL, WORKER_LABEL
+from kube.nodes import NODES_PATH, build_node_path
 from kube.paths import Object
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import resource, tick
-from tests.openshift import FakeCvo, pool
-from tests.waiting import until, wait_for
-from tests.workload import Audit, Workload
+from tests.functions.event_builders import build_resource_event, build_tick
+from tests.openshift import FakeCvo, build_pool
+from tests.waiting import wait_for_collection, wait_for_object
+from tests.workload import AuditLog, Workload
 
-OLD, NEW = "4.15.9", "4.16.4"
+OLD_VERSION, NEW_VERSION = "4.15.9", "4.16.4"
 BEFORE_JOBS = ("check-run", "detect-upgrade", "claim-pools", "pause-pools", "label-nodes", "edit-pools")
-NUMBERS = itertools.count(1)
-READ = (*(collection(kind) for kind in (RULE, TARGET, RUN)), pools.POOLS, NODES, "/apis/batch/v1/jobs")
+EVENT_NUMBERS = itertools.count(1)
+TICK_LIST_PATHS = (
+    *(build_collection_path(kind) for kind in (RULE_KIND, TARGET_KIND, RUN_KIND)),
+    pools.POOLS_PATH,
+    NODES_PATH,
+    "/apis/batch/v1/jobs",
+)
 """API paths that a tick lists."""
 CONTAINER: Object = {"name": "mutex", "image": "fake"}
 
 
-def job_spec(**pod: Any) -> Object:
+def build_job_spec(**pod: Any) -> Object:
     """Build the spec of a Job with one pod, which no kubelet runs because no node matches its selector."""
     spec = {"containers": [CONTAINER], "restartPolicy": "Never", "nodeSelector": {"nobody": "here"}, **pod}
     return {"template": {"spec": spec}, "backoffLimit": 0}
 
 
-class Upgrade:
+class UpgradeScenario:
     """An upgrade that is due, with all objects of a run.
 
     There are a target pool with two workers, a canary pool, a rule with a cleanup Job, a target and a run config.
     """
 
-    def __init__(self, admin: Cluster, work: Workload, functions: Functions) -> None:
-        self.admin, self.functions = admin, functions
-        self.cvo = FakeCvo(admin)
-        self.nodes = sorted(work.node() for _ in range(2))
+    def __init__(self, administrator_client: SyncClient, workload: Workload, functions: Functions) -> None:
+        self.administrator_client, self.functions = administrator_client, functions
+        self.cvo = FakeCvo(administrator_client)
+        self.nodes = sorted(workload.take_node() for _ in range(2))
         for name in self.nodes:
-            self.label(name, {WORKER: "", VERSION_LABEL: OLD, "role": "blue"})
-        for body in (pool("blue", {WORKER: "", "role": "blue"}), pool("canary", {WORKER: ""}, CANARY)):
-            admin.create(pools.POOLS, body)
-        self.cvo.want(NEW)
-        self.rule = self.create(RULE, "only", rule_spec())
-        self.target = self.create(TARGET, "all", {"machineConfigPools": ["blue"]})
-        named = {"mutexRules": [{"name": "only"}], "mutexTargets": [{"name": "all"}]}
-        self.run = self.create(RUN, "example", {"canary": {"name": "canary"}, **named})
-        self.before = {each: self.pool(each)["spec"] for each in ("blue", "canary")}
+            self.patch_node_labels(name, {WORKER_LABEL: "", VERSION_LABEL: OLD_VERSION, "role": "blue"})
+        for body in (
+            build_pool("blue", {WORKER_LABEL: "", "role": "blue"}),
+            build_pool("canary", {WORKER_LABEL: ""}, CANARY_EXPRESSIONS),
+        ):
+            administrator_client.create(pools.POOLS_PATH, body)
+        self.cvo.set_desired_version(NEW_VERSION)
+        self.rule = self.create_object(RULE_KIND, "only", build_rule_spec())
+        self.target = self.create_object(TARGET_KIND, "all", {"machineConfigPools": ["blue"]})
+        references = {"mutexRules": [{"name": "only"}], "mutexTargets": [{"name": "all"}]}
+        self.run_config = self.create_object(RUN_KIND, "example", {"canary": {"name": "canary"}, **references})
+        self.original_pool_specs = {each: self.read_pool(each)["spec"] for each in ("blue", "canary")}
 
-    def create(self, kind: str, name: str, spec: Object) -> Object:
+    def create_object(self, kind: str, name: str, spec: Object) -> Object:
         """Create a mutex object of this kind and return it."""
         body = {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
-        return self.admin.create(collection(kind, NAMESPACE), body)
+        return self.administrator_client.create(build_collection_path(kind, DEFAULT_NAMESPACE), body)
 
     def add_pool(self, name: str) -> None:
         """Add another pool without nodes to the target."""
-        self.admin.create(pools.POOLS, pool(name, {WORKER: "", "role": name}))
-        named = {"machineConfigPools": ["blue", name]}
-        self.target = self.admin.patch(path(self.target), {"spec": named})
+        self.administrator_client.create(pools.POOLS_PATH, build_pool(name, {WORKER_LABEL: "", "role": name}))
+        spec = {"machineConfigPools": ["blue", name]}
+        self.target = self.administrator_client.patch(build_object_path(self.target), {"spec": spec})
 
-    def other_under_way(self, **more: Object | str) -> Object:
+    def create_other_active_run(self, **more: Object | str) -> Object:
         """Create another run config with an active run over other pools, and return it."""
-        named = {"mutexRules": [{"name": "only"}], "mutexTargets": [{"name": "all"}]}
-        other = self.create(RUN, "other", {"canary": {"name": "another"}, **named})
+        references = {"mutexRules": [{"name": "only"}], "mutexTargets": [{"name": "all"}]}
+        run_config = self.create_object(RUN_KIND, "other", {"canary": {"name": "another"}, **references})
         record: Object = {
-            "id": f"{other['metadata']['uid']}-1",
+            "id": f"{run_config['metadata']['uid']}-1",
             "number": 1,
             "desired": "4.16.4",
             "rules": [],
@@ -99,160 +107,184 @@ class Upgrade:
             "nodes": {},
             **more,
         }
-        return self.admin.patch(f"{path(other)}/status", {"status": {"record": record}})
+        return self.administrator_client.patch(
+            f"{build_object_path(run_config)}/status", {"status": {"record": record}}
+        )
 
-    def owner(self, *, is_there: bool) -> str:
+    def create_or_name_idle_owner(self, *, exists: bool) -> str:
         """Return the uid of another run config, which either has no run or does not exist."""
-        return str(self.create(RUN, "idle", self.run["spec"])["metadata"]["uid"]) if is_there else "gone"
+        return (
+            str(self.create_object(RUN_KIND, "idle", self.run_config["spec"])["metadata"]["uid"]) if exists else "gone"
+        )
 
-    def label(self, node: str, labels: Object) -> None:
+    def patch_node_labels(self, node: str, labels: Object) -> None:
         """Patch labels of a node."""
-        self.admin.patch(node_path(node), {"metadata": {"labels": labels}})
+        self.administrator_client.patch(build_node_path(node), {"metadata": {"labels": labels}})
 
-    def remove(self, node: str, *, anew: bool = False) -> None:
-        """Delete a node; with `anew`, create it again with the same name and labels, but without the run's labels."""
-        known = self.node(node)["metadata"]
-        self.admin.delete(node_path(node), uid=known["uid"])
-        if anew:
-            kept = {label: value for label, value in known["labels"].items() if not label.startswith(RULE_LABEL)}
-            kept.pop(RUN_LABEL, None)
-            self.admin.create(NODES, {"metadata": {"name": node, "labels": kept}})
+    def delete_node(self, node: str, *, recreate: bool = False) -> None:
+        """Delete a node; with `recreate`, create it again with its name and labels, but without the run's labels."""
+        metadata = self.read_node(node)["metadata"]
+        self.administrator_client.delete(build_node_path(node), uid=metadata["uid"])
+        if recreate:
+            labels = {
+                label: value for label, value in metadata["labels"].items() if not label.startswith(RULE_LABEL_PREFIX)
+            }
+            labels.pop(RUN_LABEL, None)
+            self.administrator_client.create(NODES_PATH, {"metadata": {"name": node, "labels": labels}})
 
-    def again(self, item: Object) -> Object:
+    def read_object(self, item: Object) -> Object:
         """Return the current state of an object."""
-        return self.admin.get(path(item))
+        return self.administrator_client.get(build_object_path(item))
 
-    def status(self) -> Object:
+    def read_status(self) -> Object:
         """Return the status of the run config."""
-        found: Object = self.again(self.run).get("status") or {}
-        return found
+        status: Object = self.read_object(self.run_config).get("status") or {}
+        return status
 
     def write_record(self, change: Object) -> None:
         """Patch the run's record, as a step does that the test leaves out."""
-        self.admin.patch(f"{path(self.run)}/status", {"status": {"record": change}})
+        self.administrator_client.patch(f"{build_object_path(self.run_config)}/status", {"status": {"record": change}})
 
-    def pool(self, name: str) -> Object:
+    def read_pool(self, name: str) -> Object:
         """Return the current state of a pool."""
-        return self.admin.get(pools.pool_path(name))
+        return self.administrator_client.get(pools.build_pool_path(name))
 
     def unpause(self, *names: str) -> None:
         """Unpause pools, as another client may do."""
         for name in names:
-            self.admin.patch(pools.pool_path(name), {"spec": {"paused": False}})
+            self.administrator_client.patch(pools.build_pool_path(name), {"spec": {"paused": False}})
 
-    def node(self, name: str) -> Object:
+    def read_node(self, name: str) -> Object:
         """Return the current state of a node."""
-        return self.admin.get(node_path(name))
+        return self.administrator_client.get(build_node_path(name))
 
-    def jobs(self) -> list[Object]:
+    def list_jobs(self) -> list[Object]:
         """Return the Jobs in the order of their last writes."""
-        items: list[Object] = self.admin.list(jobs_path(NAMESPACE))["items"]
+        items: list[Object] = self.administrator_client.list(build_jobs_path(DEFAULT_NAMESPACE))["items"]
         return sorted(items, key=lambda job: int(job["metadata"]["resourceVersion"]))
 
-    def judge(self) -> None:
+    def check_rule_and_target(self) -> None:
         """Run `check-rule` and `check-target`."""
-        self.functions.answer("check-rule", resource(events.RESOURCE_ADDED, self.rule, RULE))
-        self.functions.answer("check-target", resource(events.RESOURCE_ADDED, self.target, TARGET))
+        self.functions.invoke("check-rule", build_resource_event(events.RESOURCE_ADDED, self.rule, RULE_KIND))
+        self.functions.invoke("check-target", build_resource_event(events.RESOURCE_ADDED, self.target, TARGET_KIND))
 
-    def said(self, kind: str, node: str = "", item: Object | None = None) -> CloudEvent:
+    def build_event(self, event_type: str, node: str = "", item: Object | None = None) -> CloudEvent:
         """Build an event of a step about the run, or about another object."""
-        about = Reference.of(item or self.run)
-        return events.event(kind, "test", about, node, seed=str(next(NUMBERS)))
+        reference = ObjectReference.from_object(item or self.run_config)
+        return events.build_event(event_type, "test", reference, node, seed=str(next(EVENT_NUMBERS)))
 
-    def answer(self, step: str, kind: str) -> str:
+    def run_step(self, step: str, event_type: str) -> str:
         """Run a step with an event about the run; return the type of its reply, "" for none."""
-        reply = self.functions.answer(step, self.said(kind))
+        reply = self.functions.invoke(step, self.build_event(event_type))
         return reply.get_type() if reply else ""
 
-    def through(self, *steps: str) -> BaseCloudEvent:
+    def run_steps(self, *steps: str) -> BaseCloudEvent:
         """Run the steps in order and return the last reply.
 
         The first step gets a `run.found`, each other one the previous reply.
         """
-        event: BaseCloudEvent = self.said(events.RUN_FOUND)
+        event: BaseCloudEvent = self.build_event(events.RUN_CHECK_PENDING)
         for step in steps:
-            reply = self.functions.answer(step, event)
-            assert reply is not None, f"{step} answered nothing to {event.get_type()}: {self.status()}"
+            reply = self.functions.invoke(step, event)
+            assert reply is not None, f"{step} returned no reply to {event.get_type()}: {self.read_status()}"
             event = reply
         return event
 
-    def start(self) -> None:
+    def advance_to_jobs(self) -> None:
         """Advance the run until the Jobs of its first node are due."""
-        self.judge()
-        self.through(*BEFORE_JOBS)
+        self.check_rule_and_target()
+        self.run_steps(*BEFORE_JOBS)
 
-    def end(self, job: Object, kind: str = "Complete") -> None:
+    def end_job(self, job: Object, condition_type: str = "Complete") -> None:
         """End the pod of a Job as a kubelet would, and wait until the Job has ended."""
-        name, where = job["metadata"]["name"], f"/api/v1/namespaces/{NAMESPACE}/pods"
-        phase = "Succeeded" if kind == "Complete" else "Failed"
-        for pod in until(self.admin, where, bool, labels=f"job-name={name}"):
-            self.admin.patch(f"{where}/{pod}/status", {"status": {"phase": phase}})
-        outcome = Outcome(kind)
-        wait_for(self.admin, f"{jobs_path(NAMESPACE)}/{name}", lambda found: jobs.outcome(found) is outcome)
+        name, pods_path = job["metadata"]["name"], f"/api/v1/namespaces/{DEFAULT_NAMESPACE}/pods"
+        phase = "Succeeded" if condition_type == "Complete" else "Failed"
+        for pod in wait_for_collection(self.administrator_client, pods_path, bool, labels=f"job-name={name}"):
+            self.administrator_client.patch(f"{pods_path}/{pod}/status", {"status": {"phase": phase}})
+        outcome = JobOutcome(condition_type)
+        wait_for_object(
+            self.administrator_client,
+            f"{build_jobs_path(DEFAULT_NAMESPACE)}/{name}",
+            lambda current: jobs.get_outcome(current) is outcome,
+        )
 
-    def release(self) -> str:
+    def advance_to_release(self) -> str:
         """Advance the run until its first node is released, and return that node's name."""
-        self.start()
-        self.functions.answer("run-job", self.said(events.POOLS_EDITED))
-        self.end(self.jobs()[-1])
-        reply = self.functions.answer("run-job", self.said(events.JOB_DUE))
+        self.advance_to_jobs()
+        self.functions.invoke("run-job", self.build_event(events.POOLS_EDITED))
+        self.end_job(self.list_jobs()[-1])
+        reply = self.functions.invoke("run-job", self.build_event(events.JOB_DUE))
         assert reply is not None
-        assert reply.get_type() == events.NODE_CLEARED
-        assert self.answer("release-node", events.NODE_CLEARED) == events.NODE_RELEASED
+        assert reply.get_type() == events.NODE_PREJOBS_DONE
+        assert self.run_step("release-node", events.NODE_PREJOBS_DONE) == events.NODE_RELEASED
         return self.nodes[0]
 
-    def told_by_a_tick(self) -> list[BaseCloudEvent]:
+    def resync_by_tick(self) -> list[BaseCloudEvent]:
         """Return the replies of `resync-runs` to a tick."""
-        return self.told_by(tick())
+        return self.resync_by_hint(build_tick())
 
-    def told_by(self, hint: BaseCloudEvent) -> list[BaseCloudEvent]:
+    def resync_by_hint(self, hint: BaseCloudEvent) -> list[BaseCloudEvent]:
         """Return the replies of `resync-runs` to a hint, once the API server's cache contains all writes."""
-        self.admin.together(*(self.admin.api.list(where) for where in READ))  # waits until the cache is up to date
+        self.administrator_client.gather_all(
+            *(self.administrator_client.api.list(path) for path in TICK_LIST_PATHS)
+        )  # waits until the cache is up to date
         return resync_runs.resync_runs(hint, self.functions.clusters["resync-runs"])
 
-    def clear(self) -> None:
+    def delete_all(self) -> None:
         """Delete all objects of the upgrade, and remove its labels from the nodes."""
-        for kind in (RUN, TARGET, RULE):
-            for item in self.admin.list(collection(kind, NAMESPACE))["items"]:
-                where = path_of(kind, NAMESPACE, item["metadata"]["name"])
-                self.admin.patch(where, {"metadata": {"finalizers": None}})
-                self._remove(where)
-        self._remove(jobs_path(NAMESPACE))
-        self._remove(pools.POOLS)
-        for node in self.admin.list(NODES, labels=WORKER)["items"]:
-            ours = [name for name in node["metadata"]["labels"] if name.startswith(RULE_LABEL)]
-            self.label(node["metadata"]["name"], dict.fromkeys([*ours, RUN_LABEL, WORKER, VERSION_LABEL, "role"]))
+        for kind in (RUN_KIND, TARGET_KIND, RULE_KIND):
+            for item in self.administrator_client.list(build_collection_path(kind, DEFAULT_NAMESPACE))["items"]:
+                path = build_path(kind, DEFAULT_NAMESPACE, item["metadata"]["name"])
+                self.administrator_client.patch(path, {"metadata": {"finalizers": None}})
+                self._remove(path)
+        self._remove(build_jobs_path(DEFAULT_NAMESPACE))
+        self._remove(pools.POOLS_PATH)
+        for node in self.administrator_client.list(NODES_PATH, label_selector=WORKER_LABEL)["items"]:
+            rule_labels = [name for name in node["metadata"]["labels"] if name.startswith(RULE_LABEL_PREFIX)]
+            self.patch_node_labels(
+                node["metadata"]["name"], dict.fromkeys([*rule_labels, RUN_LABEL, WORKER_LABEL, VERSION_LABEL, "role"])
+            )
 
-    def _remove(self, where: str) -> None:
+    def _remove(self, path: str) -> None:
         try:
-            self.admin.run(self.admin.api.request("DELETE", where, body={"propagationPolicy": "Background"}))
+            self.administrator_client.run(
+                self.administrator_client.api.request("DELETE", path, body={"propagationPolicy": "Background"})
+            )
         except NotFound:
             return
 
 
-CANARY = [{"key": "isCanary", "operator": "Exists"}]
+CANARY_EXPRESSIONS = [{"key": "isCanary", "operator": "Exists"}]
 
 
-def rule_spec(**more: Any) -> Object:
+def build_rule_spec(**more: Any) -> Object:
     """Build the spec of a rule with a main Job and a cleanup Job."""
-    return {"jobName": "only", "jobNamespace": NAMESPACE, "jobSpec": job_spec(), "cleanUpJobSpec": job_spec(), **more}
+    return {
+        "jobName": "only",
+        "jobNamespace": DEFAULT_NAMESPACE,
+        "jobSpec": build_job_spec(),
+        "cleanUpJobSpec": build_job_spec(),
+        **more,
+    }
 
 
 @pytest.fixture(scope="package")
-def versioned(admin: Cluster) -> None:
+def cluster_version(admin_client: SyncClient) -> None:
     """Create the ClusterVersion at the initial version."""
-    FakeCvo(admin).install(OLD)
+    FakeCvo(admin_client).install(OLD_VERSION)
 
 
 @pytest.fixture
-def upgrade(admin: Cluster, work: Workload, functions: Functions, versioned: None) -> Iterator[Upgrade]:
+def upgrade(
+    admin_client: SyncClient, workload: Workload, functions: Functions, cluster_version: None
+) -> Iterator[UpgradeScenario]:
     """Yield the objects of an upgrade before any step has run."""
-    made = Upgrade(admin, work, functions)
-    yield made
-    made.clear()
+    scenario = UpgradeScenario(admin_client, workload, functions)
+    yield scenario
+    scenario.delete_all()
 
 
 @pytest.fixture
-def written(upgrade: Upgrade, audit: Audit) -> Audit:
+def audit_after_setup(upgrade: UpgradeScenario, audit: AuditLog) -> AuditLog:
     """Return an audit of the API server's writes after the upgrade's objects were created."""
     return audit

@@ -7,23 +7,23 @@ import pytest
 from eventing import events
 from kube.client.api_errors import Rejected
 from kube.mutex import pools
-from kube.mutex.objects import TARGET, condition
-from kube.mutex.versions import WORKER
+from kube.mutex.objects import TARGET_KIND, get_condition
+from kube.mutex.versions import WORKER_LABEL
 from kube.paths import Object
-from tests.functions.event_builders import resource
-from tests.functions.mutex.conftest import Upgrade
-from tests.openshift import pool
+from tests.functions.event_builders import build_resource_event
+from tests.functions.mutex.conftest import UpgradeScenario
+from tests.openshift import build_pool
 from tests.proofs import proves
-from tests.workload import Audit
+from tests.workload import AuditLog
 
 
-def looked(upgrade: Upgrade, target: Object) -> Object:
-    upgrade.functions.answer("check-target", upgrade.said(events.TARGET_FOUND, item=target))
-    return upgrade.again(target)
+def check_target(upgrade: UpgradeScenario, target: Object) -> Object:
+    upgrade.functions.invoke("check-target", upgrade.build_event(events.TARGET_CHECK_PENDING, item=target))
+    return upgrade.read_object(target)
 
 
 @proves("MUT-20", "MUT-21", "MUT-22")
-def test_the_nodes_of_all_pools_are_listed_each_once(upgrade: Upgrade, written: Audit) -> None:
+def test_nodes_of_all_pools_are_listed_once(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
     """Check that the status lists the nodes of all pools, each node once, by the pools' labels and expressions.
 
     The list has the order of the pools, then that of the names. A new node of a pool is added, and nothing else is
@@ -34,43 +34,43 @@ def test_the_nodes_of_all_pools_are_listed_each_once(upgrade: Upgrade, written: 
         {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [upgrade.nodes[0]]},
         {"key": "isCanary", "operator": "DoesNotExist"},
     ]
-    upgrade.admin.create(pools.POOLS, pool("second", {WORKER: ""}, expressions))
-    target = upgrade.create(TARGET, "two", {"machineConfigPools": ["second", "blue"]})
-    assert looked(upgrade, target)["status"]["nodes"] == [upgrade.nodes[1], upgrade.nodes[0]]
-    upgrade.label(upgrade.nodes[1], {"isCanary": ""})
-    found = looked(upgrade, target)
-    assert found["status"]["nodes"] == upgrade.nodes
-    assert {each["reason"] for each in found["status"]["conditions"]} == {"MachineConfigPoolFetchSucceeded"}
-    upgrade.label(upgrade.nodes[1], {"isCanary": None})
-    assert {entry["objectRef"]["resource"] for entry in written.writes_by()} == {"mutextargets"}
+    upgrade.administrator_client.create(pools.POOLS_PATH, build_pool("second", {WORKER_LABEL: ""}, expressions))
+    target = upgrade.create_object(TARGET_KIND, "two", {"machineConfigPools": ["second", "blue"]})
+    assert check_target(upgrade, target)["status"]["nodes"] == [upgrade.nodes[1], upgrade.nodes[0]]
+    upgrade.patch_node_labels(upgrade.nodes[1], {"isCanary": ""})
+    condition = check_target(upgrade, target)
+    assert condition["status"]["nodes"] == upgrade.nodes
+    assert {each["reason"] for each in condition["status"]["conditions"]} == {"MachineConfigPoolFetchSucceeded"}
+    upgrade.patch_node_labels(upgrade.nodes[1], {"isCanary": None})
+    assert {entry["objectRef"]["resource"] for entry in audit_after_setup.list_writes_by()} == {"mutextargets"}
 
 
 @proves("MUT-20")
-def test_a_pool_that_is_not_there_makes_it_invalid_until_it_comes(upgrade: Upgrade) -> None:
+def test_target_with_missing_pool_is_invalid(upgrade: UpgradeScenario) -> None:
     """Check that a target with a missing pool is invalid and lists no nodes until the pool exists.
 
     The condition names the pool.
     """
-    target = upgrade.create(TARGET, "late", {"machineConfigPools": ["blue", "green"]})
-    found = looked(upgrade, target)
-    assert found["status"]["nodes"] == []
-    assert condition(found, "ValidConfig")["reason"] == "MachineConfigPoolFetchFailed"
-    assert "green" in condition(found, "ValidConfig")["message"]
-    upgrade.admin.create(pools.POOLS, pool("green", {"role": "green"}))
-    assert condition(looked(upgrade, target), "ValidConfig")["status"] == "True"
+    target = upgrade.create_object(TARGET_KIND, "late", {"machineConfigPools": ["blue", "green"]})
+    condition = check_target(upgrade, target)
+    assert condition["status"]["nodes"] == []
+    assert get_condition(condition, "ValidConfig")["reason"] == "MachineConfigPoolFetchFailed"
+    assert "green" in get_condition(condition, "ValidConfig")["message"]
+    upgrade.administrator_client.create(pools.POOLS_PATH, build_pool("green", {"role": "green"}))
+    assert get_condition(check_target(upgrade, target), "ValidConfig")["status"] == "True"
 
 
 @pytest.mark.parametrize("spec", [{}, {"machineConfigPools": []}, {"machineConfigPools": "worker"}])
-def test_the_schema_refuses(upgrade: Upgrade, spec: Object) -> None:
+def test_crd_rejects_target_without_pools(upgrade: UpgradeScenario, spec: Object) -> None:
     """Table 5.1: The CRD rejects a target that does not name at least one pool."""
     with pytest.raises(Rejected, match="machineConfigPools"):
-        upgrade.create(TARGET, "refused", spec)
+        upgrade.create_object(TARGET_KIND, "refused", spec)
 
 
-def test_its_own_write_is_no_reason_to_look_again(upgrade: Upgrade, written: Audit) -> None:
+def test_own_status_write_is_ignored(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
     """X-2: The step ignores the update event of its own status write."""
-    looked(upgrade, upgrade.target)
-    count = len(written.writes_by())
-    hint = resource(events.RESOURCE_UPDATED, upgrade.again(upgrade.target), TARGET)
-    assert upgrade.functions.answer("check-target", hint) is None
-    assert len(written.writes_by()) == count
+    check_target(upgrade, upgrade.target)
+    count = len(audit_after_setup.list_writes_by())
+    hint = build_resource_event(events.RESOURCE_UPDATED, upgrade.read_object(upgrade.target), TARGET_KIND)
+    assert upgrade.functions.invoke("check-target", hint) is None
+    assert len(audit_after_setup.list_writes_by()) == count

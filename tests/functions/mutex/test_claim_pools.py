@@ -3,179 +3,198 @@
 from __future__ import annotations
 
 from eventing import events
-from functions.event_data import data_of
+from functions.event_data import require_data
 from kube.mutex import pools
-from kube.mutex.objects import RULE_LABEL, RUN, condition, has_finalizer, path
-from kube.mutex.versions import VERSION_LABEL, WORKER
-from kube.nodes import node_path
-from tests.fault_proxy import SILENCE, Faults
+from kube.mutex.objects import RULE_LABEL_PREFIX, RUN_KIND, build_object_path, get_condition, has_finalizer
+from kube.mutex.versions import VERSION_LABEL, WORKER_LABEL
+from kube.nodes import build_node_path
+from tests.fault_proxy import NO_RESPONSE, FaultProxy
 from tests.functions.conftest import Functions
-from tests.functions.mutex.conftest import OLD, Upgrade
+from tests.functions.mutex.conftest import OLD_VERSION, UpgradeScenario
 from tests.proofs import proves
 
-LABEL = f"{RULE_LABEL}only.node-upgrade-mutex-operator"
-BEGIN = ("check-run", "detect-upgrade", "claim-pools")
+RULE_NODE_LABEL = f"{RULE_LABEL_PREFIX}only.node-upgrade-mutex-operator"
+STEPS_UNTIL_CLAIM = ("check-run", "detect-upgrade", "claim-pools")
 
 
 @proves("MUT-34", "MUT-44")
-def test_the_record_has_everything_as_it_was(upgrade: Upgrade) -> None:
+def test_record_contains_original_state(upgrade: UpgradeScenario) -> None:
     """Check that the record contains the original selectors and pauses, and the nodes in their order.
 
     The run config gets its finalizer and the pools their claims; no selector is changed.
     """
-    upgrade.admin.patch(pools.pool_path("blue"), {"spec": {"paused": True}})
-    upgrade.judge()
-    upgrade.through(*BEGIN)
-    record = upgrade.status()["record"]
+    upgrade.administrator_client.patch(pools.build_pool_path("blue"), {"spec": {"paused": True}})
+    upgrade.check_rule_and_target()
+    upgrade.run_steps(*STEPS_UNTIL_CLAIM)
+    record = upgrade.read_status()["record"]
     assert record["order"] == upgrade.nodes
-    assert record["pools"]["blue"]["selector"] == upgrade.before["blue"]["nodeSelector"]
+    assert record["pools"]["blue"]["selector"] == upgrade.original_pool_specs["blue"]["nodeSelector"]
     assert record["pools"]["blue"]["paused"] is True
-    assert record["canary"]["selector"] == upgrade.before["canary"]["nodeSelector"]
-    assert has_finalizer(upgrade.again(upgrade.run))
-    uid = upgrade.run["metadata"]["uid"]
-    assert {pools.claimed_by(upgrade.pool(name)) for name in ("blue", "canary")} == {uid}
-    assert upgrade.pool("canary")["spec"] == upgrade.before["canary"]
+    assert record["canary"]["selector"] == upgrade.original_pool_specs["canary"]["nodeSelector"]
+    assert has_finalizer(upgrade.read_object(upgrade.run_config))
+    uid = upgrade.run_config["metadata"]["uid"]
+    assert {pools.get_claim_uid(upgrade.read_pool(name)) for name in ("blue", "canary")} == {uid}
+    assert upgrade.read_pool("canary")["spec"] == upgrade.original_pool_specs["canary"]
 
 
 @proves("MUT-44")
-def test_a_pool_of_another_run_is_waited_for(upgrade: Upgrade) -> None:
+def test_run_waits_for_pool_claimed_by_another(upgrade: UpgradeScenario) -> None:
     """Check that a run waits for a pool that another run has claimed, and records nothing.
 
     The condition names the other run.
     """
-    other = upgrade.create(RUN, "other", upgrade.run["spec"])
-    claim = {"metadata": {"annotations": {"nodemaintenance.dev/mutex-run": other["metadata"]["uid"]}}}
-    upgrade.admin.patch(pools.pool_path("blue"), claim)
-    upgrade.judge()
-    upgrade.through("check-run", "detect-upgrade")
-    assert upgrade.answer("claim-pools", events.UPGRADE_FOUND) == ""
-    assert "node-upgrade-mutex-operator/other" in condition(upgrade.again(upgrade.run), "TargetPoolsPaused")["message"]
-    assert "record" not in upgrade.status()
-    assert pools.claimed_by(upgrade.pool("canary")) == ""
+    other_run = upgrade.create_object(RUN_KIND, "other", upgrade.run_config["spec"])
+    claim_patch = {"metadata": {"annotations": {"nodemaintenance.dev/mutex-run": other_run["metadata"]["uid"]}}}
+    upgrade.administrator_client.patch(pools.build_pool_path("blue"), claim_patch)
+    upgrade.check_rule_and_target()
+    upgrade.run_steps("check-run", "detect-upgrade")
+    assert upgrade.run_step("claim-pools", events.UPGRADE_DETECTED) == ""
+    assert (
+        "node-upgrade-mutex-operator/other"
+        in get_condition(upgrade.read_object(upgrade.run_config), "TargetPoolsPaused")["message"]
+    )
+    assert "record" not in upgrade.read_status()
+    assert pools.get_claim_uid(upgrade.read_pool("canary")) == ""
 
 
 @proves("MUT-44", "MUT-49", "MUT-35")
-def test_a_run_that_waits_for_another_ones_end_records_nothing(upgrade: Upgrade) -> None:
+def test_waiting_run_records_nothing(upgrade: UpgradeScenario) -> None:
     """Check that a run that waits for another run's end records nothing until then.
 
     A change that is made while the run waits is therefore part of the original state: here, an administrator's
     selector.
     """
-    other = upgrade.other_under_way(startedAt="2026-01-01T00:00:00Z", turnAt="2026-01-01T00:00:00Z")
-    upgrade.judge()
-    upgrade.through("check-run", "detect-upgrade")
-    assert upgrade.answer("claim-pools", events.UPGRADE_FOUND) == ""
-    found = upgrade.again(upgrade.run)
-    assert "/other under way" in condition(found, "TargetPoolsPaused")["message"]
-    assert ("record" in found["status"], has_finalizer(found), pools.claimed_by(upgrade.pool("blue"))) == (
+    other_run = upgrade.create_other_active_run(startedAt="2026-01-01T00:00:00Z", turnAt="2026-01-01T00:00:00Z")
+    upgrade.check_rule_and_target()
+    upgrade.run_steps("check-run", "detect-upgrade")
+    assert upgrade.run_step("claim-pools", events.UPGRADE_DETECTED) == ""
+    waiting_run = upgrade.read_object(upgrade.run_config)
+    assert "/other: only one run upgrades nodes at a time" in get_condition(waiting_run, "TargetPoolsPaused")["message"]
+    assert (
+        "record" in waiting_run["status"],
+        has_finalizer(waiting_run),
+        pools.get_claim_uid(upgrade.read_pool("blue")),
+    ) == (
         False,
         False,
         "",
     )
-    assert said_of(upgrade) == []
+    assert list_tick_events_of_run(upgrade) == []
 
-    changed = {"matchExpressions": [{"key": WORKER, "operator": "Exists"}]}
-    upgrade.admin.patch(pools.pool_path("blue"), {"spec": {"nodeSelector": changed}})
-    upgrade.admin.patch(f"{path(other)}/status", {"status": {"record": {"finishedAt": "2026-01-01T01:00:00Z"}}})
-    assert said_of(upgrade) == [events.UPGRADE_FOUND]
-    assert upgrade.answer("claim-pools", events.UPGRADE_FOUND) == events.POOLS_CLAIMED
-    assert upgrade.status()["record"]["pools"]["blue"]["selector"] == upgrade.pool("blue")["spec"]["nodeSelector"]
+    new_selector = {"matchExpressions": [{"key": WORKER_LABEL, "operator": "Exists"}]}
+    upgrade.administrator_client.patch(pools.build_pool_path("blue"), {"spec": {"nodeSelector": new_selector}})
+    upgrade.administrator_client.patch(
+        f"{build_object_path(other_run)}/status", {"status": {"record": {"finishedAt": "2026-01-01T01:00:00Z"}}}
+    )
+    assert list_tick_events_of_run(upgrade) == [events.UPGRADE_DETECTED]
+    assert upgrade.run_step("claim-pools", events.UPGRADE_DETECTED) == events.POOLS_CLAIMED
+    assert (
+        upgrade.read_status()["record"]["pools"]["blue"]["selector"]
+        == upgrade.read_pool("blue")["spec"]["nodeSelector"]
+    )
 
 
-def said_of(upgrade: Upgrade) -> list[str]:
+def list_tick_events_of_run(upgrade: UpgradeScenario) -> list[str]:
     """Return the event types that a tick emits for the run config."""
-    name = upgrade.run["metadata"]["name"]
-    return [reply.get_type() for reply in upgrade.told_by_a_tick() if data_of(reply)["run"]["name"] == name]
+    name = upgrade.run_config["metadata"]["name"]
+    return [reply.get_type() for reply in upgrade.resync_by_tick() if require_data(reply)["run"]["name"] == name]
 
 
 @proves("MUT-44")
-def test_what_a_run_that_is_gone_has_claimed_is_free(upgrade: Upgrade) -> None:
+def test_claim_of_deleted_run_config_is_ignored(upgrade: UpgradeScenario) -> None:
     """Check that the claim of a run config that no longer exists does not block the pool.
 
     Such a claim remains if a user removes the run config's finalizer.
     """
-    claim = {"metadata": {"annotations": {"nodemaintenance.dev/mutex-run": "gone"}}}
-    upgrade.admin.patch(pools.pool_path("blue"), claim)
-    upgrade.judge()
-    upgrade.through(*BEGIN)
-    assert pools.claimed_by(upgrade.pool("blue")) == upgrade.run["metadata"]["uid"]
+    claim_patch = {"metadata": {"annotations": {"nodemaintenance.dev/mutex-run": "gone"}}}
+    upgrade.administrator_client.patch(pools.build_pool_path("blue"), claim_patch)
+    upgrade.check_rule_and_target()
+    upgrade.run_steps(*STEPS_UNTIL_CLAIM)
+    assert pools.get_claim_uid(upgrade.read_pool("blue")) == upgrade.run_config["metadata"]["uid"]
 
 
 @proves("MUT-38")
-def test_a_worker_outside_all_targets_is_named(upgrade: Upgrade) -> None:
+def test_worker_outside_all_targets_is_reported(upgrade: UpgradeScenario) -> None:
     """Check that a worker outside all targets is named in a condition and in an Event.
 
     The worker has no rule label, so the canary would select and upgrade it.
     """
-    upgrade.label(upgrade.nodes[1], {"role": "green", WORKER: "", VERSION_LABEL: OLD})
-    upgrade.judge()
-    upgrade.through(*BEGIN)
-    found = condition(upgrade.again(upgrade.run), "WorkersOutsideTargets")
-    assert (found["status"], upgrade.nodes[1] in found["message"]) == ("True", True)
-    told = upgrade.admin.list("/api/v1/namespaces/node-upgrade-mutex-operator/events")["items"]
-    assert any(each["reason"] == "WorkersNotGated" and upgrade.nodes[1] in each["message"] for each in told)
-    assert upgrade.admin.get(node_path(upgrade.nodes[1]))["metadata"]["labels"]["role"] == "green"
+    upgrade.patch_node_labels(upgrade.nodes[1], {"role": "green", WORKER_LABEL: "", VERSION_LABEL: OLD_VERSION})
+    upgrade.check_rule_and_target()
+    upgrade.run_steps(*STEPS_UNTIL_CLAIM)
+    condition = get_condition(upgrade.read_object(upgrade.run_config), "WorkersOutsideTargets")
+    assert (condition["status"], upgrade.nodes[1] in condition["message"]) == ("True", True)
+    recorded_events = upgrade.administrator_client.list("/api/v1/namespaces/node-upgrade-mutex-operator/events")[
+        "items"
+    ]
+    assert any(each["reason"] == "WorkersNotGated" and upgrade.nodes[1] in each["message"] for each in recorded_events)
+    assert upgrade.administrator_client.get(build_node_path(upgrade.nodes[1]))["metadata"]["labels"]["role"] == "green"
 
 
 @proves("X-2")
-def test_a_second_event_claims_nothing_anew(upgrade: Upgrade) -> None:
+def test_repeated_event_changes_nothing(upgrade: UpgradeScenario) -> None:
     """Check that a repeated event gets the same reply and changes nothing in the record."""
-    upgrade.judge()
-    upgrade.through(*BEGIN)
-    before = upgrade.again(upgrade.run)["metadata"]["resourceVersion"]
-    assert upgrade.answer("claim-pools", events.UPGRADE_FOUND) == events.POOLS_CLAIMED
-    assert upgrade.again(upgrade.run)["metadata"]["resourceVersion"] == before
+    upgrade.check_rule_and_target()
+    upgrade.run_steps(*STEPS_UNTIL_CLAIM)
+    before = upgrade.read_object(upgrade.run_config)["metadata"]["resourceVersion"]
+    assert upgrade.run_step("claim-pools", events.UPGRADE_DETECTED) == events.POOLS_CLAIMED
+    assert upgrade.read_object(upgrade.run_config)["metadata"]["resourceVersion"] == before
 
 
 @proves("MUT-49", "MUT-35")
-def test_what_a_run_that_vanished_has_edited_is_not_recorded_as_before(upgrade: Upgrade) -> None:
+def test_selectors_edited_by_deleted_run_are_not_recorded_as_original(upgrade: UpgradeScenario) -> None:
     """Check that a new run records the original selectors of the pools, not those that a deleted run has edited.
 
     The run config was deleted without its finalizer and created again. Its pools are claimed before a tick has restored
     them, and one of its nodes has lost its labels.
     """
-    upgrade.start()
-    upgrade.admin.patch(path(upgrade.run), {"metadata": {"finalizers": None}})
-    upgrade.admin.delete(path(upgrade.run), uid=upgrade.run["metadata"]["uid"])
-    upgrade.label(upgrade.nodes[0], {LABEL: None})
-    upgrade.run = upgrade.create(RUN, "example", upgrade.run["spec"])
+    upgrade.advance_to_jobs()
+    upgrade.administrator_client.patch(build_object_path(upgrade.run_config), {"metadata": {"finalizers": None}})
+    upgrade.administrator_client.delete(
+        build_object_path(upgrade.run_config), uid=upgrade.run_config["metadata"]["uid"]
+    )
+    upgrade.patch_node_labels(upgrade.nodes[0], {RULE_NODE_LABEL: None})
+    upgrade.run_config = upgrade.create_object(RUN_KIND, "example", upgrade.run_config["spec"])
 
-    upgrade.through(*BEGIN)
+    upgrade.run_steps(*STEPS_UNTIL_CLAIM)
 
-    record = upgrade.status()["record"]
-    found = {"blue": record["pools"]["blue"]["selector"], "canary": record["canary"]["selector"]}
-    assert found == {name: before["nodeSelector"] for name, before in upgrade.before.items()}
+    record = upgrade.read_status()["record"]
+    selectors = {"blue": record["pools"]["blue"]["selector"], "canary": record["canary"]["selector"]}
+    assert selectors == {name: before["nodeSelector"] for name, before in upgrade.original_pool_specs.items()}
     assert record["order"] == upgrade.nodes
 
 
 @proves("MUT-51")
-def test_a_run_under_way_gets_its_finalizer_back(upgrade: Upgrade) -> None:
+def test_active_run_gets_its_finalizer_back(upgrade: UpgradeScenario) -> None:
     """Check that an active run gets its finalizer back after a user replaced the run config with its manifest.
 
     Without the finalizer, a deletion would remove the run config before its pools are restored.
     """
-    upgrade.start()
-    upgrade.admin.patch(path(upgrade.run), {"metadata": {"finalizers": None}})
+    upgrade.advance_to_jobs()
+    upgrade.administrator_client.patch(build_object_path(upgrade.run_config), {"metadata": {"finalizers": None}})
 
-    found, _ = upgrade.told_by_a_tick()  # the second one is `job.due`
-    assert found.get_type() == events.UPGRADE_FOUND
-    assert upgrade.functions.answer("claim-pools", found) is None
+    event, _ = upgrade.resync_by_tick()  # the second one is `job.due`
+    assert event.get_type() == events.UPGRADE_DETECTED
+    assert upgrade.functions.invoke("claim-pools", event) is None
 
-    assert has_finalizer(upgrade.again(upgrade.run))
-    assert [reply.get_type() for reply in upgrade.told_by_a_tick()] == [events.JOB_DUE]
+    assert has_finalizer(upgrade.read_object(upgrade.run_config))
+    assert [reply.get_type() for reply in upgrade.resync_by_tick()] == [events.JOB_DUE]
 
 
 @proves("MUT-44")
-def test_who_has_claimed_a_pool_is_among_the_runs_that_are_read(
-    upgrade: Upgrade, spoiled: Functions, faults: Faults
+def test_runs_are_listed_after_pools(
+    upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
     """Check that the step lists the runs only after the pools.
 
     Otherwise a run that claims a pool in between would be taken for one that no longer exists.
     """
-    upgrade.judge()
-    found = upgrade.through("check-run", "detect-upgrade")
-    faults.spoil(lambda request: SILENCE if request == "list machineconfigpools 1" else None)
-    assert spoiled.post("claim-pools", found).status_code == 503
-    assert (faults.seen["list machineconfigpools"], faults.seen["list mutexrunconfigs"]) == (1, 0)
-    faults.speak_again()
+    upgrade.check_rule_and_target()
+    event = upgrade.run_steps("check-run", "detect-upgrade")
+    fault_proxy.inject(lambda request: NO_RESPONSE if request == "list machineconfigpools 1" else None)
+    assert proxied_functions.post("claim-pools", event).status_code == 503
+    assert (
+        fault_proxy.request_counts["list machineconfigpools"],
+        fault_proxy.request_counts["list mutexrunconfigs"],
+    ) == (1, 0)
+    fault_proxy.stop_faults()

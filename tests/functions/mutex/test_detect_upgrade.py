@@ -6,125 +6,136 @@ import pytest
 
 from eventing import events
 from kube.client.api import JSON_PATCH
-from kube.mutex.objects import condition, path
-from kube.mutex.pools import CLUSTER_VERSIONS
+from kube.mutex.objects import build_object_path, get_condition
+from kube.mutex.pools import CLUSTER_VERSIONS_PATH
 from kube.mutex.versions import VERSION_LABEL
 from kube.paths import Object
-from tests.functions.mutex.conftest import NEW, OLD, Upgrade
+from tests.functions.mutex.conftest import NEW_VERSION, OLD_VERSION, UpgradeScenario
 from tests.proofs import proves
-from tests.workload import Audit
+from tests.workload import AuditLog
 
 
-def detected(upgrade: Upgrade) -> tuple[str, dict[str, str]]:
-    upgrade.judge()
-    upgrade.through("check-run")
-    reply = upgrade.answer("detect-upgrade", events.RUN_VALIDATED)
-    run = upgrade.again(upgrade.run)
+def detect_upgrade(upgrade: UpgradeScenario) -> tuple[str, dict[str, str]]:
+    upgrade.check_rule_and_target()
+    upgrade.run_steps("check-run")
+    reply = upgrade.run_step("detect-upgrade", events.RUN_VALIDATED)
+    run = upgrade.read_object(upgrade.run_config)
     kinds = ("UpgradeChecked", "UpgradeReady", "UpgradeAvailable")
-    return reply, {kind: condition(run, kind).get("status", "") for kind in kinds}
+    return reply, {kind: get_condition(run, kind).get("status", "") for kind in kinds}
 
 
-ALL, NOT_READY = ("True", "True", "True"), ("True", "False", "False")
+ALL_TRUE, UPGRADE_NOT_READY = ("True", "True", "True"), ("True", "False", "False")
 
 
 @proves("MUT-31", "MUT-32", "C26")
 @pytest.mark.parametrize(
-    ("wanted", "state", "reached", "verdicts"),
+    ("desired_version", "state", "reached_version", "verdicts"),
     [
-        (NEW, "Completed", "", ALL),
-        (NEW, "Partial", "", NOT_READY),
-        (NEW, "Completed", OLD, NOT_READY),
-        (OLD, "Completed", "", ("True", "True", "False")),
+        (NEW_VERSION, "Completed", "", ALL_TRUE),
+        (NEW_VERSION, "Partial", "", UPGRADE_NOT_READY),
+        (NEW_VERSION, "Completed", OLD_VERSION, UPGRADE_NOT_READY),
+        (OLD_VERSION, "Completed", "", ("True", "True", "False")),
         ("4.9.0", "Completed", "", ("True", "True", "False")),
-        ("", "Completed", OLD, ("False", "False", "False")),
+        ("", "Completed", OLD_VERSION, ("False", "False", "False")),
         ("soon", "Completed", "", ("False", "False", "False")),
     ],
 )
-def test_an_upgrade_is_one_that_the_control_plane_has_and_a_worker_has_not(
-    upgrade: Upgrade, written: Audit, wanted: str, state: str, reached: str, verdicts: tuple[str, str, str]
+def test_upgrade_is_available_if_control_plane_is_newer_than_worker(
+    upgrade: UpgradeScenario,
+    audit_after_setup: AuditLog,
+    desired_version: str,
+    state: str,
+    reached_version: str,
+    verdicts: tuple[str, str, str],
 ) -> None:
     """Check that an upgrade is available if the control plane is at the desired version and a worker is older.
 
     The step writes only conditions.
     """
-    upgrade.cvo.want(wanted, state, reached)
-    reply, found = detected(upgrade)
-    assert tuple(found.values()) == verdicts
-    assert (reply == events.UPGRADE_FOUND) is (verdicts == ALL)
-    assert {entry["objectRef"]["resource"] for entry in written.writes_by()} <= {
+    upgrade.cvo.set_desired_version(desired_version, state, reached_version)
+    reply, conditions = detect_upgrade(upgrade)
+    assert tuple(conditions.values()) == verdicts
+    assert (reply == events.UPGRADE_DETECTED) is (verdicts == ALL_TRUE)
+    assert {entry["objectRef"]["resource"] for entry in audit_after_setup.list_writes_by()} <= {
         *("jobs", "mutexrules", "mutextargets", "mutexrunconfigs")
     }
 
 
 @proves("MUT-31", "MUT-36")
-def test_targets_without_a_node_have_no_upgrade(upgrade: Upgrade) -> None:
+def test_targets_without_nodes_have_no_upgrade(upgrade: UpgradeScenario) -> None:
     """Check that targets without a node have no upgrade, even if workers outside the targets are older.
 
     Otherwise a run would have no nodes to label, and its canary would select all workers.
     """
     for name in upgrade.nodes:
-        upgrade.label(name, {"role": "green"})
-    assert detected(upgrade)[0] == ""
-    found = condition(upgrade.again(upgrade.run), "UpgradeAvailable")
-    assert (found["status"], found["message"]) == ("False", "the targets have no node")
-    assert upgrade.told_by_a_tick() == []
+        upgrade.patch_node_labels(name, {"role": "green"})
+    assert detect_upgrade(upgrade)[0] == ""
+    condition = get_condition(upgrade.read_object(upgrade.run_config), "UpgradeAvailable")
+    assert (condition["status"], condition["message"]) == ("False", "the targets contain no nodes")
+    assert upgrade.resync_by_tick() == []
 
 
 @proves("C23")
-def test_the_cluster_version_may_have_the_name_of_the_document(upgrade: Upgrade) -> None:
+def test_cluster_version_may_be_named_cluster(upgrade: UpgradeScenario) -> None:
     """Check that the step reads the ClusterVersion `cluster` if there is none with the real name `version`."""
-    real = f"{CLUSTER_VERSIONS}/version"
-    found = upgrade.admin.get(real)
-    upgrade.admin.delete(real, uid=found["metadata"]["uid"])
+    version_path = f"{CLUSTER_VERSIONS_PATH}/version"
+    cluster_version = upgrade.administrator_client.get(version_path)
+    upgrade.administrator_client.delete(version_path, uid=cluster_version["metadata"]["uid"])
     try:
-        upgrade.admin.create(CLUSTER_VERSIONS, {**bare(found), "metadata": {"name": "cluster"}})
-        write_status(upgrade, "cluster", found["status"])
-        assert detected(upgrade)[0] == events.UPGRADE_FOUND
+        upgrade.administrator_client.create(
+            CLUSTER_VERSIONS_PATH, {**strip_for_recreation(cluster_version), "metadata": {"name": "cluster"}}
+        )
+        write_status(upgrade, "cluster", cluster_version["status"])
+        assert detect_upgrade(upgrade)[0] == events.UPGRADE_DETECTED
     finally:
-        upgrade.admin.run(upgrade.admin.api.request("DELETE", f"{CLUSTER_VERSIONS}/cluster"))
-        upgrade.admin.create(CLUSTER_VERSIONS, {**bare(found), "metadata": {"name": "version"}})
-        write_status(upgrade, "version", found["status"])
+        upgrade.administrator_client.run(
+            upgrade.administrator_client.api.request("DELETE", f"{CLUSTER_VERSIONS_PATH}/cluster")
+        )
+        upgrade.administrator_client.create(
+            CLUSTER_VERSIONS_PATH, {**strip_for_recreation(cluster_version), "metadata": {"name": "version"}}
+        )
+        write_status(upgrade, "version", cluster_version["status"])
 
 
-def write_status(upgrade: Upgrade, name: str, status: Object) -> None:
+def write_status(upgrade: UpgradeScenario, name: str, status: Object) -> None:
     """Replace the whole status; a merge patch would drop null fields, one of which the schema requires."""
-    change = [{"op": "add", "path": "/status", "value": status}]
-    upgrade.admin.patch(f"{CLUSTER_VERSIONS}/{name}/status", change, JSON_PATCH)
+    json_patch = [{"op": "add", "path": "/status", "value": status}]
+    upgrade.administrator_client.patch(f"{CLUSTER_VERSIONS_PATH}/{name}/status", json_patch, JSON_PATCH)
 
 
-def bare(item: Object) -> Object:
+def strip_for_recreation(item: Object) -> Object:
     """Return the apiVersion, kind and spec of an object, to create it again."""
     return {name: item[name] for name in ("apiVersion", "kind", "spec")}
 
 
 @proves("MUT-2")
 @pytest.mark.parametrize("version", [None, "newest"])
-def test_a_node_without_a_version_is_named(upgrade: Upgrade, version: str | None) -> None:
+def test_node_without_version_is_reported(upgrade: UpgradeScenario, version: str | None) -> None:
     """Check that the condition names a node without a valid version, and that the run does not begin."""
-    upgrade.label(upgrade.nodes[1], {VERSION_LABEL: version})
-    reply, found = detected(upgrade)
-    assert (reply, found["UpgradeChecked"]) == ("", "False")
-    assert upgrade.nodes[1] in condition(upgrade.again(upgrade.run), "UpgradeChecked")["message"]
+    upgrade.patch_node_labels(upgrade.nodes[1], {VERSION_LABEL: version})
+    reply, conditions = detect_upgrade(upgrade)
+    assert (reply, conditions["UpgradeChecked"]) == ("", "False")
+    assert upgrade.nodes[1] in get_condition(upgrade.read_object(upgrade.run_config), "UpgradeChecked")["message"]
 
 
 @proves("MUT-49", "MUT-42")
-def test_a_run_that_lost_its_record_gives_back_before_it_begins_anew(upgrade: Upgrade) -> None:
+def test_run_without_record_restores_pools_before_next_run(upgrade: UpgradeScenario) -> None:
     """Check that a run that lost its record restores its pools before a new run begins.
 
     Otherwise the new run would record the edited selectors as the original ones. The new run has another id, so it uses
     no Job of the lost one.
     """
-    upgrade.start()
-    lost = upgrade.status()["record"]["id"]
-    upgrade.admin.patch(f"{path(upgrade.run)}/status", {"status": {"record": None}})
+    upgrade.advance_to_jobs()
+    lost_run_id = upgrade.read_status()["record"]["id"]
+    upgrade.administrator_client.patch(f"{build_object_path(upgrade.run_config)}/status", {"status": {"record": None}})
 
-    told = [reply.get_type() for reply in upgrade.told_by_a_tick() if not reply.get_extension("node")]
-    assert told == [events.RUN_ENDED]
-    assert upgrade.answer("detect-upgrade", events.RUN_VALIDATED) == events.RUN_ENDED
-    assert upgrade.answer("restore-pools", events.RUN_ENDED) == events.RUN_FINISHED
-    upgrade.through("check-run", "detect-upgrade", "claim-pools")
+    tick_events = [reply.get_type() for reply in upgrade.resync_by_tick() if not reply.get_extension("node")]
+    assert tick_events == [events.RUN_RESTORE_PENDING]
+    assert upgrade.run_step("detect-upgrade", events.RUN_VALIDATED) == events.RUN_RESTORE_PENDING
+    assert upgrade.run_step("restore-pools", events.RUN_RESTORE_PENDING) == events.RUN_RESTORED
+    upgrade.run_steps("check-run", "detect-upgrade", "claim-pools")
 
-    record = upgrade.status()["record"]
-    assert record["pools"]["blue"]["selector"] == upgrade.before["blue"]["nodeSelector"]
-    assert record["canary"]["selector"] == upgrade.before["canary"]["nodeSelector"]
-    assert record["id"] != lost
+    record = upgrade.read_status()["record"]
+    assert record["pools"]["blue"]["selector"] == upgrade.original_pool_specs["blue"]["nodeSelector"]
+    assert record["canary"]["selector"] == upgrade.original_pool_specs["canary"]["nodeSelector"]
+    assert record["id"] != lost_run_id

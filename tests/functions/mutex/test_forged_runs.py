@@ -11,48 +11,56 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eventing import events
-from eventing.http_binding import binary
+from eventing.http_binding import encode_binary
 from functions.app import FUNCTIONS
-from kube.mutex.objects import RULE, RUN, TARGET
-from tests.functions.event_builders import resource
-from tests.functions.mutex.conftest import Upgrade
-from tests.functions.test_corrupted_events import VALUES, places, poster, spoiled
+from kube.mutex.objects import RULE_KIND, RUN_KIND, TARGET_KIND
+from tests.functions.event_builders import build_resource_event
+from tests.functions.mutex.conftest import UpgradeScenario
+from tests.functions.test_corrupted_events import JSON_VALUES, build_poster, list_paths, replace_value
 from tests.proofs import proves
-from tests.sources import steps_of
+from tests.sources import list_steps
 
 pytestmark = pytest.mark.slow
 
-WHOLE = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
-REFERENCES = (events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
-CASES = [(name, kind) for name in sorted(steps_of("mutex")) for kind in FUNCTIONS[name].consumes if kind != events.TICK]
-KINDS = {"check-rule": RULE, "check-target": TARGET}
-EXAMPLES = 25
+RESOURCE_EVENT_TYPES = (events.RESOURCE_ADDED, events.RESOURCE_UPDATED, events.RESOURCE_DELETED)
+REFERENCE_EVENT_TYPES = (events.REFERENCE_UPDATED, events.REFERENCE_DELETED)
+STEP_AND_EVENT_TYPE_CASES = [
+    (name, kind) for name in sorted(list_steps("mutex")) for kind in FUNCTIONS[name].consumes if kind != events.TICK
+]
+KIND_BY_STEP = {"check-rule": RULE_KIND, "check-target": TARGET_KIND}
+MAX_EXAMPLES = 25
 
 
-def sample(upgrade: Upgrade, step: str, kind: str) -> CloudEvent:
+def build_valid_event(upgrade: UpgradeScenario, step: str, event_type: str) -> CloudEvent:
     """Build a valid event of this type for the step."""
-    of = KINDS.get(step, RUN)
-    item = upgrade.again({RULE: upgrade.rule, TARGET: upgrade.target, RUN: upgrade.run}[of])
-    if kind in WHOLE:
-        return resource(kind, item, of)
-    if kind in REFERENCES:
-        return resource(kind, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}, "name": "a"}, "Node")
-    return upgrade.said(kind, item=item)
+    object_kind = KIND_BY_STEP.get(step, RUN_KIND)
+    item = upgrade.read_object(
+        {RULE_KIND: upgrade.rule, TARGET_KIND: upgrade.target, RUN_KIND: upgrade.run_config}[object_kind]
+    )
+    if event_type in RESOURCE_EVENT_TYPES:
+        return build_resource_event(event_type, item, object_kind)
+    if event_type in REFERENCE_EVENT_TYPES:
+        return build_resource_event(
+            event_type, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}, "name": "a"}, "Node"
+        )
+    return upgrade.build_event(event_type, item=item)
 
 
 @proves("X-1")
-@pytest.mark.parametrize(("step", "kind"), CASES, ids=lambda value: value.removeprefix("dev.nodemaintenance."))
-def test_spoiled_data_is_no_crash(upgrade: Upgrade, step: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("step", "kind"), STEP_AND_EVENT_TYPE_CASES, ids=lambda value: value.removeprefix("dev.nodemaintenance.")
+)
+def test_corrupt_event_data_causes_no_crash(upgrade: UpgradeScenario, step: str, kind: str) -> None:
     """X-1: A step never crashes on event data in which any field has a value of another type."""
-    upgrade.start()
-    honest = sample(upgrade, step, kind)
-    post = poster(upgrade.functions, step, honest, kind)
-    data = json.loads(binary(honest).body)
+    upgrade.advance_to_jobs()
+    valid_event = build_valid_event(upgrade, step, kind)
+    post = build_poster(upgrade.functions, step, valid_event, kind)
+    data = json.loads(encode_binary(valid_event).body)
 
-    @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
-    @given(st.sampled_from(list(places(data))), VALUES)
+    @settings(max_examples=MAX_EXAMPLES, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from(list(list_paths(data))), JSON_VALUES)
     def check(path: tuple[Any, ...], value: Any) -> None:
-        status, text = post(spoiled(data, path, value))
+        status, text = post(replace_value(data, path, value))
         assert status in (200, 204, 400, 503), (path, value, text)
         assert "Traceback" not in text
 

@@ -5,125 +5,136 @@ from __future__ import annotations
 import pytest
 
 from eventing import events
-from functions.serving.handler import SECONDS_TO_ANSWER
+from functions.serving.handler import API_DEADLINE_SECONDS
 from kube.mutex import pools
-from kube.mutex.objects import RUN_LABEL, condition, path
-from tests.fault_proxy import SILENCE, Fault, Faults
+from kube.mutex.objects import RUN_LABEL, build_object_path, get_condition
+from tests.fault_proxy import NO_RESPONSE, Fault, FaultProxy
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import resource
-from tests.functions.mutex.conftest import BEFORE_JOBS, Upgrade
+from tests.functions.event_builders import build_resource_event
+from tests.functions.mutex.conftest import BEFORE_JOBS, UpgradeScenario
 from tests.proofs import proves
-from tests.workload import Audit
+from tests.workload import AuditLog
 
-BEGIN = ("check-run", "detect-upgrade", "claim-pools")
+STEPS_UNTIL_CLAIM = ("check-run", "detect-upgrade", "claim-pools")
 
 
 @proves("MUT-34")
-def test_pausing_twice_writes_once(upgrade: Upgrade, written: Audit) -> None:
+def test_target_pool_is_paused_once(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
     """Check that a repeated event pauses each target pool only once, and that the canary is not paused."""
-    upgrade.judge()
-    upgrade.through(*BEGIN, "pause-pools")
-    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
-    writes = [entry for entry in written.writes_by() if "/spec/paused" in str(entry.get("requestObject"))]
+    upgrade.check_rule_and_target()
+    upgrade.run_steps(*STEPS_UNTIL_CLAIM, "pause-pools")
+    assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
+    writes = [
+        entry for entry in audit_after_setup.list_writes_by() if "/spec/paused" in str(entry.get("requestObject"))
+    ]
     assert [entry["objectRef"]["name"] for entry in writes] == ["blue"]
-    assert condition(upgrade.again(upgrade.run), "TargetPoolsPaused")["status"] == "True"
+    assert get_condition(upgrade.read_object(upgrade.run_config), "TargetPoolsPaused")["status"] == "True"
 
 
 @proves("MUT-34")
-def test_a_pool_that_was_paused_before_is_not_written_and_is_named(upgrade: Upgrade, written: Audit) -> None:
+def test_already_paused_pool_is_named_and_not_written(upgrade: UpgradeScenario, audit_after_setup: AuditLog) -> None:
     """Check that a pool that was already paused is not written, and is named in the condition.
 
     A pool that the run has paused itself is not named.
     """
     upgrade.add_pool("green")
-    upgrade.admin.patch(pools.pool_path("blue"), {"spec": {"paused": True}})
-    upgrade.judge()
-    upgrade.through(*BEGIN, "pause-pools")
+    upgrade.administrator_client.patch(pools.build_pool_path("blue"), {"spec": {"paused": True}})
+    upgrade.check_rule_and_target()
+    upgrade.run_steps(*STEPS_UNTIL_CLAIM, "pause-pools")
 
-    writes = [entry for entry in written.writes_by() if "/spec/paused" in str(entry.get("requestObject"))]
-    found = condition(upgrade.again(upgrade.run), "TargetPoolsPaused")
+    writes = [
+        entry for entry in audit_after_setup.list_writes_by() if "/spec/paused" in str(entry.get("requestObject"))
+    ]
+    condition = get_condition(upgrade.read_object(upgrade.run_config), "TargetPoolsPaused")
     assert [entry["objectRef"]["name"] for entry in writes] == ["green"]
-    assert [pools.is_paused(upgrade.pool(name)) for name in ("blue", "green")] == [True, True]
-    assert (found["status"], found["message"]) == ("True", "paused before by somebody else: blue")
+    assert [pools.is_paused(upgrade.read_pool(name)) for name in ("blue", "green")] == [True, True]
+    assert (condition["status"], condition["message"]) == ("True", "already paused before the run: blue")
 
 
 @proves("MUT-52")
-def test_requests_are_verified_unless_the_run_says_otherwise(upgrade: Upgrade) -> None:
+def test_skip_tls_verify_disables_verification_of_own_run_only(upgrade: UpgradeScenario) -> None:
     """Check that the step verifies the API server's certificate unless the run sets `skipTLSVerify`.
 
     The test checks whether the API client has opened its unverified connections.
     """
-    upgrade.judge()
-    upgrade.through(*BEGIN)
-    unverified = upgrade.functions.clusters["pause-pools"].api._rest.unverified()
-    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
-    assert not unverified.is_open
-    upgrade.admin.patch(path(upgrade.run), {"spec": {"skipTLSVerify": True}})
+    upgrade.check_rule_and_target()
+    upgrade.run_steps(*STEPS_UNTIL_CLAIM)
+    unverified = upgrade.functions.clusters["pause-pools"].api._rest_client.get_unverified()
+    assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
+    assert not unverified.has_open_sockets
+    upgrade.administrator_client.patch(build_object_path(upgrade.run_config), {"spec": {"skipTLSVerify": True}})
     upgrade.unpause("blue")
-    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
-    assert unverified.is_open
-    assert pools.is_paused(upgrade.pool("blue"))
+    assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
+    assert unverified.has_open_sockets
+    assert pools.is_paused(upgrade.read_pool("blue"))
 
 
 @proves("MUT-33", "MUT-1")
-def test_a_pool_that_is_the_runs_no_more_is_left_alone_and_stops_it(upgrade: Upgrade) -> None:
+def test_pool_claimed_by_other_run_is_not_paused(upgrade: UpgradeScenario) -> None:
     """Check that a pool that another run has claimed is not paused, and that the condition reports it."""
-    upgrade.judge()
-    upgrade.through(*BEGIN)
-    other = upgrade.other_under_way()["metadata"]["uid"]
+    upgrade.check_rule_and_target()
+    upgrade.run_steps(*STEPS_UNTIL_CLAIM)
+    other_uid = upgrade.create_other_active_run()["metadata"]["uid"]
     upgrade.write_record({"turnAt": "2026-01-01T00:00:00Z", "pausedAt": "2026-01-01T00:00:00Z"})
-    upgrade.admin.patch(pools.pool_path("blue"), {"metadata": {"annotations": {RUN_LABEL: other}}})
-    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == ""
-    found = condition(upgrade.again(upgrade.run), "TargetPoolsPaused")
-    assert (found["status"], "not claimed" in found["message"]) == ("False", True)
-    assert upgrade.pool("blue")["spec"]["paused"] is False
+    upgrade.administrator_client.patch(
+        pools.build_pool_path("blue"), {"metadata": {"annotations": {RUN_LABEL: other_uid}}}
+    )
+    assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == ""
+    condition = get_condition(upgrade.read_object(upgrade.run_config), "TargetPoolsPaused")
+    assert (condition["status"], "not claimed" in condition["message"]) == ("False", True)
+    assert upgrade.read_pool("blue")["spec"]["paused"] is False
 
 
 @proves("MUT-33", "MUT-49")
-def test_a_pool_that_was_replaced_is_claimed_and_paused_again(upgrade: Upgrade) -> None:
+def test_replaced_pool_is_claimed_and_paused_again(upgrade: UpgradeScenario) -> None:
     """Check that a pool that was replaced with its manifest is claimed and paused again; the canary is only claimed.
 
     The manifest contains neither the claim nor the pause.
     """
-    upgrade.judge()
-    upgrade.through(*BEGIN, "pause-pools")
+    upgrade.check_rule_and_target()
+    upgrade.run_steps(*STEPS_UNTIL_CLAIM, "pause-pools")
     for name in ("blue", "canary"):
-        bare = {"metadata": {"annotations": None}, "spec": {"paused": False}}
-        upgrade.admin.patch(pools.pool_path(name), bare)
+        original_fields = {"metadata": {"annotations": None}, "spec": {"paused": False}}
+        upgrade.administrator_client.patch(pools.build_pool_path(name), original_fields)
 
-    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
+    assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
 
-    uid = upgrade.run["metadata"]["uid"]
-    found = {name: upgrade.pool(name) for name in ("blue", "canary")}
-    assert {name: pools.claimed_by(pool) for name, pool in found.items()} == {"blue": uid, "canary": uid}
-    assert {name: pools.is_paused(pool) for name, pool in found.items()} == {"blue": True, "canary": False}
+    uid = upgrade.run_config["metadata"]["uid"]
+    pools_by_name = {name: upgrade.read_pool(name) for name in ("blue", "canary")}
+    assert {name: pools.get_claim_uid(pool) for name, pool in pools_by_name.items()} == {"blue": uid, "canary": uid}
+    assert {name: pools.is_paused(pool) for name, pool in pools_by_name.items()} == {"blue": True, "canary": False}
 
 
 @proves("MUT-33", "MUT-44", "MUT-49")
-@pytest.mark.parametrize("is_there", [False, True])
-def test_a_pool_that_a_run_config_claims_which_has_no_run_is_claimed_and_paused_again(
-    upgrade: Upgrade, is_there: bool
-) -> None:
+@pytest.mark.parametrize("owner_exists", [False, True])
+def test_pool_with_invalid_claim_is_claimed_and_paused_again(upgrade: UpgradeScenario, owner_exists: bool) -> None:
     """Check that a pool is claimed and paused again if its claim names a run config without a run.
 
     A user may have applied a backup of the pool from an earlier run, whose run config is deleted or has no run.
     """
-    upgrade.start()
-    claim = {RUN_LABEL: upgrade.owner(is_there=is_there)}
-    upgrade.admin.patch(pools.pool_path("blue"), {"metadata": {"annotations": claim}, "spec": {"paused": False}})
+    upgrade.advance_to_jobs()
+    annotations = {RUN_LABEL: upgrade.create_or_name_idle_owner(exists=owner_exists)}
+    upgrade.administrator_client.patch(
+        pools.build_pool_path("blue"), {"metadata": {"annotations": annotations}, "spec": {"paused": False}}
+    )
 
-    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
+    assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
 
-    blue = upgrade.pool("blue")
-    assert (pools.claimed_by(blue), pools.is_paused(blue)) == (upgrade.run["metadata"]["uid"], True)
+    blue = upgrade.read_pool("blue")
+    assert (pools.get_claim_uid(blue), pools.is_paused(blue)) == (upgrade.run_config["metadata"]["uid"], True)
 
 
 @pytest.mark.slow
 @proves("MUT-33", "MUT-1")
-@pytest.mark.parametrize(("refused", "other"), [("blue", "green"), ("green", "blue")])
-@pytest.mark.parametrize("before", [BEGIN, BEFORE_JOBS], ids=["at the beginning", "amid the run"])
-def test_a_pool_that_is_refused_keeps_no_other_one_from_being_paused(
-    upgrade: Upgrade, spoiled: Functions, faults: Faults, before: tuple[str, ...], refused: str, other: str
+@pytest.mark.parametrize(("rejected_pool", "other_pool"), [("blue", "green"), ("green", "blue")])
+@pytest.mark.parametrize("steps", [STEPS_UNTIL_CLAIM, BEFORE_JOBS], ids=["before the run", "during the run"])
+def test_rejected_pool_does_not_block_others(
+    upgrade: UpgradeScenario,
+    proxied_functions: Functions,
+    fault_proxy: FaultProxy,
+    steps: tuple[str, ...],
+    rejected_pool: str,
+    other_pool: str,
 ) -> None:
     """Check that a rejected pool does not keep another one from being paused, and that the condition has the error.
 
@@ -131,121 +142,143 @@ def test_a_pool_that_is_refused_keeps_no_other_one_from_being_paused(
     the beginning no node is labelled before all pools are paused.
     """
     upgrade.add_pool("green")
-    upgrade.judge()
-    upgrade.through(*before)
-    upgrade.unpause(refused, other)
-    spoil = f"patch machineconfigpools {sorted((refused, other)).index(refused) + 1}"
-    faults.spoil(lambda request: Fault(403, "a webhook") if request == spoil else None)
-    assert spoiled.answer("pause-pools", upgrade.said(events.POOLS_CLAIMED)) is None
-    faults.speak_again()
+    upgrade.check_rule_and_target()
+    upgrade.run_steps(*steps)
+    upgrade.unpause(rejected_pool, other_pool)
+    rejected_request = f"patch machineconfigpools {sorted((rejected_pool, other_pool)).index(rejected_pool) + 1}"
+    fault_proxy.inject(lambda request: Fault(403, "a webhook") if request == rejected_request else None)
+    assert proxied_functions.invoke("pause-pools", upgrade.build_event(events.POOLS_CLAIMED)) is None
+    fault_proxy.stop_faults()
 
-    assert [pools.is_paused(upgrade.pool(name)) for name in (refused, other)] == [False, True]
-    record, found = upgrade.status()["record"], condition(upgrade.again(upgrade.run), "TargetPoolsPaused")
-    assert sorted(record.get("pausedAgain") or []) == (sorted([refused, other]) if before is BEFORE_JOBS else [])
+    assert [pools.is_paused(upgrade.read_pool(name)) for name in (rejected_pool, other_pool)] == [False, True]
+    record, condition = (
+        upgrade.read_status()["record"],
+        get_condition(upgrade.read_object(upgrade.run_config), "TargetPoolsPaused"),
+    )
+    assert sorted(record.get("pausedAgain") or []) == (
+        sorted([rejected_pool, other_pool]) if steps is BEFORE_JOBS else []
+    )
     assert "claimedAgain" not in record
-    assert (found["status"], found["message"], "pausedAt" in record) == ("False", "a webhook", before is BEFORE_JOBS)
-    if before is BEFORE_JOBS:
-        undone = upgrade.admin.patch(pools.pool_path(other), {"spec": {"paused": False}})
-        assert upgrade.told_by(resource(events.REFERENCE_UPDATED, undone, "MachineConfigPool")) == []
-    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
+    assert (condition["status"], condition["message"], "pausedAt" in record) == (
+        "False",
+        "a webhook",
+        steps is BEFORE_JOBS,
+    )
+    if steps is BEFORE_JOBS:
+        unpaused_pool = upgrade.administrator_client.patch(
+            pools.build_pool_path(other_pool), {"spec": {"paused": False}}
+        )
+        assert (
+            upgrade.resync_by_hint(build_resource_event(events.REFERENCE_UPDATED, unpaused_pool, "MachineConfigPool"))
+            == []
+        )
+    assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
 
 
 @proves("MUT-33", "X-6")
-def test_a_pool_that_somebody_writes_just_then_is_tried_again_at_once(
-    upgrade: Upgrade, spoiled: Functions, faults: Faults
+def test_conflict_is_retried_at_once(
+    upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
     """Check that a conflict makes the broker redeliver the event, even if another pool was rejected before.
 
     A rejection alone would be left to the next tick.
     """
     upgrade.add_pool("green")
-    upgrade.start()
+    upgrade.advance_to_jobs()
     upgrade.unpause("blue", "green")
-    spoil = {"patch machineconfigpools 1": Fault(403, "a webhook"), "patch machineconfigpools 2": Fault(409, "again")}
-    faults.spoil(spoil.get)
-    assert spoiled.post("pause-pools", upgrade.said(events.POOLS_CLAIMED)).status_code == 503
-    faults.speak_again()
+    faults_by_request = {
+        "patch machineconfigpools 1": Fault(403, "a webhook"),
+        "patch machineconfigpools 2": Fault(409, "again"),
+    }
+    fault_proxy.inject(faults_by_request.get)
+    assert proxied_functions.post("pause-pools", upgrade.build_event(events.POOLS_CLAIMED)).status_code == 503
+    fault_proxy.stop_faults()
 
 
 @pytest.mark.slow
 @proves("MUT-33", "X-6")
-def test_a_pool_whose_write_hangs_leaves_the_others_their_turn(
-    upgrade: Upgrade, spoiled: Functions, faults: Faults
+def test_hanging_write_does_not_block_other_pools(
+    upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
     """Check that a pool whose write hangs does not keep the others from being paused and recorded.
 
     The broker redelivers the event.
     """
     upgrade.add_pool("green")
-    upgrade.start()
+    upgrade.advance_to_jobs()
     upgrade.unpause("blue", "green")
-    faults.spoil(lambda request: SILENCE if request == "patch machineconfigpools 1" else None)
-    assert spoiled.post("pause-pools", upgrade.said(events.POOLS_CLAIMED)).status_code == 503
-    faults.speak_again()
+    fault_proxy.inject(lambda request: NO_RESPONSE if request == "patch machineconfigpools 1" else None)
+    assert proxied_functions.post("pause-pools", upgrade.build_event(events.POOLS_CLAIMED)).status_code == 503
+    fault_proxy.stop_faults()
 
-    assert [pools.is_paused(upgrade.pool(name)) for name in ("blue", "green")] == [False, True]
-    assert list(upgrade.status()["record"]["pausedAgain"]) == ["green"]
-    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
+    assert [pools.is_paused(upgrade.read_pool(name)) for name in ("blue", "green")] == [False, True]
+    assert list(upgrade.read_status()["record"]["pausedAgain"]) == ["green"]
+    assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
 
 
 @pytest.mark.slow
 @proves("MUT-33", "X-6")
-def test_a_pool_whose_write_is_slow_has_nearly_all_of_the_time_when_it_is_the_only_one(
-    upgrade: Upgrade, spoiled: Functions, faults: Faults
+def test_slow_write_of_only_pool_may_use_most_time(
+    upgrade: UpgradeScenario, proxied_functions: Functions, fault_proxy: FaultProxy
 ) -> None:
     """Check that the only pool to be written may use nearly all of the step's time; a paused pool does not count.
 
     An admission webhook may take more than half of that time.
     """
     upgrade.add_pool("green")
-    upgrade.start()
+    upgrade.advance_to_jobs()
     upgrade.unpause("blue")
-    with faults.slow("patch machineconfigpools 1", SECONDS_TO_ANSWER / 2 + 0.05):
-        assert spoiled.post("pause-pools", upgrade.said(events.POOLS_CLAIMED)).status_code == 200
+    with fault_proxy.delay_request("patch machineconfigpools 1", API_DEADLINE_SECONDS / 2 + 0.05):
+        assert proxied_functions.post("pause-pools", upgrade.build_event(events.POOLS_CLAIMED)).status_code == 200
 
-    assert list(upgrade.status()["record"]["pausedAgain"]) == ["blue"]
+    assert list(upgrade.read_status()["record"]["pausedAgain"]) == ["blue"]
 
 
 @proves("MUT-44")
 @pytest.mark.parametrize(
-    "more",
+    "record_fields",
     [{"startedAt": "2026-01-01T00:00:00Z"}, {"startedAt": "2099-01-01T00:00:00Z", "turnAt": "2026-01-01T00:00:00Z"}],
-    ids=["it began earlier", "it has the turn"],
+    ids=["earlier start", "has turn"],
 )
-def test_a_run_over_other_pools_is_waited_for(upgrade: Upgrade, more: dict[str, str]) -> None:
+def test_run_waits_for_active_run_over_other_pools(upgrade: UpgradeScenario, record_fields: dict[str, str]) -> None:
     """Check that a run waits for an active run over other pools, and continues when that is finished.
 
     No pool is paused meanwhile, and the condition names the other run.
     """
-    upgrade.judge()
-    upgrade.through(*BEGIN)
-    other = upgrade.other_under_way(**more)
+    upgrade.check_rule_and_target()
+    upgrade.run_steps(*STEPS_UNTIL_CLAIM)
+    other_run = upgrade.create_other_active_run(**record_fields)
 
-    waited = upgrade.answer("pause-pools", events.POOLS_CLAIMED)
-    found, paused = condition(upgrade.again(upgrade.run), "TargetPoolsPaused"), upgrade.pool("blue")["spec"]["paused"]
-    done = {"status": {"record": {"finishedAt": "2026-01-01T01:00:00Z"}}}
-    upgrade.admin.patch(f"{path(other)}/status", done)
+    event_type = upgrade.run_step("pause-pools", events.POOLS_CLAIMED)
+    condition, paused = (
+        get_condition(upgrade.read_object(upgrade.run_config), "TargetPoolsPaused"),
+        upgrade.read_pool("blue")["spec"]["paused"],
+    )
+    status_patch = {"status": {"record": {"finishedAt": "2026-01-01T01:00:00Z"}}}
+    upgrade.administrator_client.patch(f"{build_object_path(other_run)}/status", status_patch)
 
-    assert (waited, paused, found["status"]) == ("", False, "False")
-    assert "/other under way" in found["message"]
-    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
-    assert upgrade.status()["record"]["turnAt"]
+    assert (event_type, paused, condition["status"]) == ("", False, "False")
+    assert "/other: only one run upgrades nodes at a time" in condition["message"]
+    assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
+    assert upgrade.read_status()["record"]["turnAt"]
 
 
 @proves("MUT-44")
-def test_of_two_that_take_the_turn_at_once_neither_goes_on(upgrade: Upgrade) -> None:
+def test_concurrent_runs_that_take_turn_withdraw(upgrade: UpgradeScenario) -> None:
     """Check that of two runs that take the turn at the same time both withdraw.
 
     Each run sees the other when it checks all runs again. At the next tick, the run that began first takes the turn.
     """
-    upgrade.judge()
-    upgrade.through(*BEGIN)
-    upgrade.admin.patch(
-        f"{path(upgrade.run)}/status", {"status": {"record": {"turnAt": "2026-01-01T00:00:00Z"}}}
+    upgrade.check_rule_and_target()
+    upgrade.run_steps(*STEPS_UNTIL_CLAIM)
+    upgrade.administrator_client.patch(
+        f"{build_object_path(upgrade.run_config)}/status", {"status": {"record": {"turnAt": "2026-01-01T00:00:00Z"}}}
     )  # the process was killed before it checked the other runs again
-    other = upgrade.other_under_way(startedAt="2099-01-01T00:00:00Z", turnAt="2026-01-01T00:00:00Z")
+    other_run = upgrade.create_other_active_run(startedAt="2099-01-01T00:00:00Z", turnAt="2026-01-01T00:00:00Z")
 
-    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == ""
-    assert "turnAt" not in upgrade.status()["record"]
-    upgrade.admin.patch(f"{path(other)}/status", {"status": {"record": {"turnAt": None}}})
-    assert upgrade.answer("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED
+    assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == ""
+    assert "turnAt" not in upgrade.read_status()["record"]
+    upgrade.administrator_client.patch(
+        f"{build_object_path(other_run)}/status", {"status": {"record": {"turnAt": None}}}
+    )
+    assert upgrade.run_step("pause-pools", events.POOLS_CLAIMED) == events.POOLS_PAUSED

@@ -14,26 +14,26 @@ import pytest
 import yaml
 
 from kube.client.api_errors import ApiError
-from kube.mutex.pools import CLUSTER_VERSIONS
+from kube.mutex.pools import CLUSTER_VERSIONS_PATH
 from kube.paths import Object
 from localcluster.cluster import LocalCluster
-from tests.functions.mutex.conftest import Upgrade
+from tests.functions.mutex.conftest import UpgradeScenario
 from tests.functions.mutex.test_detect_upgrade import write_status
-from tests.openshift import pool
+from tests.openshift import build_pool
 from tests.proofs import proves
 from tests.sources import ROOT
 
-CANARY: Object = yaml.safe_load((ROOT / "config" / "samples" / "mutex_canary.yaml").read_text())
-CLUSTER: Object = {
+CANARY_SAMPLE: Object = yaml.safe_load((ROOT / "config" / "samples" / "mutex_canary.yaml").read_text())
+CLUSTER_VERSION: Object = {
     "apiVersion": "config.openshift.io/v1",
     "kind": "ClusterVersion",
     "metadata": {"name": "cluster"},
     "spec": {"clusterID": "00000000-0000-4000-8000-000000000000", "desiredUpdate": {"version": "4.16.4"}},
 }
 """ClusterVersion with the name that document 004 uses, and the field that it reads."""
-DISKS = [{"name": name, "disk": {"bus": "virtio"}} for name in ("containerdisk", "cloudinitdisk")]
-GUEST: Object = {
-    "domain": {"devices": {"disks": DISKS}, "resources": {"requests": {"memory": "64M"}}},
+VM_DISKS = [{"name": name, "disk": {"bus": "virtio"}} for name in ("containerdisk", "cloudinitdisk")]
+VM_TEMPLATE_SPEC: Object = {
+    "domain": {"devices": {"disks": VM_DISKS}, "resources": {"requests": {"memory": "64M"}}},
     "volumes": [
         {"name": "containerdisk", "containerDisk": {"image": "quay.io/kubevirt/cirros-container-disk-demo"}},
         {"name": "cloudinitdisk", "cloudInitNoCloud": {"userData": "#!/bin/sh"}},
@@ -41,9 +41,9 @@ GUEST: Object = {
 }
 
 
-def machine(version: str = "v1", **spec: Any) -> Object:
+def build_virtual_machine(version: str = "v1", **spec: Any) -> Object:
     """Build the documented VirtualMachine `testvm`, with these fields in its spec besides the template."""
-    template = {"metadata": {"labels": {"kubevirt.io/domain": "testvm"}}, "spec": GUEST}
+    template = {"metadata": {"labels": {"kubevirt.io/domain": "testvm"}}, "spec": VM_TEMPLATE_SPEC}
     metadata = {"name": "testvm", "namespace": "default"}
     return {
         "apiVersion": f"kubevirt.io/{version}",
@@ -53,10 +53,10 @@ def machine(version: str = "v1", **spec: Any) -> Object:
     }
 
 
-def created(quiet: LocalCluster, item: Object) -> str:
+def create_dry_run(cluster: LocalCluster, item: Object) -> str:
     """Create an object by a dry run that rejects unknown fields; return kubectl's output."""
-    words = ("create", "--dry-run=server", "--validate=strict", "-f", "-")
-    done = quiet.kubectl(*words, input=json.dumps(item), check=False)
+    arguments = ("create", "--dry-run=server", "--validate=strict", "-f", "-")
+    done = cluster.kubectl(*arguments, input=json.dumps(item), check=False)
     return done.stdout + done.stderr
 
 
@@ -64,47 +64,51 @@ def created(quiet: LocalCluster, item: Object) -> str:
 @pytest.mark.parametrize(
     "item",
     [
-        pytest.param(CANARY, id="the canary of 004"),
-        pytest.param(CLUSTER, id="the ClusterVersion of 004"),
-        pytest.param(machine(running=False), id="a stopped machine"),
-        pytest.param(machine("v1alpha3", running=True), id="a machine of the document's time"),
-        pytest.param(machine(runStrategy="Manual"), id="a run strategy"),
-        pytest.param(machine(runStrategy="Running"), id="the run strategy of 003"),
+        pytest.param(CANARY_SAMPLE, id="the canary of 004"),
+        pytest.param(CLUSTER_VERSION, id="the ClusterVersion of 004"),
+        pytest.param(build_virtual_machine(running=False), id="a stopped VM"),
+        pytest.param(build_virtual_machine("v1alpha3", running=True), id="a VM of the document's API version"),
+        pytest.param(build_virtual_machine(runStrategy="Manual"), id="a run strategy"),
+        pytest.param(build_virtual_machine(runStrategy="Running"), id="the run strategy of 003"),
     ],
 )
-def test_an_object_of_the_documents_is_accepted(quiet: LocalCluster, item: Object) -> None:
+def test_documented_object_is_accepted(idle_cluster: LocalCluster, item: Object) -> None:
     """Check that the CRDs of OpenShift and KubeVirt accept the objects of the requirements documents."""
-    assert f"/{item['metadata']['name']} created (server dry run)\n" in created(quiet, item)
+    assert f"/{item['metadata']['name']} created (server dry run)\n" in create_dry_run(idle_cluster, item)
 
 
 @proves("5, top")
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        pytest.param({**CLUSTER, "spec": {}}, "spec.clusterID: Required value", id="a ClusterVersion without an id"),
         pytest.param(
-            {**CANARY, "spec": {**CANARY["spec"], "paused": "false"}},
+            {**CLUSTER_VERSION, "spec": {}}, "spec.clusterID: Required value", id="a ClusterVersion without an id"
+        ),
+        pytest.param(
+            {**CANARY_SAMPLE, "spec": {**CANARY_SAMPLE["spec"], "paused": "false"}},
             "spec.paused: Invalid value",
             id="a pause as text",
         ),
-        pytest.param({**pool("x", {}), "spec": {"pausd": True}}, 'unknown field "spec.pausd"', id="a typo in a pool"),
         pytest.param(
-            {**machine(), "spec": {"running": True}}, "spec.template: Required value", id="a machine without a template"
+            {**build_pool("x", {}), "spec": {"pausd": True}}, 'unknown field "spec.pausd"', id="a typo in a pool"
         ),
-        pytest.param(machine(running="yes"), "spec.running: Invalid value", id="running as text"),
+        pytest.param(
+            {**build_virtual_machine(), "spec": {"running": True}},
+            "spec.template: Required value",
+            id="a VM without a template",
+        ),
+        pytest.param(build_virtual_machine(running="yes"), "spec.running: Invalid value", id="running as text"),
     ],
 )
-def test_an_object_that_only_a_minimal_kind_would_take_is_refused(
-    quiet: LocalCluster, item: Object, message: str
-) -> None:
+def test_invalid_object_is_rejected_by_real_crd(idle_cluster: LocalCluster, item: Object, message: str) -> None:
     """Check that the real CRDs reject objects that a CRD with preserved unknown fields would accept."""
-    assert message in created(quiet, item)
+    assert message in create_dry_run(idle_cluster, item)
 
 
 @proves("5, top", "C23")
-def test_a_history_that_is_a_word_is_refused(upgrade: Upgrade) -> None:
+def test_string_as_history_is_rejected(upgrade: UpgradeScenario) -> None:
     """Check that the real CRD requires a list in `status.history`, which document 004 compares with `Completed`."""
-    status = upgrade.admin.get(f"{CLUSTER_VERSIONS}/version")["status"]
+    status = upgrade.administrator_client.get(f"{CLUSTER_VERSIONS_PATH}/version")["status"]
 
     with pytest.raises(ApiError, match=r"status\.history: Invalid value"):
         write_status(upgrade, "version", {**status, "history": "Completed"})

@@ -5,30 +5,30 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from functions.serving.bounded_queue import Waiting
+from functions.serving.bounded_queue import BoundedQueue
 
-MOST, BYTES = 5, 100
+MAX_ITEMS, MAX_BYTES = 5, 100
 
 
 @given(st.lists(st.integers(0, 150), max_size=30))
-def test_it_holds_the_newest_within_both_bounds(sizes: list[int]) -> None:
+def test_queue_keeps_newest_items_within_limits(sizes: list[int]) -> None:
     """X-6: The queue holds as many of the newest items as fit, and reports the number of dropped ones."""
-    queue: Waiting[int] = Waiting(MOST, BYTES)
+    queue: BoundedQueue[int] = BoundedQueue(MAX_ITEMS, MAX_BYTES)
 
-    lost = sum(queue.append(number, size) for number, size in enumerate(sizes))
-    left = queue.take(len(sizes))
+    dropped = sum(queue.append(number, size) for number, size in enumerate(sizes))
+    remaining = queue.take(len(sizes))
 
-    assert lost + len(left) == len(sizes)
-    assert left == list(range(lost, len(sizes)))
-    assert len(left) <= MOST
-    assert sum(sizes[number] for number in left) <= BYTES
-    if lost:
-        assert len(left) == MOST or sum(sizes[lost - 1 :]) > BYTES
+    assert dropped + len(remaining) == len(sizes)
+    assert remaining == list(range(dropped, len(sizes)))
+    assert len(remaining) <= MAX_ITEMS
+    assert sum(sizes[number] for number in remaining) <= MAX_BYTES
+    if dropped:
+        assert len(remaining) == MAX_ITEMS or sum(sizes[dropped - 1 :]) > MAX_BYTES
 
 
-def test_what_was_taken_makes_room() -> None:
+def test_bytes_of_removed_items_do_not_count() -> None:
     """X-6: The bytes of a removed item no longer count."""
-    queue: Waiting[str] = Waiting(MOST, BYTES)
+    queue: BoundedQueue[str] = BoundedQueue(MAX_ITEMS, MAX_BYTES)
     queue.append("first", 60)
 
     assert queue.take(1) == ["first"]

@@ -9,19 +9,19 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, replay_extensions
-from eventing.events import Reference
-from functions.event_data import data_of
-from functions.failures import Retry, retry
-from functions.maintenance.event_objects import failed
+from eventing.events import ObjectReference
+from functions.event_data import require_data
+from functions.failures import Retry, raise_retry
+from functions.maintenance.event_objects import build_step_failed
 from functions.serving import failure_tracker
-from functions.serving.function import Fail, Function, invoke
-from functions.serving.failure_tracker import KEPT, Failing
-from kube.client.sync_client import Cluster
-from tests.functions.event_builders import resource
-from tests.functions.serving.test_pass_queue import FIRST, OTHER, hint
-from tests.kube.samples import maintenance
+from functions.serving.failure_tracker import MAX_TRACKED_EVENTS, FailureTracker
+from functions.serving.function import FailureHandler, Function, invoke
+from kube.client.sync_client import SyncClient
+from tests.functions.event_builders import build_resource_event
+from tests.functions.serving.test_pass_queue import FIRST_MAINTENANCE, OTHER_MAINTENANCE, build_hint
+from tests.kube.samples import make_maintenance
 
-NONE = cast("Cluster", None)
+NO_CLIENT = cast("SyncClient", None)
 
 
 @pytest.fixture
@@ -32,132 +32,144 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def busy(_event: BaseCloudEvent, _cluster: Cluster) -> list[BaseCloudEvent]:
+def fail_with_retry(_event: BaseCloudEvent, _cluster: SyncClient) -> list[BaseCloudEvent]:
     raise Retry("busy")
 
 
-def drift(
-    number: int = 0, kind: str = events.NODE_DRIFTED, of: Reference = FIRST, node: str = "node-1"
+def build_drift_event(
+    number: int = 0,
+    event_type: str = events.NODE_DRIFTED,
+    maintenance_reference: ObjectReference = FIRST_MAINTENANCE,
+    node: str = "node-1",
 ) -> BaseCloudEvent:
-    return events.event(kind, "resync", of, node, seed=f"{number}{node}")
+    return events.build_event(event_type, "resync", maintenance_reference, node, seed=f"{number}{node}")
 
 
-def function(fail: Fail = failed) -> Function:
-    return Function("cordon", busy, (), (), fail=fail)
+def build_function(fail: FailureHandler = build_step_failed) -> Function:
+    return Function("cordon", fail_with_retry, (), (), on_failure=fail)
 
 
-def test_a_failure_is_told_after_a_while(clock: list[float]) -> None:
+def test_lasting_failure_is_reported_after_half_a_minute(clock: list[float]) -> None:
     """X-6: A step raises `Retry` for half a minute, and then returns its failure event with the error."""
-    step, event = function(), hint()
+    step, event = build_function(), build_hint()
     for clock[0] in (0.0, 15.0, 29.9):
         with pytest.raises(Retry):
-            invoke(step, event, NONE)
+            invoke(step, event, NO_CLIENT)
     clock[0] = 30.0
 
-    (told,) = invoke(step, event, NONE)
+    (failure_event,) = invoke(step, event, NO_CLIENT)
 
-    assert (told.get_type(), data_of(told)["error"]) == (events.MAINTENANCE_FAILED, "busy")
+    assert (failure_event.get_type(), require_data(failure_event)["error"]) == (events.MAINTENANCE_STEP_FAILED, "busy")
 
 
 @pytest.mark.parametrize(
-    ("seconds", "following", "passed", "is_told"),
+    ("seconds", "following", "passed", "is_reported"),
     [
-        pytest.param(0.0, drift(1), False, True, id="at once"),
-        pytest.param(120.0, drift(1), False, True, id="at a later tick"),
-        pytest.param(120.1, drift(1), False, False, id="long after"),
-        pytest.param(0.0, drift(1), True, False, id="passed meanwhile"),
-        pytest.param(0.0, drift(of=OTHER), False, False, id="another maintenance"),
-        pytest.param(0.0, drift(node="node-2"), False, False, id="another node"),
-        pytest.param(0.0, drift(kind=events.NODE_TAINTED), False, False, id="another type"),
+        pytest.param(0.0, build_drift_event(1), False, True, id="at once"),
+        pytest.param(120.0, build_drift_event(1), False, True, id="at a later tick"),
+        pytest.param(120.1, build_drift_event(1), False, False, id="long after"),
+        pytest.param(0.0, build_drift_event(1), True, False, id="succeeded meanwhile"),
+        pytest.param(
+            0.0, build_drift_event(maintenance_reference=OTHER_MAINTENANCE), False, False, id="another maintenance"
+        ),
+        pytest.param(0.0, build_drift_event(node="node-2"), False, False, id="another node"),
+        pytest.param(0.0, build_drift_event(event_type=events.NODE_TAINTED), False, False, id="another type"),
     ],
 )
-def test_the_next_one_of_a_kind_that_fails_for_long_is_told_at_its_first_try(
-    clock: list[float], seconds: float, following: BaseCloudEvent, passed: bool, is_told: bool
+def test_next_event_of_failing_kind_is_reported_at_first_attempt(
+    clock: list[float], seconds: float, following: BaseCloudEvent, passed: bool, is_reported: bool
 ) -> None:
     """Rule 9: After a reported failure, the next event of the same kind is reported at its first attempt.
 
     Ticks emit such events faster than each of them can fail for half a minute, so the broker's queue would keep
     growing.
     """
-    memory = Failing()
-    assert not memory.lasts(drift())
+    memory = FailureTracker()
+    assert not memory.record_failure(build_drift_event())
     clock[0] = 30.0
-    assert memory.lasts(drift())
+    assert memory.record_failure(build_drift_event())
     if passed:
-        memory.passed(drift(2))
+        memory.record_success(build_drift_event(2))
     clock[0] += seconds
 
-    assert memory.lasts(following) is is_told
+    assert memory.record_failure(following) is is_reported
 
 
-def test_a_write_of_the_object_is_no_tick(clock: list[float]) -> None:
+def test_api_server_event_is_not_reported_at_first_attempt(clock: list[float]) -> None:
     """Rule 9: A failing event of the API server is always retried for half a minute before it is reported.
 
     The report writes the status, which causes another event of the API server. If that was reported at once, the cycle
     would not end. The same rule applies to events about other kinds of objects.
     """
-    memory = Failing()
-    for item in (maintenance(), {**maintenance(), "kind": "Job"}):
-        first, second = (resource(events.RESOURCE_UPDATED, item, str(item["kind"])) for _ in range(2))
-        assert not memory.lasts(first)
+    memory = FailureTracker()
+    for item in (make_maintenance(), {**make_maintenance(), "kind": "Job"}):
+        first, second = (build_resource_event(events.RESOURCE_UPDATED, item, str(item["kind"])) for _ in range(2))
+        assert not memory.record_failure(first)
         clock[0] += 30.0
-        assert memory.lasts(first)
+        assert memory.record_failure(first)
 
-        assert not memory.lasts(second)
+        assert not memory.record_failure(second)
 
 
-def test_what_waits_for_another_try_is_told_by_itself_alone(clock: list[float]) -> None:
+def test_busy_event_is_reported_by_its_own_age(clock: list[float]) -> None:
     """Check that an event that waits for a concurrent attempt is reported only after its own half minute.
 
     Its reply is that of the attempt in progress, which may be lost, so the event must be delivered again.
     """
-    memory = Failing()
-    memory.lasts(drift())
+    memory = FailureTracker()
+    memory.record_failure(build_drift_event())
     clock[0] = 30.0
-    memory.lasts(drift())
+    memory.record_failure(build_drift_event())
 
-    assert not memory.lasts(drift(1), busy=True)
-    assert memory.lasts(drift(2))
+    assert not memory.record_failure(build_drift_event(1), busy=True)
+    assert memory.record_failure(build_drift_event(2))
     clock[0] = 60.0
-    assert memory.lasts(drift(1), busy=True)
+    assert memory.record_failure(build_drift_event(1), busy=True)
 
 
-def test_one_that_passed_meanwhile_begins_anew(clock: list[float]) -> None:
+def test_success_restarts_failure_age(clock: list[float]) -> None:
     """Check that a success restarts the half minute, even if attempts before and after it fail."""
     outcomes = itertools.cycle([True, False])
 
-    def sometimes(event: BaseCloudEvent, cluster: Cluster) -> list[BaseCloudEvent]:
-        return busy(event, cluster) if next(outcomes) else []
+    def fail_every_other_time(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
+        return fail_with_retry(event, client) if next(outcomes) else []
 
-    step = Function("cordon", sometimes, (), (), fail=failed)
+    step = Function("cordon", fail_every_other_time, (), (), on_failure=build_step_failed)
     for clock[0] in (0.0, 60.0):
         with pytest.raises(Retry):
-            invoke(step, hint(), NONE)
-        assert invoke(step, hint(), NONE) == []
+            invoke(step, build_hint(), NO_CLIENT)
+        assert invoke(step, build_hint(), NO_CLIENT) == []
 
 
-def test_what_has_no_event_of_failure_and_what_is_a_replay_is_tried_again(clock: list[float]) -> None:
+def test_step_without_failure_event_and_replay_are_retried(clock: list[float]) -> None:
     """Check that a step without a failure event, and any step for a replay, raises `Retry` however long it fails.
 
     `status` has no failure event, because it has facts to write. A replay gets the same result as the event itself did.
     """
-    replay, writer, step = replay_extensions.marked(hint(), "replay-1", dry_run=False), function(retry), function()
+    replay, step_function, step = (
+        replay_extensions.add_replay_extensions(build_hint(), "replay-1", dry_run=False),
+        build_function(raise_retry),
+        build_function(),
+    )
     for clock[0] in (0.0, 60.0):
         with pytest.raises(Retry):
-            invoke(writer, hint(), NONE)
+            invoke(step_function, build_hint(), NO_CLIENT)
         with pytest.raises(Retry):
-            invoke(step, replay, NONE)
+            invoke(step, replay, NO_CLIENT)
 
 
-def test_it_does_not_remember_without_end(clock: list[float]) -> None:
+def test_tracker_forgets_oldest_beyond_limit(clock: list[float]) -> None:
     """Check that the tracker forgets its oldest failing events, and its oldest reported kinds, beyond the limit."""
-    memory, failing = Failing(), [drift(node=f"node-{number}") for number in range(KEPT + 1)]
+    memory, failing = (
+        FailureTracker(),
+        [build_drift_event(node=f"node-{number}") for number in range(MAX_TRACKED_EVENTS + 1)],
+    )
     for event in failing:
-        assert not memory.lasts(event)
+        assert not memory.record_failure(event)
     clock[0] = 60.0
 
-    assert memory.lasts(failing[-1])
-    assert not memory.lasts(failing[0])
+    assert memory.record_failure(failing[-1])
+    assert not memory.record_failure(failing[0])
     for clock[0] in (60.0, 90.0):
-        told = [memory.lasts(event) for event in failing]
-    assert told[:3] == [True, False, True]
+        reported = [memory.record_failure(event) for event in failing]
+    assert reported[:3] == [True, False, True]

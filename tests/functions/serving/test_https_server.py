@@ -14,152 +14,152 @@ from typing import Any
 import pytest
 from aiohttp import ClientConnectorError, ClientSession, TCPConnector, web
 
-from functions.serving.certificate import Certificate
-from functions.serving.https_server import serving
-from tests.functions.certificate_authority import Authority
+from functions.serving.certificate import ReloadingCertificate
+from functions.serving.https_server import serve_https
+from tests.functions.certificate_authority import CertificateAuthority
 from tests.proofs import proves
 
-NAME = "127.0.0.1"
+SERVER_NAME = "127.0.0.1"
 
 
-def application() -> web.Application:
+def build_application() -> web.Application:
     """Build an application that responds with the client's port, which identifies the connection."""
 
-    async def who(request: web.Request) -> web.Response:
+    async def get_peer_port(request: web.Request) -> web.Response:
         return web.Response(text=str(request.transport.get_extra_info("peername")[1] if request.transport else 0))
 
     pages = web.Application()
-    pages.router.add_get("/", who)
+    pages.router.add_get("/", get_peer_port)
     return pages
 
 
-def trusting(*authorities: Authority) -> ssl.SSLContext:
-    return ssl.create_default_context(cadata="\n".join(authority.certificate for authority in authorities))
+def create_client_context(*cas: CertificateAuthority) -> ssl.SSLContext:
+    return ssl.create_default_context(cadata="\n".join(ca.ca_certificate for ca in cas))
 
 
-async def asked(session: ClientSession, port: int) -> str:
-    async with session.get(f"https://{NAME}:{port}/") as response:
+async def fetch_port(session: ClientSession, port: int) -> str:
+    async with session.get(f"https://{SERVER_NAME}:{port}/") as response:
         return await response.text()
 
 
-async def asked_anew(port: int, *authorities: Authority) -> str:
+async def fetch_port_on_new_connection(port: int, *cas: CertificateAuthority) -> str:
     """Return the response on a new connection of a client that trusts these CAs."""
-    async with ClientSession(connector=TCPConnector(ssl=trusting(*authorities))) as session:
-        return await asked(session, port)
+    async with ClientSession(connector=TCPConnector(ssl=create_client_context(*cas))) as session:
+        return await fetch_port(session, port)
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 30))
+def run_with_timeout(coroutine: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(coroutine, 30))
 
 
 @proves("NMO-18")
-def test_a_changed_certificate_is_the_next_clients_and_the_open_connection_stays(tmp_path: Path) -> None:
-    old, new = Authority("old"), Authority("new")
-    old.write_certificate(tmp_path, [NAME])
+def test_changed_certificate_is_used_for_new_connections_only(tmp_path: Path) -> None:
+    old, new = CertificateAuthority("old"), CertificateAuthority("new")
+    old.write_serving_certificate(tmp_path, [SERVER_NAME])
 
-    async def rotate() -> None:
-        session = ClientSession(connector=TCPConnector(ssl=trusting(old)))
-        async with serving(application(), tmp_path, 0, NAME) as port, session:
-            before = await asked(session, port)
-            new.write_certificate(tmp_path, [NAME])
+    async def rotate_certificate() -> None:
+        session = ClientSession(connector=TCPConnector(ssl=create_client_context(old)))
+        async with serve_https(build_application(), tmp_path, 0, SERVER_NAME) as port, session:
+            before = await fetch_port(session, port)
+            new.write_serving_certificate(tmp_path, [SERVER_NAME])
             with pytest.raises(ClientConnectorError):
-                await asked_anew(port, old)
-            assert await asked_anew(port, new)
-            assert await asked(session, port) == before
+                await fetch_port_on_new_connection(port, old)
+            assert await fetch_port_on_new_connection(port, new)
+            assert await fetch_port(session, port) == before
 
-    run(rotate())
+    run_with_timeout(rotate_certificate())
 
 
-def test_without_a_certificate_nobody_is_answered_until_it_comes(tmp_path: Path) -> None:
-    authority = Authority("late")
+def test_handshakes_fail_until_certificate_exists(tmp_path: Path) -> None:
+    ca = CertificateAuthority("late")
 
     async def come_late() -> None:
-        async with serving(application(), tmp_path, 0, NAME) as port:
+        async with serve_https(build_application(), tmp_path, 0, SERVER_NAME) as port:
             with pytest.raises(ClientConnectorError):
-                await asked_anew(port, authority)
-            authority.write_certificate(tmp_path, [NAME])
-            assert await asked_anew(port, authority)
+                await fetch_port_on_new_connection(port, ca)
+            ca.write_serving_certificate(tmp_path, [SERVER_NAME])
+            assert await fetch_port_on_new_connection(port, ca)
 
-    run(come_late())
+    run_with_timeout(come_late())
 
 
 @pytest.mark.parametrize("broken", ["tls.crt", "tls.key"])
 @pytest.mark.parametrize("text", ["", "-----BEGIN CERTIFICATE-----\nAAAA\n"])
-def test_what_cannot_be_used_leaves_the_certificate_before_in_place(tmp_path: Path, broken: str, text: str) -> None:
-    authority = Authority("kept")
-    authority.write_certificate(tmp_path, [NAME])
+def test_unusable_certificate_keeps_previous_one(tmp_path: Path, broken: str, text: str) -> None:
+    ca = CertificateAuthority("kept")
+    ca.write_serving_certificate(tmp_path, [SERVER_NAME])
 
     async def break_it() -> None:
-        async with serving(application(), tmp_path, 0, NAME) as port:
-            assert await asked_anew(port, authority)
+        async with serve_https(build_application(), tmp_path, 0, SERVER_NAME) as port:
+            assert await fetch_port_on_new_connection(port, ca)
             (tmp_path / broken).write_text(text)
-            assert await asked_anew(port, authority)
+            assert await fetch_port_on_new_connection(port, ca)
 
-    run(break_it())
+    run_with_timeout(break_it())
 
 
-def test_a_key_of_another_certificate_is_not_shown(tmp_path: Path) -> None:
+def test_mismatched_key_is_not_used(tmp_path: Path) -> None:
     """Check that the server never uses a key with another key's certificate.
 
     A client may connect between the writes of the two files.
     """
-    first, second = Authority("first"), Authority("second")
-    first.write_certificate(tmp_path, [NAME])
-    second.write_certificate(tmp_path / "other", [NAME])
+    first, second = CertificateAuthority("first"), CertificateAuthority("second")
+    first.write_serving_certificate(tmp_path, [SERVER_NAME])
+    second.write_serving_certificate(tmp_path / "other", [SERVER_NAME])
 
     async def half_written() -> None:
-        async with serving(application(), tmp_path, 0, NAME) as port:
-            assert await asked_anew(port, first)
+        async with serve_https(build_application(), tmp_path, 0, SERVER_NAME) as port:
+            assert await fetch_port_on_new_connection(port, first)
             (tmp_path / "other/tls.key").replace(tmp_path / "tls.key")
-            assert await asked_anew(port, first)
+            assert await fetch_port_on_new_connection(port, first)
             (tmp_path / "other/tls.crt").replace(tmp_path / "tls.crt")
-            assert await asked_anew(port, second)
+            assert await fetch_port_on_new_connection(port, second)
 
-    run(half_written())
+    run_with_timeout(half_written())
 
 
-def test_a_secret_as_the_kubelet_mounts_it_is_followed(tmp_path: Path) -> None:
+def test_updated_secret_mount_is_used(tmp_path: Path) -> None:
     """Check that the server uses a new version of a mounted Secret.
 
     The kubelet writes a new folder and then moves the symlink `..data` to it.
     """
-    old, new = Authority("old"), Authority("new")
-    old.write_certificate(tmp_path / "..1", [NAME])
-    new.write_certificate(tmp_path / "..2", [NAME])
+    old, new = CertificateAuthority("old"), CertificateAuthority("new")
+    old.write_serving_certificate(tmp_path / "..1", [SERVER_NAME])
+    new.write_serving_certificate(tmp_path / "..2", [SERVER_NAME])
     (tmp_path / "..data").symlink_to("..1")
     for name in ("tls.crt", "tls.key"):
         (tmp_path / name).symlink_to(f"..data/{name}")
 
-    async def move() -> None:
-        async with serving(application(), tmp_path, 0, NAME) as port:
-            assert await asked_anew(port, old)
+    async def move_symlink() -> None:
+        async with serve_https(build_application(), tmp_path, 0, SERVER_NAME) as port:
+            assert await fetch_port_on_new_connection(port, old)
             (tmp_path / "..new").symlink_to("..2")
             (tmp_path / "..new").replace(tmp_path / "..data")
-            assert await asked_anew(port, new)
+            assert await fetch_port_on_new_connection(port, new)
 
-    run(move())
+    run_with_timeout(move_symlink())
 
 
-def test_a_certificate_that_could_not_be_read_for_a_moment_is_tried_again(tmp_path: Path) -> None:
+def test_certificate_is_read_again_after_transient_error(tmp_path: Path) -> None:
     """Check that an unchanged certificate is read again after a transient error, such as too many open files."""
-    Authority("one").write_certificate(tmp_path, [NAME])
-    found = Certificate(tmp_path)
+    CertificateAuthority("one").write_serving_certificate(tmp_path, [SERVER_NAME])
+    certificate = ReloadingCertificate(tmp_path)
 
-    with no_more_files():
-        before = found.current()
-    after = found.current()
+    with exhaust_file_descriptors():
+        before = certificate.reload_if_changed()
+    after = certificate.reload_if_changed()
 
     assert before is None
     assert after is not None
-    assert found.current() is after
+    assert certificate.reload_if_changed() is after
 
 
 @contextmanager
-def no_more_files() -> Iterator[None]:
+def exhaust_file_descriptors() -> Iterator[None]:
     """Lower the limit so that the process cannot open another file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with tempfile.TemporaryFile() as next_one:
-        number = next_one.fileno()
+    with tempfile.TemporaryFile() as probe:
+        number = probe.fileno()
     resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
     try:
         yield
@@ -169,29 +169,29 @@ def no_more_files() -> Iterator[None]:
 
 @pytest.mark.slow
 @proves("NMO-18")
-def test_no_handshake_fails_while_certificates_change(tmp_path: Path) -> None:
+def test_no_handshake_fails_during_certificate_changes(tmp_path: Path) -> None:
     """Check that no handshake fails while the certificate changes twenty times and clients keep connecting.
 
     The clients trust both CAs.
     """
-    pair = Authority("one"), Authority("two")
-    pair[0].write_certificate(tmp_path, [NAME])
+    pair = CertificateAuthority("one"), CertificateAuthority("two")
+    pair[0].write_serving_certificate(tmp_path, [SERVER_NAME])
 
-    async def clients(port: int, stop: asyncio.Event) -> int:
+    async def connect_until_stopped(port: int, stop: asyncio.Event) -> int:
         count = 0
         while not stop.is_set():
-            assert await asked_anew(port, *pair)
+            assert await fetch_port_on_new_connection(port, *pair)
             count += 1
         return count
 
-    async def many() -> None:
+    async def rotate_with_clients() -> None:
         stop = asyncio.Event()
-        async with serving(application(), tmp_path, 0, NAME) as port:
-            tasks = [asyncio.create_task(clients(port, stop)) for _ in range(4)]
-            for turn in range(20):
-                await asked_anew(port, *pair)
-                await asyncio.to_thread(pair[turn % 2].write_certificate, tmp_path, [NAME])
+        async with serve_https(build_application(), tmp_path, 0, SERVER_NAME) as port:
+            tasks = [asyncio.create_task(connect_until_stopped(port, stop)) for _ in range(4)]
+            for number in range(20):
+                await fetch_port_on_new_connection(port, *pair)
+                await asyncio.to_thread(pair[number % 2].write_serving_certificate, tmp_path, [SERVER_NAME])
             stop.set()
             assert sum(await asyncio.gather(*tasks)) > 20
 
-    run(many())
+    run_with_timeout(rotate_with_clients())

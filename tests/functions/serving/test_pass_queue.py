@@ -11,526 +11,553 @@ import pytest
 from cloudevents.core.base import BaseCloudEvent
 
 from eventing import events, replay_extensions
-from eventing.events import Reference
+from eventing.events import ObjectReference
 from eventing.http_binding import BadEvent
 from functions.app import FUNCTIONS
-from functions.event_data import data_of
+from functions.event_data import require_data
 from functions.failures import Failed, Retry
-from functions.pass_strategies import Looking, Replies
 from functions.maintenance import guard, resync
-from functions.maintenance.eviction_reports import LookingAtPods
-from functions.maintenance.event_objects import failed
+from functions.maintenance.event_objects import build_step_failed
+from functions.maintenance.eviction_reports import PodStrategy
+from functions.pass_strategies import PassStrategy, Replies
 from functions.serving import pass_queue
 from functions.serving.function import Function, invoke
-from functions.serving.pass_queue import Looks
-from kube.client.sync_client import Cluster
-from tests.functions.event_builders import node_updated, tick
+from functions.serving.pass_queue import PassQueue
+from kube.client.sync_client import SyncClient
+from tests.functions.event_builders import build_node_updated, build_tick
 
-PATIENCE = 30.0
-NONE = cast("Cluster", None)
+TIMEOUT_SECONDS = 30.0
+NO_CLIENT = cast("SyncClient", None)
 """Placeholder client; the steps in these tests send no API requests."""
-FIRST = Reference("nodemaintenance.medik8s.io/v1beta1", "first", "uid-1")
-OTHER = Reference("nodemaintenance.medik8s.io/v1beta1", "other", "uid-2")
+FIRST_MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "first", "uid-1")
+OTHER_MAINTENANCE = ObjectReference("nodemaintenance.medik8s.io/v1beta1", "other", "uid-2")
 
 
-def hint(number: int = 0, of: Reference = FIRST, **data: str) -> BaseCloudEvent:
-    return events.event(events.BUDGET_OPENED, "test", of, "node-1", seed=f"{number}{data}", data=data)
+def build_hint(number: int = 0, maintenance: ObjectReference = FIRST_MAINTENANCE, **data: str) -> BaseCloudEvent:
+    return events.build_event(events.BUDGET_OPENED, "test", maintenance, "node-1", seed=f"{number}{data}", data=data)
 
 
-def node_hint(version: int) -> BaseCloudEvent:
-    return node_updated({"metadata": {"name": "node-1", "resourceVersion": str(version)}})
+def build_node_hint(version: int) -> BaseCloudEvent:
+    return build_node_updated({"metadata": {"name": "node-1", "resourceVersion": str(version)}})
 
 
-def evicted(event: BaseCloudEvent, *pods: str, of: Reference = FIRST) -> Replies:
-    data = {"evicted": [{"uid": pod} for pod in pods], "podsVersion": data_of(event).get("podsVersion") or "1"}
-    return [events.event(events.PODS_EVICTED, "evict", of, "node-1", cause=event, data=data)]
+def build_evicted_reply(event: BaseCloudEvent, *pods: str, maintenance: ObjectReference = FIRST_MAINTENANCE) -> Replies:
+    data = {"evicted": [{"uid": pod} for pod in pods], "podsVersion": require_data(event).get("podsVersion") or "1"}
+    return [events.build_event(events.PODS_EVICTED, "evict", maintenance, "node-1", cause=event, data=data)]
 
 
-class Gated:
+class ControlledStep:
     """A step whose passes each wait until the test sets their outcome."""
 
-    def __init__(self, looking: Looking | None = None) -> None:
-        rule = Looks(looking or LookingAtPods())
-        self.function = Function("evict", self._step, (), (), fail=failed, looks=rule)
-        self.seen: list[BaseCloudEvent] = []
+    def __init__(self, strategy: PassStrategy | None = None) -> None:
+        rule = PassQueue(strategy or PodStrategy())
+        self.function = Function("evict", self._step, (), (), on_failure=build_step_failed, pass_queue=rule)
+        self.events_seen: list[BaseCloudEvent] = []
         self._began = threading.Semaphore(0)
         self._outcomes: list[Future[Callable[[BaseCloudEvent], Replies]]] = []
         self._threads = ThreadPoolExecutor(8)
 
-    def _step(self, event: BaseCloudEvent, _cluster: Cluster) -> Replies:
+    def _step(self, event: BaseCloudEvent, _cluster: SyncClient) -> Replies:
         outcome: Future[Callable[[BaseCloudEvent], Replies]] = Future()
-        self.seen.append(event)
+        self.events_seen.append(event)
         self._outcomes.append(outcome)
         self._began.release()
-        return outcome.result(PATIENCE)(event)
+        return outcome.result(TIMEOUT_SECONDS)(event)
 
     def post(self, event: BaseCloudEvent) -> Future[Replies]:
-        return self._threads.submit(invoke, self.function, event, NONE)
+        return self._threads.submit(invoke, self.function, event, NO_CLIENT)
 
-    def await_look(self) -> None:
-        assert self._began.acquire(timeout=PATIENCE)
+    def wait_for_pass(self) -> None:
+        assert self._began.acquire(timeout=TIMEOUT_SECONDS)
 
-    def wake(self, _answer: Future[Replies]) -> None:
-        """Release a waiting `await_look` when a response arrives without a pass."""
+    def release_wait(self, _answer: Future[Replies]) -> None:
+        """Release a waiting `wait_for_pass` when a response arrives without a pass."""
         self._began.release()
 
-    def to_second_look(self, outcome: Callable[[BaseCloudEvent], Replies]) -> Future[Replies]:
+    def reach_second_pass(self, outcome: Callable[[BaseCloudEvent], Replies]) -> Future[Replies]:
         """Post a hint, and a second one during its pass, and wait until the second pass starts.
 
         Returns the response to the first hint.
         """
-        answer = self.post(hint())
-        self.await_look()
-        self.post(hint(1)).result(PATIENCE)
-        self.end_look(outcome)
-        self.await_look()
+        answer = self.post(build_hint())
+        self.wait_for_pass()
+        self.post(build_hint(1)).result(TIMEOUT_SECONDS)
+        self.finish_pass(outcome)
+        self.wait_for_pass()
         return answer
 
-    def end_look(self, outcome: Callable[[BaseCloudEvent], Replies], number: int = -1) -> None:
+    def finish_pass(self, outcome: Callable[[BaseCloudEvent], Replies], number: int = -1) -> None:
         self._outcomes[number].set_result(outcome)
 
 
 @pytest.fixture
-def gated() -> Gated:
+def controlled_step() -> ControlledStep:
     """Return a step whose passes the test controls."""
-    return Gated()
+    return ControlledStep()
 
 
-def raising(error: Exception) -> Callable[[BaseCloudEvent], Replies]:
+def raise_error(error: Exception) -> Callable[[BaseCloudEvent], Replies]:
     def outcome(_event: BaseCloudEvent) -> Replies:
         raise error
 
     return outcome
 
 
-def uids(reply: BaseCloudEvent) -> list[str]:
-    return [pod["uid"] for pod in data_of(reply)["evicted"]]
+def list_evicted_uids(reply: BaseCloudEvent) -> list[str]:
+    return [pod["uid"] for pod in require_data(reply)["evicted"]]
 
 
-def more(replies: Replies) -> bool:
+def requests_more(replies: Replies) -> bool:
     return bool(replies[0].get_extension("more"))
 
 
-def test_only_functions_that_look_absorb() -> None:
+def test_only_functions_of_hints_coalesce() -> None:
     """Check that a function coalesces its events only if they are mere hints.
 
     Events of `status`, `record` and `restore` carry facts, and `begin`, `cordon` and `taint` act once.
     """
-    looking = {name for name, function in FUNCTIONS.items() if function.looks}
-    opted = {"resync-runs", "migrate", "protect", "label-cpu"}
-    assert looking == {"evict", "guard", "resync", "renew-certificates", *opted}
+    coalescing = {name for name, function in FUNCTIONS.items() if function.pass_queue}
+    opt_in_functions = {"resync-runs", "migrate", "protect", "label-cpu"}
+    assert coalescing == {"evict", "guard", "resync", "renew-certificates", *opt_in_functions}
 
 
-def test_hints_during_a_look_make_one_more(gated: Gated) -> None:
+def test_hints_during_pass_cause_one_further_pass(controlled_step: ControlledStep) -> None:
     """Check that hints during a pass are answered at once and lead to a single further pass.
 
     That pass gets the newest version of each kind that the hints contain.
     """
-    answer = gated.post(hint())
-    gated.await_look()
-    absorbed = [
-        gated.post(hint(1, podsVersion="9", budgetsVersion="30")),
-        gated.post(hint(2, podsVersion="12", budgetsVersion="8")),
-        gated.post(hint(3)),
+    answer = controlled_step.post(build_hint())
+    controlled_step.wait_for_pass()
+    coalesced = [
+        controlled_step.post(build_hint(1, podsVersion="9", budgetsVersion="30")),
+        controlled_step.post(build_hint(2, podsVersion="12", budgetsVersion="8")),
+        controlled_step.post(build_hint(3)),
     ]
-    assert [reply.result(PATIENCE) for reply in absorbed] == [[], [], []]
+    assert [reply.result(TIMEOUT_SECONDS) for reply in coalesced] == [[], [], []]
 
-    gated.end_look(lambda event: evicted(event, "a", "b"))
-    gated.await_look()
-    gated.end_look(lambda event: evicted(event, "c"))
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "a", "b"))
+    controlled_step.wait_for_pass()
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "c"))
 
-    (reply,) = answer.result(PATIENCE)
-    assert uids(reply) == ["a", "b", "c"]
-    assert not more([reply])
-    assert reply.get_extension("cause") == gated.seen[0].get_id()
-    seen = data_of(gated.seen[1])
-    assert (seen["podsVersion"], seen["budgetsVersion"]) == ("12", "30")
-    assert len(gated.seen) == 2
+    (reply,) = answer.result(TIMEOUT_SECONDS)
+    assert list_evicted_uids(reply) == ["a", "b", "c"]
+    assert not requests_more([reply])
+    assert reply.get_extension("cause") == controlled_step.events_seen[0].get_id()
+    data = require_data(controlled_step.events_seen[1])
+    assert (data["podsVersion"], data["budgetsVersion"]) == ("12", "30")
+    assert len(controlled_step.events_seen) == 2
 
 
-def test_a_hint_during_the_second_look_is_told_by_the_answer(gated: Gated) -> None:
+def test_reply_requests_pass_for_hint_during_second_pass(controlled_step: ControlledStep) -> None:
     """Check that the reply requests a further pass for a hint during the second pass.
 
     A third pass would delay the reply.
     """
-    answer = gated.to_second_look(lambda event: evicted(event, "a"))
-    assert gated.post(hint(2)).result(PATIENCE) == []
+    answer = controlled_step.reach_second_pass(lambda event: build_evicted_reply(event, "a"))
+    assert controlled_step.post(build_hint(2)).result(TIMEOUT_SECONDS) == []
 
-    gated.end_look(lambda event: evicted(event, "b"))
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "b"))
 
-    assert more(answer.result(PATIENCE))
-    assert len(gated.seen) == 2
-    again = gated.post(hint(3))  # the key is free again
-    gated.await_look()
-    gated.end_look(evicted)
-    assert not more(again.result(PATIENCE))
+    assert requests_more(answer.result(TIMEOUT_SECONDS))
+    assert len(controlled_step.events_seen) == 2
+    again = controlled_step.post(build_hint(3))  # the key is free again
+    controlled_step.wait_for_pass()
+    controlled_step.finish_pass(build_evicted_reply)
+    assert not requests_more(again.result(TIMEOUT_SECONDS))
 
 
-def test_an_event_that_is_delivered_again_amid_its_look_is_not_absorbed(gated: Gated) -> None:
+def test_event_redelivered_during_its_pass_is_not_coalesced(controlled_step: ControlledStep) -> None:
     """Check that an event redelivered during its own pass raises `Retry`.
 
     The redelivered event does not receive the first reply, which may contain the next step. After the end of the pass,
     it causes another one.
     """
-    event = hint()
-    answer = gated.post(event)
-    gated.await_look()
+    event = build_hint()
+    answer = controlled_step.post(event)
+    controlled_step.wait_for_pass()
 
-    with pytest.raises(Retry, match="its own look is under way"):
-        gated.post(event).result(PATIENCE)
+    with pytest.raises(Retry, match="the pass of this event is still in progress"):
+        controlled_step.post(event).result(TIMEOUT_SECONDS)
 
-    gated.end_look(lambda event: evicted(event, "a"))
-    assert uids(answer.result(PATIENCE)[0]) == ["a"]
-    assert is_looked_at(gated, event)
-
-
-def gone(number: int, version: str, of: Reference = FIRST) -> BaseCloudEvent:
-    return events.event(events.PODS_GONE, "test", of, "node-1", seed=str(number), data={"podsVersion": version})
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "a"))
+    assert list_evicted_uids(answer.result(TIMEOUT_SECONDS)[0]) == ["a"]
+    assert causes_pass(controlled_step, event)
 
 
-def is_looked_at(gated: Gated, event: BaseCloudEvent, outcome: Callable[[BaseCloudEvent], Replies] = evicted) -> bool:
+def build_pods_gone(number: int, version: str, maintenance: ObjectReference = FIRST_MAINTENANCE) -> BaseCloudEvent:
+    return events.build_event(
+        events.PODS_GONE, "test", maintenance, "node-1", seed=str(number), data={"podsVersion": version}
+    )
+
+
+def causes_pass(
+    gated: ControlledStep, event: BaseCloudEvent, outcome: Callable[[BaseCloudEvent], Replies] = build_evicted_reply
+) -> bool:
     """Return whether the event causes a pass; `outcome` is the outcome of that pass."""
-    before, answer = len(gated.seen), gated.post(event)
-    answer.add_done_callback(gated.wake)
-    gated.await_look()  # also released by a response
-    if len(gated.seen) == before:
-        assert answer.result(PATIENCE) == []
+    before, answer = len(gated.events_seen), gated.post(event)
+    answer.add_done_callback(gated.release_wait)
+    gated.wait_for_pass()  # also released by a response
+    if len(gated.events_seen) == before:
+        assert answer.result(TIMEOUT_SECONDS) == []
         return False
-    gated.end_look(outcome)
-    gated.await_look()  # released by the response
+    gated.finish_pass(outcome)
+    gated.wait_for_pass()  # released by the response
     return True
 
 
-def test_a_hint_that_the_last_look_has_seen_makes_no_other(gated: Gated) -> None:
+def test_hint_seen_by_last_pass_causes_no_pass(controlled_step: ControlledStep) -> None:
     """Check that a hint about a state that the last pass has seen causes no pass.
 
     A broker that keeps order delivers such hints after the pass. A newer hint, or one about another object, causes a
     pass.
     """
-    assert is_looked_at(gated, gone(1, "12"))
+    assert causes_pass(controlled_step, build_pods_gone(1, "12"))
 
-    assert not is_looked_at(gated, gone(2, "9"))
-    assert not is_looked_at(gated, gone(3, "12"))
-    assert is_looked_at(gated, gone(4, "9", OTHER), lambda event: evicted(event, of=OTHER))
-    assert is_looked_at(gated, gone(5, "13"))
-    assert not is_looked_at(gated, gone(6, "13"))
+    assert not causes_pass(controlled_step, build_pods_gone(2, "9"))
+    assert not causes_pass(controlled_step, build_pods_gone(3, "12"))
+    assert causes_pass(
+        controlled_step,
+        build_pods_gone(4, "9", OTHER_MAINTENANCE),
+        lambda event: build_evicted_reply(event, maintenance=OTHER_MAINTENANCE),
+    )
+    assert causes_pass(controlled_step, build_pods_gone(5, "13"))
+    assert not causes_pass(controlled_step, build_pods_gone(6, "13"))
 
 
-def test_an_event_that_comes_again_is_looked_at_again(gated: Gated) -> None:
+def test_redelivered_event_causes_another_pass(controlled_step: ControlledStep) -> None:
     """Check that a redelivered event causes another pass, because its reply was lost with what the pass found."""
-    assert is_looked_at(gated, gone(1, "12"))
-    assert is_looked_at(gated, gone(1, "12"))
+    assert causes_pass(controlled_step, build_pods_gone(1, "12"))
+    assert causes_pass(controlled_step, build_pods_gone(1, "12"))
 
 
-def test_what_says_more_than_which_pods_there_are_is_always_looked_at(gated: Gated) -> None:
+def test_hint_with_unread_version_causes_pass(controlled_step: ControlledStep) -> None:
     """Check that a hint with a version that the last pass did not read causes a pass.
 
     That pass read no budgets. A batch event that requests the next batch always causes a pass.
     """
-    assert is_looked_at(gated, gone(1, "12"))
+    assert causes_pass(controlled_step, build_pods_gone(1, "12"))
 
-    assert is_looked_at(gated, hint(2, podsVersion="9", budgetsVersion="9"))
-    assert is_looked_at(gated, hint(2, podsVersion="9", budgetsVersion="9"))
-    assert is_looked_at(gated, evicted(hint(3, podsVersion="9"))[0])
+    assert causes_pass(controlled_step, build_hint(2, podsVersion="9", budgetsVersion="9"))
+    assert causes_pass(controlled_step, build_hint(2, podsVersion="9", budgetsVersion="9"))
+    assert causes_pass(controlled_step, build_evicted_reply(build_hint(3, podsVersion="9"))[0])
 
 
-def with_budgets(version: str) -> Callable[[BaseCloudEvent], Replies]:
+def build_outcome_with_budgets(version: str) -> Callable[[BaseCloudEvent], Replies]:
     """Return the outcome of a pass that has seen the budgets in this version."""
-    return lambda event: [events.with_data(reply, {"budgetsVersion": version}) for reply in evicted(event, "a")]
+    return lambda event: [
+        events.merge_data(reply, {"budgetsVersion": version}) for reply in build_evicted_reply(event, "a")
+    ]
 
 
-def opened(number: int, pods: str, budgets: str) -> BaseCloudEvent:
+def build_budget_opened(number: int, pods: str, budgets: str) -> BaseCloudEvent:
     if not pods:
-        return hint(number, budgetsVersion=budgets)
-    return hint(number, podsVersion=pods, budgetsVersion=budgets)
+        return build_hint(number, budgetsVersion=budgets)
+    return build_hint(number, podsVersion=pods, budgetsVersion=budgets)
 
 
-def test_an_opening_that_the_last_look_has_seen_makes_no_other(gated: Gated) -> None:
+def test_budget_opened_seen_by_last_pass_causes_no_pass(controlled_step: ControlledStep) -> None:
     """Rule 8: A `budget.opened` whose pods and budgets the last pass has seen causes no pass; a newer one does.
 
     It is often emitted at the same moment as a `pods.gone`.
     """
-    assert is_looked_at(gated, gone(1, "12"), with_budgets("30"))
+    assert causes_pass(controlled_step, build_pods_gone(1, "12"), build_outcome_with_budgets("30"))
 
-    assert not is_looked_at(gated, opened(2, "12", "30"))
-    assert not is_looked_at(gated, opened(3, "9", "28"))
-    assert is_looked_at(gated, opened(4, "12", "31"), with_budgets("31"))
-    assert is_looked_at(gated, opened(5, "13", "31"), with_budgets("31"))
+    assert not causes_pass(controlled_step, build_budget_opened(2, "12", "30"))
+    assert not causes_pass(controlled_step, build_budget_opened(3, "9", "28"))
+    assert causes_pass(controlled_step, build_budget_opened(4, "12", "31"), build_outcome_with_budgets("31"))
+    assert causes_pass(controlled_step, build_budget_opened(5, "13", "31"), build_outcome_with_budgets("31"))
 
 
-def test_an_opening_that_is_told_again_is_looked_at(gated: Gated) -> None:
+def test_repeated_budget_opened_causes_pass(controlled_step: ControlledStep) -> None:
     """Rule 8: A repeated `budget.opened`, which has no version of pods, always causes a pass.
 
     It is repeated only because no pass has acted on it, whatever the last pass has seen.
     """
-    assert is_looked_at(gated, gone(1, "12"), with_budgets("30"))
+    assert causes_pass(controlled_step, build_pods_gone(1, "12"), build_outcome_with_budgets("30"))
 
-    assert is_looked_at(gated, opened(2, "", "30"), with_budgets("30"))
+    assert causes_pass(controlled_step, build_budget_opened(2, "", "30"), build_outcome_with_budgets("30"))
 
 
 @pytest.mark.parametrize("outcome", [Retry("busy"), Failed("forbidden"), None], ids=["retry", "failed", "nothing"])
-def test_a_look_that_has_seen_nothing_is_no_reason(gated: Gated, outcome: Exception | None) -> None:
+def test_failed_or_empty_pass_has_seen_no_state(controlled_step: ControlledStep, outcome: Exception | None) -> None:
     """Check that a failed pass, or one without replies, does not count as having seen a state.
 
     A pass has no replies if the maintenance is not active.
     """
-    assert is_looked_at(gated, gone(1, "12"), raising(outcome) if outcome else lambda _: [])
-    assert is_looked_at(gated, gone(2, "9"))
+    assert causes_pass(controlled_step, build_pods_gone(1, "12"), raise_error(outcome) if outcome else lambda _: [])
+    assert causes_pass(controlled_step, build_pods_gone(2, "9"))
 
 
 @pytest.fixture
-def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+def single_remembered_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limit the number of remembered passes to one."""
-    monkeypatch.setattr(pass_queue, "KEPT", 1)
+    monkeypatch.setattr(pass_queue, "MAX_REMEMBERED_KEYS", 1)
 
 
-@pytest.mark.usefixtures("forgetful")
-def test_the_memory_of_looks_is_bounded(gated: Gated) -> None:
+@pytest.mark.usefixtures("single_remembered_pass")
+def test_remembered_passes_are_limited(controlled_step: ControlledStep) -> None:
     """Check that the queue forgets the oldest pass beyond the limit, which only costs another pass."""
-    assert is_looked_at(gated, gone(1, "12"))
-    assert is_looked_at(gated, gone(2, "12", OTHER), lambda event: evicted(event, of=OTHER))
+    assert causes_pass(controlled_step, build_pods_gone(1, "12"))
+    assert causes_pass(
+        controlled_step,
+        build_pods_gone(2, "12", OTHER_MAINTENANCE),
+        lambda event: build_evicted_reply(event, maintenance=OTHER_MAINTENANCE),
+    )
 
-    assert not is_looked_at(gated, gone(3, "12", OTHER))
-    assert is_looked_at(gated, gone(4, "12"))
+    assert not causes_pass(controlled_step, build_pods_gone(3, "12", OTHER_MAINTENANCE))
+    assert causes_pass(controlled_step, build_pods_gone(4, "12"))
 
 
 @pytest.mark.parametrize("error", [Retry("busy"), Failed("forbidden")], ids=["retry", "failed"])
-def test_a_second_look_that_fails_loses_nothing(gated: Gated, error: Exception) -> None:
+def test_failed_second_pass_keeps_evictions_of_first(controlled_step: ControlledStep, error: Exception) -> None:
     """Check that the reply contains the first pass's evictions and requests another pass if the second pass fails."""
-    answer = gated.to_second_look(lambda event: evicted(event, "a"))
+    answer = controlled_step.reach_second_pass(lambda event: build_evicted_reply(event, "a"))
 
-    gated.end_look(raising(error))
+    controlled_step.finish_pass(raise_error(error))
 
-    (reply,) = answer.result(PATIENCE)
+    (reply,) = answer.result(TIMEOUT_SECONDS)
     assert reply.get_type() == events.PODS_EVICTED
-    assert uids(reply) == ["a"]
-    assert more([reply])
+    assert list_evicted_uids(reply) == ["a"]
+    assert requests_more([reply])
 
 
-def test_a_first_look_that_fails_is_made_again_by_redelivery(gated: Gated) -> None:
+def test_redelivery_repeats_failed_first_pass(controlled_step: ControlledStep) -> None:
     """Check that the redelivered event repeats a failed first pass, which also covers the coalesced hints."""
-    answer = gated.post(hint())
-    gated.await_look()
-    gated.post(hint(1)).result(PATIENCE)
-    gated.end_look(raising(Retry("no answer")))
+    answer = controlled_step.post(build_hint())
+    controlled_step.wait_for_pass()
+    controlled_step.post(build_hint(1)).result(TIMEOUT_SECONDS)
+    controlled_step.finish_pass(raise_error(Retry("no answer")))
     with pytest.raises(Retry, match="no answer"):
-        answer.result(PATIENCE)
+        answer.result(TIMEOUT_SECONDS)
 
-    again = gated.post(hint())
-    gated.await_look()
-    gated.end_look(lambda event: evicted(event, "a"))
+    again = controlled_step.post(build_hint())
+    controlled_step.wait_for_pass()
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "a"))
 
-    assert uids(again.result(PATIENCE)[0]) == ["a"]
+    assert list_evicted_uids(again.result(TIMEOUT_SECONDS)[0]) == ["a"]
 
 
-def test_a_first_look_that_can_never_work_is_followed_by_the_one_for_the_hint(gated: Gated) -> None:
+def test_hint_gets_pass_after_permanent_failure_of_first(controlled_step: ControlledStep) -> None:
     """Check that a coalesced hint gets its pass although the first pass ends with `Failed`.
 
     `Failed` leads to a reply, so the broker does not redeliver the event.
     """
-    answer = gated.to_second_look(raising(Failed("forbidden")))
-    gated.end_look(lambda event: evicted(event, "a"))
+    answer = controlled_step.reach_second_pass(raise_error(Failed("forbidden")))
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "a"))
 
-    (reply,) = answer.result(PATIENCE)
-    assert (reply.get_type(), uids(reply)) == (events.PODS_EVICTED, ["a"])
+    (reply,) = answer.result(TIMEOUT_SECONDS)
+    assert (reply.get_type(), list_evicted_uids(reply)) == (events.PODS_EVICTED, ["a"])
 
 
-def test_an_answer_that_cannot_ask_for_more_is_looked_for_again(gated: Gated) -> None:
+def test_third_pass_runs_if_reply_cannot_request_one(controlled_step: ControlledStep) -> None:
     """Check that a third pass runs for a hint during the second pass, if the reply cannot request another pass.
 
     Here the first two passes have no replies, because the maintenance has not begun. The hint reports that it has
     begun.
     """
-    answer = gated.post(hint())
+    answer = controlled_step.post(build_hint())
     for number in (1, 2):
-        gated.await_look()
-        gated.post(hint(number)).result(PATIENCE)
-        gated.end_look(lambda _event: [])
-    gated.await_look()
-    gated.end_look(lambda event: evicted(event, "a"))
+        controlled_step.wait_for_pass()
+        controlled_step.post(build_hint(number)).result(TIMEOUT_SECONDS)
+        controlled_step.finish_pass(lambda _event: [])
+    controlled_step.wait_for_pass()
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "a"))
 
-    assert uids(answer.result(PATIENCE)[0]) == ["a"]
+    assert list_evicted_uids(answer.result(TIMEOUT_SECONDS)[0]) == ["a"]
 
 
-def test_what_rests_since_the_first_look_is_told_with_the_second(gated: Gated) -> None:
+def test_reply_keeps_pod_in_backoff_from_first_pass(controlled_step: ControlledStep) -> None:
     """Check that the reply keeps a pod that the first pass put in backoff because a policy rejected its eviction.
 
     The second pass did not try that pod. For pods blocked by a budget, the second pass has newer results.
     """
-    resting = {"uid": "a", "reason": "Error", "message": "a policy says no", "retryAfter": "2026-01-02T03:04:05Z"}
+    pod_in_backoff = {
+        "uid": "a",
+        "reason": "Error",
+        "message": "a policy says no",
+        "retryAfter": "2026-01-02T03:04:05Z",
+    }
     blocked = {"uid": "b", "reason": "DisruptionBudget", "message": "budget"}
-    answer = gated.post(hint())
-    gated.await_look()
-    gated.post(hint(1)).result(PATIENCE)
-    data = {"blocked": [resting, blocked], "error": "two reasons"}
-    gated.end_look(lambda event: [events.event(events.PODS_EVICTED, "evict", FIRST, "n", cause=event, data=data)])
-    gated.await_look()
-    gated.end_look(lambda event: evicted(event, "b"))
+    answer = controlled_step.post(build_hint())
+    controlled_step.wait_for_pass()
+    controlled_step.post(build_hint(1)).result(TIMEOUT_SECONDS)
+    data = {"blocked": [pod_in_backoff, blocked], "error": "two reasons"}
+    controlled_step.finish_pass(
+        lambda event: [events.build_event(events.PODS_EVICTED, "evict", FIRST_MAINTENANCE, "n", cause=event, data=data)]
+    )
+    controlled_step.wait_for_pass()
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "b"))
 
-    (reply,) = answer.result(PATIENCE)
-    assert data_of(reply)["blocked"] == [resting]
-    assert data_of(reply)["error"] == "a policy says no"
+    (reply,) = answer.result(TIMEOUT_SECONDS)
+    assert require_data(reply)["blocked"] == [pod_in_backoff]
+    assert require_data(reply)["error"] == "a policy says no"
 
 
-def test_a_third_look_that_fails_does_not_hide_what_was_evicted(gated: Gated) -> None:
+def test_failed_third_pass_keeps_evictions(controlled_step: ControlledStep) -> None:
     """Check that a failed third pass does not lose the evictions of the first one.
 
     The second pass found the node drained. The reply is that of the first pass, and requests another pass.
     """
-    answer = gated.to_second_look(lambda event: evicted(event, "a"))
-    gated.post(hint(2)).result(PATIENCE)
-    gated.end_look(lambda event: [events.event(events.NODE_DRAINED, "evict", FIRST, "node-1", cause=event)])
-    gated.await_look()
-    gated.end_look(raising(Retry("busy")))
+    answer = controlled_step.reach_second_pass(lambda event: build_evicted_reply(event, "a"))
+    controlled_step.post(build_hint(2)).result(TIMEOUT_SECONDS)
+    controlled_step.finish_pass(
+        lambda event: [events.build_event(events.NODE_DRAINED, "evict", FIRST_MAINTENANCE, "node-1", cause=event)]
+    )
+    controlled_step.wait_for_pass()
+    controlled_step.finish_pass(raise_error(Retry("busy")))
 
-    (reply,) = answer.result(PATIENCE)
-    assert (uids(reply), more([reply])) == (["a"], True)
+    (reply,) = answer.result(TIMEOUT_SECONDS)
+    assert (list_evicted_uids(reply), requests_more([reply])) == (["a"], True)
 
 
-@pytest.mark.parametrize("error", [Retry("no time"), BadEvent("a hint that nobody can read")])
-def test_what_a_look_found_is_told_though_the_next_one_fails(error: Exception) -> None:
+@pytest.mark.parametrize("error", [Retry("no time"), BadEvent("invalid hint")])
+def test_changes_of_pass_are_replied_after_failed_next_pass(error: Exception) -> None:
     """Rule 11: The changes of a pass are in the reply to the redelivered event if the next pass failed.
 
     `guard` changes the node, so a repeated pass would have nothing to report.
     """
-    gated = Gated(guard.LOOKING)
-    first, second = node_hint(1), node_hint(2)
+    gated = ControlledStep(guard.PASS_STRATEGY)
+    first, second = build_node_hint(1), build_node_hint(2)
     answer = gated.post(first)
-    gated.await_look()
-    gated.post(second).result(PATIENCE)
-    gated.end_look(lambda event: evicted(event, "a"))
-    gated.await_look()
-    gated.end_look(raising(error))
+    gated.wait_for_pass()
+    gated.post(second).result(TIMEOUT_SECONDS)
+    gated.finish_pass(lambda event: build_evicted_reply(event, "a"))
+    gated.wait_for_pass()
+    gated.finish_pass(raise_error(error))
     with pytest.raises(Retry):
-        answer.result(PATIENCE)
+        answer.result(TIMEOUT_SECONDS)
 
     again = gated.post(first)
-    gated.await_look()
-    gated.end_look(lambda event: evicted(event, "b", of=OTHER))
+    gated.wait_for_pass()
+    gated.finish_pass(lambda event: build_evicted_reply(event, "b", maintenance=OTHER_MAINTENANCE))
 
-    assert [uids(reply) for reply in again.result(PATIENCE)] == [["a"], ["b"]]
+    assert [list_evicted_uids(reply) for reply in again.result(TIMEOUT_SECONDS)] == [["a"], ["b"]]
 
 
-def test_that_a_node_was_drained_is_told_by_no_later_look(gated: Gated) -> None:
+def test_later_pass_does_not_report_earlier_node_drained(controlled_step: ControlledStep) -> None:
     """Check that a later pass does not report `node.drained` of an earlier pass whose request failed.
 
     That result may be outdated; the repeated pass reports the current state.
     """
-    answer = gated.to_second_look(
-        lambda event: [events.event(events.NODE_DRAINED, "evict", FIRST, "node-1", cause=event)]
+    answer = controlled_step.reach_second_pass(
+        lambda event: [events.build_event(events.NODE_DRAINED, "evict", FIRST_MAINTENANCE, "node-1", cause=event)]
     )
-    gated.end_look(raising(Retry("busy")))
+    controlled_step.finish_pass(raise_error(Retry("busy")))
     with pytest.raises(Retry):
-        answer.result(PATIENCE)
+        answer.result(TIMEOUT_SECONDS)
 
-    again = gated.post(hint())
-    gated.await_look()
-    gated.end_look(lambda _event: [])
+    again = controlled_step.post(build_hint())
+    controlled_step.wait_for_pass()
+    controlled_step.finish_pass(lambda _event: [])
 
-    assert again.result(PATIENCE) == []
+    assert again.result(TIMEOUT_SECONDS) == []
 
 
-def test_hints_without_end_are_not_absorbed_for_ever() -> None:
+def test_passes_per_request_are_limited() -> None:
     """Rule 11: A request makes a limited number of passes, and a hint during the last one raises `Retry`.
 
     The reply of these passes cannot request another pass. The broker redelivers the hint.
     """
-    gated = Gated(guard.LOOKING)
-    hints = [node_hint(number) for number in range(pass_queue.MOST_LOOKS + 1)]
+    gated = ControlledStep(guard.PASS_STRATEGY)
+    hints = [build_node_hint(number) for number in range(pass_queue.MAX_PASSES_PER_REQUEST + 1)]
     answer = gated.post(hints[0])
-    for number in range(1, pass_queue.MOST_LOOKS):
-        gated.await_look()
-        gated.post(hints[number]).result(PATIENCE)
-        gated.end_look(lambda _event: [])
-    gated.await_look()
+    for number in range(1, pass_queue.MAX_PASSES_PER_REQUEST):
+        gated.wait_for_pass()
+        gated.post(hints[number]).result(TIMEOUT_SECONDS)
+        gated.finish_pass(lambda _event: [])
+    gated.wait_for_pass()
 
     with pytest.raises(Retry):
-        gated.post(hints[-1]).result(PATIENCE)
-    gated.end_look(lambda event: evicted(event, "a"))
+        gated.post(hints[-1]).result(TIMEOUT_SECONDS)
+    gated.finish_pass(lambda event: build_evicted_reply(event, "a"))
 
-    assert uids(answer.result(PATIENCE)[0]) == ["a"]
+    assert list_evicted_uids(answer.result(TIMEOUT_SECONDS)[0]) == ["a"]
     again = gated.post(hints[-1])
-    gated.await_look()
-    gated.end_look(lambda event: evicted(event, "b"))
-    assert uids(again.result(PATIENCE)[0]) == ["b"]
+    gated.wait_for_pass()
+    gated.finish_pass(lambda event: build_evicted_reply(event, "b"))
+    assert list_evicted_uids(again.result(TIMEOUT_SECONDS)[0]) == ["b"]
 
 
-def test_of_several_nodes_the_newest_is_looked_at() -> None:
+def test_newest_coalesced_node_is_used() -> None:
     """Check that the newest of several coalesced nodes is used.
 
     Hints arrive out of order, and an older one may show the node before it was uncordoned.
     """
-    nodes = [node_updated({"metadata": {"name": "node-1", "resourceVersion": version}}) for version in ("8", "11", "9")]
+    nodes = [
+        build_node_updated({"metadata": {"name": "node-1", "resourceVersion": version}}) for version in ("8", "11", "9")
+    ]
 
-    assert guard.LOOKING.newest(nodes) is nodes[1]
-    assert resync.LOOKING.newest([tick(), last := tick()]) is last
-
-
-def test_drained_in_the_second_look_names_what_the_first_evicted(gated: Gated) -> None:
-    answer = gated.to_second_look(lambda event: evicted(event, "a"))
-    gated.end_look(lambda event: [events.event(events.NODE_DRAINED, "evict", FIRST, "node-1", cause=event)])
-
-    (reply,) = answer.result(PATIENCE)
-    assert (reply.get_type(), uids(reply)) == (events.NODE_DRAINED, ["a"])
+    assert guard.PASS_STRATEGY.select_newest(nodes) is nodes[1]
+    assert resync.PASS_STRATEGY.select_newest([build_tick(), last := build_tick()]) is last
 
 
-def test_looks_at_one_node_follow_each_other(gated: Gated) -> None:
+def test_node_drained_in_second_pass_lists_evictions_of_first(controlled_step: ControlledStep) -> None:
+    answer = controlled_step.reach_second_pass(lambda event: build_evicted_reply(event, "a"))
+    controlled_step.finish_pass(
+        lambda event: [events.build_event(events.NODE_DRAINED, "evict", FIRST_MAINTENANCE, "node-1", cause=event)]
+    )
+
+    (reply,) = answer.result(TIMEOUT_SECONDS)
+    assert (reply.get_type(), list_evicted_uids(reply)) == (events.NODE_DRAINED, ["a"])
+
+
+def test_passes_for_one_node_run_one_after_another(controlled_step: ControlledStep) -> None:
     """Check that a hint of another maintenance for the same node is not coalesced and waits for the current pass."""
-    first = gated.post(hint())
-    gated.await_look()
-    other = gated.post(hint(of=OTHER))
-    absorbed = gated.post(hint(1))
-    assert absorbed.result(PATIENCE) == []
-    gated.end_look(evicted)
-    gated.await_look()
-    assert len(gated.seen) == 2
-    gated.end_look(evicted)
-    assert first.result(PATIENCE)
+    first = controlled_step.post(build_hint())
+    controlled_step.wait_for_pass()
+    other_reply = controlled_step.post(build_hint(maintenance=OTHER_MAINTENANCE))
+    coalesced = controlled_step.post(build_hint(1))
+    assert coalesced.result(TIMEOUT_SECONDS) == []
+    controlled_step.finish_pass(build_evicted_reply)
+    controlled_step.wait_for_pass()
+    assert len(controlled_step.events_seen) == 2
+    controlled_step.finish_pass(build_evicted_reply)
+    assert first.result(TIMEOUT_SECONDS)
 
-    gated.await_look()
-    gated.end_look(lambda event: evicted(event, "theirs", of=OTHER))
+    controlled_step.wait_for_pass()
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "theirs", maintenance=OTHER_MAINTENANCE))
 
-    assert uids(other.result(PATIENCE)[0]) == ["theirs"]
-    assert data_of(gated.seen[2])["maintenance"]["uid"] == OTHER.uid
+    assert list_evicted_uids(other_reply.result(TIMEOUT_SECONDS)[0]) == ["theirs"]
+    assert require_data(controlled_step.events_seen[2])["maintenance"]["uid"] == OTHER_MAINTENANCE.uid
 
 
 @pytest.mark.parametrize("dry_run", [True, False], ids=["dry-run", "kept"])
-def test_replays_neither_absorb_nor_are_absorbed(gated: Gated, dry_run: bool) -> None:
+def test_replay_neither_coalesces_nor_is_coalesced(controlled_step: ControlledStep, dry_run: bool) -> None:
     """Check that a replay coalesces no hints and is not coalesced.
 
     The client that replays an event needs that event's own replies, and other events must not wait for a replay.
     """
-    happening = gated.post(hint())
-    gated.await_look()
-    replay = gated.post(replay_extensions.marked(hint(1), "replay-1", dry_run=dry_run))
-    gated.await_look()
-    gated.end_look(lambda event: evicted(event, "replayed"))
-    assert uids(replay.result(PATIENCE)[0]) == ["replayed"]
+    running_reply = controlled_step.post(build_hint())
+    controlled_step.wait_for_pass()
+    replay = controlled_step.post(replay_extensions.add_replay_extensions(build_hint(1), "replay-1", dry_run=dry_run))
+    controlled_step.wait_for_pass()
+    controlled_step.finish_pass(lambda event: build_evicted_reply(event, "replayed"))
+    assert list_evicted_uids(replay.result(TIMEOUT_SECONDS)[0]) == ["replayed"]
 
-    gated._outcomes[0].set_result(lambda event: evicted(event, "happened"))
+    controlled_step._outcomes[0].set_result(lambda event: build_evicted_reply(event, "happened"))
 
-    assert uids(happening.result(PATIENCE)[0]) == ["happened"]
-    assert len(gated.seen) == 2
+    assert list_evicted_uids(running_reply.result(TIMEOUT_SECONDS)[0]) == ["happened"]
+    assert len(controlled_step.events_seen) == 2
 
 
-def test_no_hint_is_lost_however_they_come() -> None:
+def test_no_concurrent_hint_is_lost() -> None:
     """Check with 1000 concurrent hints that a pass starts after each of them, or a reply requests another pass."""
-    changes, looked = [0], [0]
+    changes, passes_seen = [0], [0]
     lock = threading.Lock()
 
-    def step(event: BaseCloudEvent, _cluster: Cluster) -> Replies:
+    def step(event: BaseCloudEvent, _cluster: SyncClient) -> Replies:
         with lock:
-            looked[0] = changes[0]
-        return evicted(event)
+            passes_seen[0] = changes[0]
+        return build_evicted_reply(event)
 
-    function = Function("evict", step, (), (), fail=failed, looks=Looks(LookingAtPods()))
+    function = Function("evict", step, (), (), on_failure=build_step_failed, pass_queue=PassQueue(PodStrategy()))
 
-    def change(number: int) -> Replies:
+    def post_change(number: int) -> Replies:
         with lock:
             changes[0] += 1
-        return invoke(function, hint(number), NONE)
+        return invoke(function, build_hint(number), NO_CLIENT)
 
     with ThreadPoolExecutor(8) as threads:
         for first in range(0, 1000, 8):
-            answers = list(threads.map(change, range(first, first + 8)))
-            assert looked[0] == changes[0] or any(more(replies) for replies in answers if replies)
+            answers = list(threads.map(post_change, range(first, first + 8)))
+            assert passes_seen[0] == changes[0] or any(requests_more(replies) for replies in answers if replies)

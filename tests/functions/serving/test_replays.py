@@ -12,71 +12,73 @@ from cloudevents.core.base import BaseCloudEvent
 from werkzeug.test import TestResponse
 
 from eventing import events, replay_extensions
+from eventing.http_binding import BATCH_CONTENT_TYPE, encode_binary
 from eventing.journal.entries import Query
-from eventing.logs import JsonLines
-from eventing.http_binding import BATCH, binary
-from functions.record import journal
-from kube.maintenance.objects import path
+from eventing.logs import JsonFormatter
+from functions.record import get_journal
+from kube.maintenance.objects import build_path
 from kube.nodes import is_cordoned
 from kube.paths import Object
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import added, node_deleted, said, tick, updated
-from tests.workload import OURS, Audit, Workload, written
+from tests.functions.event_builders import build_added, build_node_deleted, build_own_event, build_tick, build_updated
+from tests.workload import OWN_USER_PREFIX, AuditLog, Workload, summarize_writes
 
-DRY = {"replay": "r1", "dryrun": "All"}
+DRY_RUN_MARKS = {"replay": "r1", "dryrun": "All"}
 Prepare = Callable[[Functions, Workload, str], BaseCloudEvent]
 
 
-def post(functions: Functions, step: str, event: BaseCloudEvent, accept: str = BATCH, **more: str) -> TestResponse:
+def post_event(
+    functions: Functions, step: str, event: BaseCloudEvent, accept: str = BATCH_CONTENT_TYPE, **more: str
+) -> TestResponse:
     """Post the event with additional extensions."""
-    message = binary(event)
+    message = encode_binary(event)
     headers = {**message.headers, **{f"ce-{name}": value for name, value in more.items()}, "accept": accept}
     return functions.clients[step].post(f"/{step}", data=message.body, headers=headers)
 
 
-def told(response: TestResponse) -> list[Any]:
+def parse_batch(response: TestResponse) -> list[Any]:
     """Return the events of a batch response."""
     assert response.status_code == 200, response.text
-    assert response.headers["content-type"] == BATCH
+    assert response.headers["content-type"] == BATCH_CONTENT_TYPE
     batch: list[Any] = json.loads(response.data)
     return batch
 
 
-def by_us(entries: list[Object]) -> list[Object]:
+def select_own_entries(entries: list[Object]) -> list[Object]:
     """Return the audit entries of the product's accounts, without heartbeats of nodes and writes of controllers."""
-    return [entry for entry in entries if entry["user"]["username"].startswith(OURS)]
+    return [entry for entry in entries if entry["user"]["username"].startswith(OWN_USER_PREFIX)]
 
 
-def begin(functions: Functions, work: Workload, node: str) -> BaseCloudEvent:
-    return added(work.maintenance(node))
+def prepare_begin(functions: Functions, workload: Workload, node: str) -> BaseCloudEvent:
+    return build_added(workload.create_maintenance(node))
 
 
-def cordon(functions: Functions, work: Workload, node: str) -> BaseCloudEvent:
-    return functions.begin(work.maintenance(node))
+def prepare_cordon(functions: Functions, workload: Workload, node: str) -> BaseCloudEvent:
+    return functions.run_begin(workload.create_maintenance(node))
 
 
-def taint(functions: Functions, work: Workload, node: str) -> BaseCloudEvent:
-    return functions.chain(work.maintenance(node), "begin", "cordon")
+def prepare_taint(functions: Functions, workload: Workload, node: str) -> BaseCloudEvent:
+    return functions.run_chain(workload.create_maintenance(node), "begin", "cordon")
 
 
-def evict(functions: Functions, work: Workload, node: str) -> BaseCloudEvent:
-    return functions.prepare(work.maintenance(node))
+def prepare_evict(functions: Functions, workload: Workload, node: str) -> BaseCloudEvent:
+    return functions.run_until_tainted(workload.create_maintenance(node))
 
 
-def restore(functions: Functions, work: Workload, node: str) -> BaseCloudEvent:
-    item = work.maintenance(node)
-    functions.prepare(item)
-    work.delete(path(item))
-    return updated(work.again(item))
+def prepare_restore(functions: Functions, workload: Workload, node: str) -> BaseCloudEvent:
+    item = workload.create_maintenance(node)
+    functions.run_until_tainted(item)
+    workload.delete(build_path(item))
+    return build_updated(workload.read_maintenance(item))
 
 
 STEPS = {
-    "begin": (begin, events.MAINTENANCE_BEGUN, {("create", "leases"), ("patch", "nodemaintenances")}),
-    "cordon": (cordon, events.NODE_CORDONED, {("patch", "nodes")}),
-    "taint": (taint, events.NODE_TAINTED, {("patch", "nodes")}),
-    "evict": (evict, events.PODS_EVICTED, {("create", "pods/eviction")}),
+    "begin": (prepare_begin, events.MAINTENANCE_BEGUN, {("create", "leases"), ("patch", "nodemaintenances")}),
+    "cordon": (prepare_cordon, events.NODE_CORDONED, {("patch", "nodes")}),
+    "taint": (prepare_taint, events.NODE_TAINTED, {("patch", "nodes")}),
+    "evict": (prepare_evict, events.PODS_EVICTED, {("create", "pods/eviction")}),
     "restore": (
-        restore,
+        prepare_restore,
         events.NODE_RESTORED,
         {("patch", "nodes"), ("create", "events"), ("delete", "leases"), ("patch", "nodemaintenances")},
     ),
@@ -84,154 +86,165 @@ STEPS = {
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_dry_run_answers_as_ever_and_writes_nothing(
-    functions: Functions, work: Workload, audit: Audit, step: str
+def test_dry_run_replies_and_stores_nothing(
+    functions: Functions, workload: Workload, audit: AuditLog, step: str
 ) -> None:
     """X-2: A dry run of a step sends all writes, stores none of them, and returns a reply with the same marks."""
     prepare, kind, writes = STEPS[step]
-    node = work.node()
-    work.pods(node, "a")
-    event = prepare(functions, work, node)
-    kept = len(audit.kept())
-    before = len(audit.writes_by())
+    node = workload.take_node()
+    workload.create_bare_pods(node, "a")
+    event = prepare(functions, workload, node)
+    persisted_count = len(audit.list_persisted_writes())
+    before = len(audit.list_writes_by())
 
-    (answer,) = told(post(functions, step, event, **DRY))
+    (response,) = parse_batch(post_event(functions, step, event, **DRY_RUN_MARKS))
 
-    sent = written(audit.writes_by()[before:])
-    assert {(verb, kind) for verb, kind, _ in sent} == writes
-    assert by_us(audit.kept()[kept:]) == []
-    assert answer["type"] == kind
-    assert {name: answer[name] for name in DRY} == DRY
+    own_writes = summarize_writes(audit.list_writes_by()[before:])
+    assert {(verb, kind) for verb, kind, _ in own_writes} == writes
+    assert select_own_entries(audit.list_persisted_writes()[persisted_count:]) == []
+    assert response["type"] == kind
+    assert {name: response[name] for name in DRY_RUN_MARKS} == DRY_RUN_MARKS
 
 
-def test_a_dry_status_writes_nothing(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_dry_run_of_status_stores_nothing(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-12: A dry run of `status`, the only writer of the status, does not store the status."""
-    item = work.maintenance(work.node())
-    begun = functions.begin(item)
-    before, kept = len(audit.writes_by()), len(audit.kept())
+    item = workload.create_maintenance(workload.take_node())
+    begun_event = functions.run_begin(item)
+    before, persisted_count = len(audit.list_writes_by()), len(audit.list_persisted_writes())
 
-    assert told(post(functions, "status", begun, **DRY)) == []
+    assert parse_batch(post_event(functions, "status", begun_event, **DRY_RUN_MARKS)) == []
 
-    assert {kind for _, kind, _ in written(audit.writes_by()[before:])} == {"nodemaintenances/status", "events"}
-    assert by_us(audit.kept()[kept:]) == []
-    assert "status" not in work.again(item)
+    assert {kind for _, kind, _ in summarize_writes(audit.list_writes_by()[before:])} == {
+        "nodemaintenances/status",
+        "events",
+    }
+    assert select_own_entries(audit.list_persisted_writes()[persisted_count:]) == []
+    assert "status" not in workload.read_maintenance(item)
 
 
-def test_a_dry_guard_deletes_nothing(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_dry_run_of_guard_deletes_nothing(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """NMO-20: A dry run of `guard` does not delete the maintenance of a node that no longer exists."""
-    node = work.node()
-    item = work.maintenance(node)
-    functions.prepare(item)
-    whole = work.read_node(node)
+    node = workload.take_node()
+    item = workload.create_maintenance(node)
+    functions.run_until_tainted(item)
+    labelled_node = workload.read_node(node)
     # without an owner reference, the garbage collector does not delete it
-    work.admin.patch(path(item), {"metadata": {"ownerReferences": None}})
-    work.delete(f"/api/v1/nodes/{node}")
-    before, kept = len(audit.writes_by()), len(audit.kept())
+    workload.client.patch(build_path(item), {"metadata": {"ownerReferences": None}})
+    workload.delete(f"/api/v1/nodes/{node}")
+    before, persisted_count = len(audit.list_writes_by()), len(audit.list_persisted_writes())
 
-    assert told(post(functions, "guard", node_deleted(whole), **DRY)) == []
+    assert parse_batch(post_event(functions, "guard", build_node_deleted(labelled_node), **DRY_RUN_MARKS)) == []
 
-    assert written(audit.writes_by()[before:]) == [("delete", "nodemaintenances", item["metadata"]["name"])]
-    assert by_us(audit.kept()[kept:]) == []
-    assert not work.again(item)["metadata"].get("deletionTimestamp")
+    assert summarize_writes(audit.list_writes_by()[before:]) == [
+        ("delete", "nodemaintenances", item["metadata"]["name"])
+    ]
+    assert select_own_entries(audit.list_persisted_writes()[persisted_count:]) == []
+    assert not workload.read_maintenance(item)["metadata"].get("deletionTimestamp")
 
 
-def test_a_replay_is_told_to_nobody_who_does_not_ask(functions: Functions, work: Workload) -> None:
+def test_replay_without_accept_header_gets_empty_response(functions: Functions, workload: Workload) -> None:
     """X-2: A replay without a suitable `Accept` header gets an empty response.
 
     A broker that delivers a replay therefore does not start a second chain of events.
     """
-    event = functions.begin(work.maintenance(work.node()))
+    event = functions.run_begin(workload.create_maintenance(workload.take_node()))
 
-    response = post(functions, "cordon", event, accept="*/*", replay="r1")
+    response = post_event(functions, "cordon", event, accept="*/*", replay="r1")
 
     assert (response.status_code, response.data) == (204, b"")
 
 
-def test_a_replay_with_several_answers_posts_none(functions: Functions, work: Workload) -> None:
+def test_replay_with_several_replies_returns_them_as_batch(functions: Functions, workload: Workload) -> None:
     """X-3: A replay of `resync` returns all replies in its response, and needs no `K_SINK`, which is not set here."""
-    items = [work.maintenance(work.node()) for _ in range(2)]
+    items = [workload.create_maintenance(workload.take_node()) for _ in range(2)]
 
-    found = told(post(functions, "resync", tick(), replay="r1", dryrun="All"))
+    replies = parse_batch(post_event(functions, "resync", build_tick(), replay="r1", dryrun="All"))
 
-    assert {item["metadata"]["uid"] for item in items} <= {answer["maintenance"] for answer in found}
+    assert {item["metadata"]["uid"] for item in items} <= {response["maintenance"] for response in replies}
 
 
 @pytest.mark.parametrize("value", ["None", "all", "true", ""])
-def test_another_dry_run_is_refused(functions: Functions, work: Workload, audit: Audit, value: str) -> None:
+def test_unknown_dryrun_value_is_rejected(
+    functions: Functions, workload: Workload, audit: AuditLog, value: str
+) -> None:
     """X-1: An event with an unknown value of `dryrun` is rejected, because its sender may not want any writes."""
-    event = functions.begin(work.maintenance(work.node()))
-    before = len(audit.writes_by())
+    event = functions.run_begin(workload.create_maintenance(workload.take_node()))
+    before = len(audit.list_writes_by())
 
-    response = post(functions, "cordon", event, dryrun=value)
+    response = post_event(functions, "cordon", event, dryrun=value)
 
     assert (response.status_code, response.text) == (
         400,
-        f"extension dryrun is {value!r}; send 'All', or leave it out\n",
+        f"extension dryrun is {value!r}: send 'All', or omit it\n",
     )
-    assert len(audit.writes_by()) == before
+    assert len(audit.list_writes_by()) == before
 
 
-def test_a_real_replay_writes_what_is_missing(functions: Functions, work: Workload, audit: Audit) -> None:
+def test_replay_without_dryrun_writes(functions: Functions, workload: Workload, audit: AuditLog) -> None:
     """X-2: A replay without `dryrun` makes the step's writes; its replies still go only to the client that replays."""
-    node = work.node()
-    event = functions.begin(work.maintenance(node))
+    node = workload.take_node()
+    event = functions.run_begin(workload.create_maintenance(node))
 
-    (answer,) = told(post(functions, "cordon", event, replay="r1"))
+    (response,) = parse_batch(post_event(functions, "cordon", event, replay="r1"))
 
-    assert is_cordoned(work.read_node(node))
-    assert (answer["replay"], answer.get("dryrun")) == ("r1", None)
+    assert is_cordoned(workload.read_node(node))
+    assert (response["replay"], response.get("dryrun")) == ("r1", None)
 
 
-def test_the_figures_know_no_replay(functions: Functions, work: Workload) -> None:
+def test_metrics_count_no_replay(functions: Functions, workload: Workload) -> None:
     """X-2: Metrics count neither a replay nor the pods that it would evict."""
-    node = work.node()
-    work.pods(node, "a")
-    event = functions.prepare(work.maintenance(node))
-    before = figures(functions)
+    node = workload.take_node()
+    workload.create_bare_pods(node, "a")
+    event = functions.run_until_tainted(workload.create_maintenance(node))
+    before = read_metric_lines(functions)
 
-    assert told(post(functions, "evict", event, **DRY))[0]["data"]["evicted"]
+    assert parse_batch(post_event(functions, "evict", event, **DRY_RUN_MARKS))[0]["data"]["evicted"]
 
-    assert figures(functions) == before
+    assert read_metric_lines(functions) == before
 
 
-def figures(functions: Functions) -> list[str]:
+def read_metric_lines(functions: Functions) -> list[str]:
     lines = functions.clients["evict"].get("/metrics").text.splitlines()
     return [line for line in lines if line.startswith(("nodemaintenance_function", "nodemaintenance_evictions"))]
 
 
-def test_the_journal_keeps_no_dry_run(functions: Functions) -> None:
+def test_journal_stores_no_dry_run(functions: Functions) -> None:
     """X-2: The journal stores no dry run. A real replay is the event that it contains already."""
-    event = tick()
+    event = build_tick()
 
-    post(functions, "record", event, **DRY)
+    post_event(functions, "record", event, **DRY_RUN_MARKS)
 
-    assert journal().select(Query(ids=(event.get_id(),))) == []
+    assert get_journal().select(Query(ids=(event.get_id(),))) == []
 
 
-def test_the_log_tells_replays_apart(functions: Functions, work: Workload, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_of_replay_are_marked(
+    functions: Functions, workload: Workload, caplog: pytest.LogCaptureFixture
+) -> None:
     """NMO-17, KNM-5: Each log line of a replay carries its marks, and no later line does."""
-    item: Object = work.maintenance(work.node())
-    caplog.handler.setFormatter(JsonLines())
+    item: Object = workload.create_maintenance(workload.take_node())
+    caplog.handler.setFormatter(JsonFormatter())
     caplog.clear()
 
     with caplog.at_level(logging.INFO, "controller_nodemaintenance"):
-        post(functions, "begin", added(item), **DRY)
+        post_event(functions, "begin", build_added(item), **DRY_RUN_MARKS)
         dry = [json.loads(line) for line in caplog.text.splitlines()]
         caplog.clear()
-        functions.begin(item)
+        functions.run_begin(item)
 
     assert dry
     assert all(line["replay"] == "r1" and line["dryrun"] == "All" for line in dry)
     assert not [line for line in caplog.text.splitlines() if "replay" in json.loads(line)]
 
 
-def test_marks_are_inherited(work: Workload) -> None:
+def test_marks_are_inherited(workload: Workload) -> None:
     """X-2: A reply to a replay is marked as a replay too."""
-    item = work.maintenance("nowhere")
-    cause = replay_extensions.marked(said(events.NODE_TAINTED, item), "r1", dry_run=True)
+    item = workload.create_maintenance("nowhere")
+    cause = replay_extensions.add_replay_extensions(build_own_event(events.NODE_TAINTED, item), "r1", dry_run=True)
 
-    answer = events.event(events.NODE_DRAINED, "evict", events.Reference.of(item), "nowhere", cause=cause)
+    response = events.build_event(
+        events.NODE_DRAINED, "evict", events.ObjectReference.from_object(item), "nowhere", cause=cause
+    )
 
-    assert replay_extensions.of(answer) == DRY
-    assert replay_extensions.is_replay(answer)
-    assert not replay_extensions.is_replay(said(events.NODE_TAINTED, item))
+    assert replay_extensions.get_replay_extensions(response) == DRY_RUN_MARKS
+    assert replay_extensions.is_replay(response)
+    assert not replay_extensions.is_replay(build_own_event(events.NODE_TAINTED, item))

@@ -6,83 +6,90 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from kube.client.api import absent_ok
-from kube.client.discovery import KUBEVIRTS
-from kube.nodes import node_path
+from kube.client.api import get_or_none
+from kube.client.discovery import KUBEVIRTS_PATH
+from kube.nodes import build_node_path
 from kube.paths import Object
-from kube.virtualization.vmis import INSTANCES, MIGRATIONS
-from kube.virtualization.migration_claims import CLAIM_PATH
-from tests.kubevirt import instances, migrations
-from tests.waiting import until
+from kube.virtualization.migration_claims import LEASE_PATH
+from kube.virtualization.vmis import MIGRATIONS_PATH, VMIS_PATH
+from tests.kubevirt import get_instances_path, get_migrations_path
+from tests.waiting import wait_for_collection
 from tests.workload import Workload
 
-DRAINING = {"key": "kubevirt.io/drain", "value": "draining", "effect": "NoSchedule"}
+KUBEVIRT_DRAIN_TAINT = {"key": "kubevirt.io/drain", "value": "draining", "effect": "NoSchedule"}
 
 
-class Machines:
+class VmiScenario:
     """A namespace for VMIs, and a node with a drain taint that an administrator has set."""
 
-    def __init__(self, work: Workload) -> None:
-        self.work, self.admin = work, work.admin
+    def __init__(self, workload: Workload) -> None:
+        self.workload, self.administrator_client = workload, workload.client
         self._drained: list[str] = []
-        self.node = self.drained()
+        self.node = self.add_drained_node()
 
-    def drained(self) -> str:
+    def add_drained_node(self) -> str:
         """Add a drain taint to another node and return its name."""
-        name = self.work.node()
+        name = self.workload.take_node()
         self._drained.append(name)
-        self.admin.patch(node_path(name), {"spec": {"taints": [DRAINING]}})
+        self.administrator_client.patch(build_node_path(name), {"spec": {"taints": [KUBEVIRT_DRAIN_TAINT]}})
         return name
 
-    def taint(self, *taints: Object) -> None:
+    def replace_taints(self, *taints: Object) -> None:
         """Replace the taints of the drained node."""
-        self.admin.patch(node_path(self.node), {"spec": {"taints": list(taints)}})
+        self.administrator_client.patch(build_node_path(self.node), {"spec": {"taints": list(taints)}})
 
-    def create(self, body: Object) -> Object:
+    def create_vmi(self, body: Object) -> Object:
         """Create a VMI and return it."""
-        return self.admin.create(instances(self.work.namespace), body)
+        return self.administrator_client.create(get_instances_path(self.workload.namespace), body)
 
-    def migrations(self) -> dict[str, str]:
+    def map_migrations_to_vmis(self) -> dict[str, str]:
         """Map the name of each migration to the name of its VMI."""
-        items = self.admin.list(migrations(self.work.namespace))["items"]
+        items = self.administrator_client.list(get_migrations_path(self.workload.namespace))["items"]
         return {item["metadata"]["name"]: item["spec"]["vmiName"] for item in items}
 
-    def node_of(self, name: str) -> str:
+    def get_node_name(self, name: str) -> str:
         """Return the name of the node on which a VMI runs."""
-        return str(self.admin.get(f"{instances(self.work.namespace)}/{name}")["status"]["nodeName"])
+        return str(
+            self.administrator_client.get(f"{get_instances_path(self.workload.namespace)}/{name}")["status"]["nodeName"]
+        )
 
-    def await_elsewhere(self, nodes: list[str], seconds: float) -> None:
+    def wait_until_moved(self, nodes: list[str], seconds: float) -> None:
         """Wait until no VMI runs on any of these nodes."""
-        until(self.admin, instances(self.work.namespace), lambda known: not _on(nodes, known.values()), seconds)
+        wait_for_collection(
+            self.administrator_client,
+            get_instances_path(self.workload.namespace),
+            lambda vmis: not is_any_on_nodes(nodes, vmis.values()),
+            seconds,
+        )
 
-    def forget_migrations(self) -> None:
+    def delete_migrations(self) -> None:
         """Delete all migrations, and the Lease with the claims on them."""
-        self._delete(MIGRATIONS)
-        self.admin.run(absent_ok(self.admin.api.request("DELETE", CLAIM_PATH)))
+        self._delete(MIGRATIONS_PATH)
+        self.administrator_client.run(get_or_none(self.administrator_client.api.request("DELETE", LEASE_PATH)))
 
-    def end(self) -> None:
+    def delete_all(self) -> None:
         """Delete all migrations, VMIs and KubeVirts, and remove the nodes' taints."""
         for name in self._drained:
-            self.admin.patch(node_path(name), {"spec": {"taints": []}})
-        self.forget_migrations()
-        self._delete(INSTANCES)
-        self._delete(KUBEVIRTS)
+            self.administrator_client.patch(build_node_path(name), {"spec": {"taints": []}})
+        self.delete_migrations()
+        self._delete(VMIS_PATH)
+        self._delete(KUBEVIRTS_PATH)
 
     def _delete(self, path: str) -> None:
         prefix, _, plural = path.rpartition("/")
-        for item in self.admin.list(path)["items"]:
+        for item in self.administrator_client.list(path)["items"]:
             metadata = item["metadata"]
-            where = f"{prefix}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
-            self.admin.delete(where, uid=metadata["uid"])
+            object_path = f"{prefix}/namespaces/{metadata['namespace']}/{plural}/{metadata['name']}"
+            self.administrator_client.delete(object_path, uid=metadata["uid"])
 
 
-def _on(nodes: list[str], vmis: Iterable[Object]) -> bool:
+def is_any_on_nodes(nodes: list[str], vmis: Iterable[Object]) -> bool:
     return any(vmi["status"]["nodeName"] in nodes for vmi in vmis)
 
 
 @pytest.fixture
-def machines(work: Workload) -> Iterator[Machines]:
-    """Yield a `Machines` with a new namespace and a drained node."""
-    one = Machines(work)
-    yield one
-    one.end()
+def vmi_scenario(workload: Workload) -> Iterator[VmiScenario]:
+    """Yield a `VmiScenario` with a new namespace and a drained node."""
+    scenario = VmiScenario(workload)
+    yield scenario
+    scenario.delete_all()

@@ -1,4 +1,4 @@
-"""Runs `migrate` on a tick and kills the process before one of its requests: `dying KUBECONFIG TICK REQUESTS`.
+"""Runs `migrate` on a tick and kills the process before one of its requests: `killed_migrate KUBECONFIG TICK REQUESTS`.
 
 The exit code is -9 after the kill, and 0 if the pass has completed with at most that many requests.
 """
@@ -14,28 +14,28 @@ from cloudevents.core.v1.event import CloudEvent
 
 from functions.virtualization.migrate import migrate
 from kube.client.api import Api
-from kube.client.sync_client import Cluster
+from kube.client.sync_client import SyncClient
 from kube.paths import Object
-from tests.functions.event_builders import tick
+from tests.functions.event_builders import build_tick
 
 
-class Dying(Api):
-    """An API client that kills its process instead of sending a request once it has sent `left` requests."""
+class SelfKillingApi(Api):
+    """An API client that kills its process instead of sending a request once it has sent `requests_left` requests."""
 
-    left = 0
+    requests_left = 0
 
     async def request(self, method: str, path: str, **options: Any) -> Object:
-        if Dying.left == 0:
+        if SelfKillingApi.requests_left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        Dying.left -= 1
+        SelfKillingApi.requests_left -= 1
         return await super().request(method, path, **options)
 
 
-def main(kubeconfig: str, event: str, requests: str) -> None:
-    cluster = Cluster(kubeconfig)
-    cluster.api = cluster.run(Dying.connect(kubeconfig))
-    Dying.left = int(requests)
-    migrate(CloudEvent({**tick().get_attributes(), "id": event}, {}), cluster)
+def main(kubeconfig: str, event_id: str, request_count: str) -> None:
+    client = SyncClient(kubeconfig)
+    client.api = client.run(SelfKillingApi.connect(kubeconfig))
+    SelfKillingApi.requests_left = int(request_count)
+    migrate(CloudEvent({**build_tick().get_attributes(), "id": event_id}, {}), client)
 
 
 if __name__ == "__main__":

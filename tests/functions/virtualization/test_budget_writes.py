@@ -4,39 +4,41 @@ from __future__ import annotations
 
 import pytest
 
-from functions.virtualization.budget_writes import REST_SECONDS, WRITE_SECONDS, Writes
-from kube.client.deadline import seconds_left, within
+from functions.virtualization.budget_writes import RESERVED_SECONDS, WRITE_TIMEOUT_SECONDS, BudgetWriter
+from kube.client.deadline import get_seconds_left, set_deadline
 
-LOOK_SECONDS = 1.6
-MARGIN = 0.15
+PASS_SECONDS = 1.6
+TOLERANCE_SECONDS = 0.15
 """Tolerance in seconds for delays on a busy machine."""
 
 
-def seconds_of_writes(writes: Writes, look_seconds: float, count: int) -> list[float]:
-    given: list[float] = []
-    with within(look_seconds):
+def measure_write_limits(writes: BudgetWriter, pass_seconds: float, count: int) -> list[float]:
+    limits: list[float] = []
+    with set_deadline(pass_seconds):
         for _ in range(count):
-            writes.tried("/budget", lambda: given.append(seconds_left()))
-    return given
+            writes.try_write("/budget", lambda: limits.append(get_seconds_left()))
+    return limits
 
 
-def test_the_first_write_of_a_look_may_be_slow_and_no_other_one() -> None:
+def test_only_first_write_of_pass_may_be_slow() -> None:
     """Check that a pass's first write gets all unreserved time, and each later one a fixed limit.
 
     Passes start with different VMIs in turn, so even a slow webhook prevents no budget from being written.
     """
-    writes = Writes()
-    first, *others = seconds_of_writes(writes, LOOK_SECONDS, 3)
+    writes = BudgetWriter()
+    first_limit, *later_limits = measure_write_limits(writes, PASS_SECONDS, 3)
 
-    assert first == pytest.approx(LOOK_SECONDS - REST_SECONDS, abs=MARGIN)
-    assert others == pytest.approx([WRITE_SECONDS] * 2, abs=MARGIN)
-    assert (writes.sent, writes.unanswered) == (3, [])
+    assert first_limit == pytest.approx(PASS_SECONDS - RESERVED_SECONDS, abs=TOLERANCE_SECONDS)
+    assert later_limits == pytest.approx([WRITE_TIMEOUT_SECONDS] * 2, abs=TOLERANCE_SECONDS)
+    assert (writes.sent_count, writes.unanswered) == (3, [])
 
 
-def test_a_first_write_late_in_a_look_has_as_much_time_as_any() -> None:
+def test_late_first_write_gets_usual_limit() -> None:
     """Check that a late first write gets the usual limit, and is not sent if less time than the reserve is left."""
-    writes = Writes()
+    writes = BudgetWriter()
 
-    assert seconds_of_writes(writes, WRITE_SECONDS, 1) == pytest.approx([WRITE_SECONDS], abs=MARGIN)
-    assert seconds_of_writes(writes, REST_SECONDS / 2, 1) == []
-    assert (writes.sent, writes.unanswered) == (1, ["/budget"])
+    assert measure_write_limits(writes, WRITE_TIMEOUT_SECONDS, 1) == pytest.approx(
+        [WRITE_TIMEOUT_SECONDS], abs=TOLERANCE_SECONDS
+    )
+    assert measure_write_limits(writes, RESERVED_SECONDS / 2, 1) == []
+    assert (writes.sent_count, writes.unanswered) == (1, ["/budget"])

@@ -21,27 +21,34 @@ from eventing import events
 from functions.failures import Retry
 from functions.virtualization.migrate import migrate
 from kube.client.api import Api
-from kube.client.sync_client import Cluster
-from kube.paths import LEASES, Object
-from kube.virtualization.vmis import INSTANCE, MIGRATION, is_finished
-from kube.virtualization.migration_claims import CLAIM_PATH, lease_of
+from kube.client.sync_client import SyncClient
+from kube.paths import LEASES_PATH, Object
+from kube.virtualization.migration_claims import LEASE_PATH, build_lease
+from kube.virtualization.vmis import MIGRATION_KIND, VMI_KIND, is_finished
 from localcluster import access
 from localcluster.cluster import LocalCluster
-from tests.chain.virtualization.migration_watcher import Watcher
+from tests.chain.virtualization.migration_watcher import MigrationWatcher
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import resource, tick
-from tests.functions.request_hooks import before
-from tests.functions.virtualization.conftest import Machines
-from tests.kubevirt import ABLE, UNABLE, edit, instances, migrations, vmi
+from tests.functions.event_builders import build_resource_event, build_tick
+from tests.functions.request_hooks import run_before_request
+from tests.functions.virtualization.conftest import VmiScenario
+from tests.kubevirt import (
+    MIGRATABLE,
+    NOT_MIGRATABLE,
+    build_vmi,
+    get_instances_path,
+    get_migrations_path,
+    patch_vmi_status,
+)
 from tests.proofs import proves
 from tests.sources import ROOT
 
 pytestmark = pytest.mark.slow
 
-SEED, PROCESSES, SECONDS = 1, 6, 60.0
-SLOWEST, ROUNDS = 0.03, 300
+RANDOM_SEED, PROCESS_COUNT, TIMEOUT_SECONDS = 1, 6, 60.0
+MAX_DELAY_SECONDS, RANDOM_CONDITION_CHANGES = 0.03, 300
 """Maximum delay of a request in seconds, and random condition changes before all VMIs are migratable."""
-FEWEST_REQUESTS = 8
+MIN_REQUESTS = 8
 """Minimum requests of a pass that creates two migrations.
 
 There are four lists, the reads of the node and the Lease, a write of the Lease, and the two creations.
@@ -49,156 +56,196 @@ There are four lists, the reads of the node and the Lease, a write of the Lease,
 
 
 @proves("DRN-8", "X-2")
-def test_killed_before_any_of_its_requests_it_makes_none_twice(
-    machines: Machines, functions: Functions, quiet: LocalCluster
+def test_kill_before_any_request_causes_no_duplicate(
+    vmi_scenario: VmiScenario, functions: Functions, idle_cluster: LocalCluster
 ) -> None:
     """Check that a process killed before any one of its requests causes no duplicate migration.
 
     The redelivered event completes what was begun and creates nothing else.
     """
     for number in range(4):
-        machines.create(vmi(f"vm-{number}", machines.node))
-    kubeconfig = str(quiet.kubeconfig_for(access.service_account("migrate")))
+        vmi_scenario.create_vmi(build_vmi(f"vm-{number}", vmi_scenario.node))
+    kubeconfig = str(idle_cluster.ensure_kubeconfig(access.make_username("migrate")))
     for requests in itertools.count():
-        event = tick()
+        event = build_tick()
         command = [sys.executable, "-m", "tests.functions.virtualization.killed_migrate", kubeconfig, event.get_id()]
-        ended = subprocess.run([*command, str(requests)], cwd=ROOT, capture_output=True, text=True, check=False)
-        assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
-        assert set(machines.migrations().values()) <= {"vm-0", "vm-1"}
-        functions.answer("migrate", event)
-        assert sorted(machines.migrations().values()) == ["vm-0", "vm-1"]
-        if ended.returncode == 0:
+        result = subprocess.run([*command, str(requests)], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert result.returncode in (0, -signal.SIGKILL), result.stderr
+        assert set(vmi_scenario.map_migrations_to_vmis().values()) <= {"vm-0", "vm-1"}
+        functions.invoke("migrate", event)
+        assert sorted(vmi_scenario.map_migrations_to_vmis().values()) == ["vm-0", "vm-1"]
+        if result.returncode == 0:
             break
-        machines.forget_migrations()
-    assert requests >= FEWEST_REQUESTS
+        vmi_scenario.delete_migrations()
+    assert requests >= MIN_REQUESTS
 
 
 @proves("DRN-8", "X-2")
-@pytest.mark.parametrize("moment", ["the first claim", "a later claim", "behind its claim"])
-def test_who_sees_other_machines_as_the_next_exceeds_no_bound(
-    machines: Machines, functions: Functions, quiet: LocalCluster, moment: str
+@pytest.mark.parametrize("moment", ["the first claim", "a later claim", "after its claim"])
+def test_only_first_claiming_process_creates_migrations(
+    vmi_scenario: VmiScenario, functions: Functions, idle_cluster: LocalCluster, moment: str
 ) -> None:
     """Check that of two processes that see different migratable VMIs, only the first to claim creates migrations.
 
     Between the read and the write of one process, the other VMIs become migratable and another process makes a pass.
     """
-    made = [machines.create(vmi(f"vm-{number}", machines.node, able=able(number < 2))) for number in range(4)]
-    other = Cluster(str(quiet.kubeconfig_for(access.service_account("migrate"))))
+    vmis = [
+        vmi_scenario.create_vmi(
+            build_vmi(f"vm-{number}", vmi_scenario.node, migratable=build_migratable_condition(number < 2))
+        )
+        for number in range(4)
+    ]
+    second_client = SyncClient(str(idle_cluster.ensure_kubeconfig(access.make_username("migrate"))))
     if moment == "a later claim":
-        machines.admin.create(LEASES, lease_of({}))
+        vmi_scenario.administrator_client.create(LEASES_PATH, build_lease({}))
 
-    def meanwhile() -> None:
-        for number, item in enumerate(made):
-            edit(machines.admin, item, conditions=[able(number >= 2)])
-        migrate(tick(), other)
+    def change_vmis_and_migrate() -> None:
+        for number, item in enumerate(vmis):
+            patch_vmi_status(
+                vmi_scenario.administrator_client, item, conditions=[build_migratable_condition(number >= 2)]
+            )
+        migrate(build_tick(), second_client)
 
-    held_up = {
-        "the first claim": ("POST", LEASES),
-        "a later claim": ("PATCH", CLAIM_PATH),
-        "behind its claim": ("POST", migrations(machines.work.namespace)),
+    delayed_requests = {
+        "the first claim": ("POST", LEASES_PATH),
+        "a later claim": ("PATCH", LEASE_PATH),
+        "after its claim": ("POST", get_migrations_path(vmi_scenario.workload.namespace)),
     }
-    first = moment == "behind its claim"
-    with before(functions.clusters["migrate"], *held_up[moment], meanwhile):
-        assert functions.post("migrate", tick()).status_code == (204 if first else 503)
-    other.close()
-    assert sorted(machines.migrations().values()) == (["vm-0", "vm-1"] if first else ["vm-2", "vm-3"])
+    first_creates = moment == "after its claim"
+    with run_before_request(functions.clusters["migrate"], *delayed_requests[moment], change_vmis_and_migrate):
+        assert functions.post("migrate", build_tick()).status_code == (204 if first_creates else 503)
+    second_client.close()
+    assert sorted(vmi_scenario.map_migrations_to_vmis().values()) == (
+        ["vm-0", "vm-1"] if first_creates else ["vm-2", "vm-3"]
+    )
 
 
-def able(is_so: bool) -> Object:
+def build_migratable_condition(is_migratable: bool) -> Object:
     """Return the condition that states whether a VMI is migratable."""
-    return ABLE if is_so else UNABLE
+    return MIGRATABLE if is_migratable else NOT_MIGRATABLE
 
 
 @proves("DRN-8", "X-2")
-@pytest.mark.parametrize(("sources", "each", "most"), [(1, 6, 2), (4, 2, 5)], ids=["of a node", "of the cluster"])
-def test_many_processes_with_events_twice_and_shuffled_keep_the_bounds(
-    machines: Machines, quiet: LocalCluster, sources: int, each: int, most: int
+@pytest.mark.parametrize(
+    ("source_node_count", "vmis_per_node", "max_concurrent"),
+    [(1, 6, 2), (4, 2, 5)],
+    ids=["of a node", "of the cluster"],
+)
+def test_concurrent_processes_exceed_no_limit(
+    vmi_scenario: VmiScenario,
+    idle_cluster: LocalCluster,
+    source_node_count: int,
+    vmis_per_node: int,
+    max_concurrent: int,
 ) -> None:
     """Check that concurrent processes with repeated, unordered events migrate each VMI once and exceed no limit.
 
     A watch counts the migrations in progress at any moment.
     """
-    nodes = [machines.node, *(machines.drained() for _ in range(sources - 1))]
-    names = [f"vm-{number}" for number in range(sources * each)]
+    nodes = [vmi_scenario.node, *(vmi_scenario.add_drained_node() for _ in range(source_node_count - 1))]
+    names = [f"vm-{number}" for number in range(source_node_count * vmis_per_node)]
     for number, name in enumerate(names):
-        machines.create(vmi(name, nodes[number % sources]))
-    done, kubeconfig = threading.Event(), str(quiet.kubeconfig_for(access.service_account("migrate")))
-    with Watcher(machines.admin) as watcher, playing(machines, done), ThreadPoolExecutor(PROCESSES) as threads:
-        looks = [threads.submit(process, kubeconfig, hints(machines, names), seed, done) for seed in range(PROCESSES)]
+        vmi_scenario.create_vmi(build_vmi(name, nodes[number % source_node_count]))
+    done, kubeconfig = threading.Event(), str(idle_cluster.ensure_kubeconfig(access.make_username("migrate")))
+    with (
+        MigrationWatcher(vmi_scenario.administrator_client) as watcher,
+        finish_migrations_in_background(vmi_scenario, done),
+        ThreadPoolExecutor(PROCESS_COUNT) as threads,
+    ):
+        runs = [
+            threads.submit(run_migrate_until_done, kubeconfig, build_hints(vmi_scenario, names), seed, done)
+            for seed in range(PROCESS_COUNT)
+        ]
         try:
-            machines.await_elsewhere(nodes, SECONDS)
+            vmi_scenario.wait_until_moved(nodes, TIMEOUT_SECONDS)
         finally:
             done.set()
-        refused = sum(look.result() for look in looks)
+        conflict_count = sum(run.result() for run in runs)
 
-    assert sorted(machines.migrations().values()) == sorted(names)
-    assert watcher.doubled == set()
-    assert 0 < watcher.most <= most
-    assert refused > 0, "no two ever claimed at once: this proves nothing"
+    assert sorted(vmi_scenario.map_migrations_to_vmis().values()) == sorted(names)
+    assert watcher.vmis_with_two_migrations == set()
+    assert 0 < watcher.max_concurrent <= max_concurrent
+    assert conflict_count > 0, "no two processes claimed at the same time, so the limits were not tested"
 
 
-def hints(machines: Machines, names: list[str]) -> list[BaseCloudEvent]:
+def build_hints(vmi_scenario: VmiScenario, vmi_names: list[str]) -> list[BaseCloudEvent]:
     """Build a hint of each type about each VMI and migration, and a tick."""
-    found: list[BaseCloudEvent] = [tick()]
-    for name, kind, of in itertools.product(names, (events.REFERENCE_UPDATED, events.REFERENCE_DELETED), KINDS):
-        metadata = {"name": name, "namespace": machines.work.namespace}
-        found.append(resource(kind, {"apiVersion": "kubevirt.io/v1", "metadata": metadata}, of))
-    return found
+    hints: list[BaseCloudEvent] = [build_tick()]
+    for name, event_type, object_kind in itertools.product(
+        vmi_names, (events.REFERENCE_UPDATED, events.REFERENCE_DELETED), HINT_KINDS
+    ):
+        metadata = {"name": name, "namespace": vmi_scenario.workload.namespace}
+        hints.append(
+            build_resource_event(event_type, {"apiVersion": "kubevirt.io/v1", "metadata": metadata}, object_kind)
+        )
+    return hints
 
 
-KINDS = (INSTANCE, MIGRATION)
+HINT_KINDS = (VMI_KIND, MIGRATION_KIND)
 
 
-class Slow(Api):
+class DelayedApi(Api):
     """An API client that delays each request, so that its reads are outdated when it writes."""
 
-    chance = Random(SEED)
+    random = Random(RANDOM_SEED)
 
     async def request(self, method: str, path: str, **options: Any) -> Object:
-        await asyncio.sleep(Slow.chance.uniform(0, SLOWEST))
+        await asyncio.sleep(DelayedApi.random.uniform(0, MAX_DELAY_SECONDS))
         return await super().request(method, path, **options)
 
 
-def process(kubeconfig: str, known: list[BaseCloudEvent], seed: int, done: threading.Event) -> int:
+def run_migrate_until_done(
+    kubeconfig: str, events_to_use: list[BaseCloudEvent], seed: int, done: threading.Event
+) -> int:
     """Run `migrate` with random hints until `done` is set, with its own API client; return the number of rejections."""
-    chance, refused = Random(SEED + seed), 0
-    cluster = Cluster(kubeconfig)
-    cluster.api = cluster.run(Slow.connect(kubeconfig))
+    random, conflict_count = Random(RANDOM_SEED + seed), 0
+    client = SyncClient(kubeconfig)
+    client.api = client.run(DelayedApi.connect(kubeconfig))
     while not done.is_set():
         try:
-            migrate(chance.choice(known), cluster)
+            migrate(random.choice(events_to_use), client)
         except Retry:
-            refused += 1
-    cluster.close()
-    return refused
+            conflict_count += 1
+    client.close()
+    return conflict_count
 
 
 @contextmanager
-def playing(machines: Machines, done: threading.Event) -> Iterator[None]:
+def finish_migrations_in_background(vmi_scenario: VmiScenario, done: threading.Event) -> Iterator[None]:
     """Finish each migration within the block, with its VMI on another node."""
     with ThreadPoolExecutor(1) as thread:
-        played = thread.submit(play, machines, done)
+        future = thread.submit(finish_migrations, vmi_scenario, done)
         yield
         done.set()
-        played.result()
+        future.result()
 
 
-def play(machines: Machines, done: threading.Event) -> None:
+def finish_migrations(vmi_scenario: VmiScenario, done: threading.Event) -> None:
     """Move each migrating VMI, and then end its migration, as KubeVirt does in this order.
 
     For the first rounds, VMIs are migratable at random, so that processes see different ones as the next.
     """
-    where, chance, rounds = migrations(machines.work.namespace), Random(SEED), itertools.count()
+    migrations_path, random, rounds = (
+        get_migrations_path(vmi_scenario.workload.namespace),
+        Random(RANDOM_SEED),
+        itertools.count(),
+    )
     while not done.wait(0.02):
-        for item in machines.admin.list(instances(machines.work.namespace))["items"]:
-            migratable = next(rounds) > ROUNDS or chance.random() < 0.5
-            edit(machines.admin, item, conditions=[able(migratable)])
-        for item in machines.admin.list(where)["items"]:
+        for item in vmi_scenario.administrator_client.list(get_instances_path(vmi_scenario.workload.namespace))[
+            "items"
+        ]:
+            migratable = next(rounds) > RANDOM_CONDITION_CHANGES or random.random() < 0.5
+            patch_vmi_status(
+                vmi_scenario.administrator_client, item, conditions=[build_migratable_condition(migratable)]
+            )
+        for item in vmi_scenario.administrator_client.list(migrations_path)["items"]:
             if is_finished(item):
                 continue
-            path = f"{where}/{item['metadata']['name']}/status"
-            moved = {"metadata": {"namespace": machines.work.namespace, "name": item["spec"]["vmiName"]}}
-            source = machines.node_of(item["spec"]["vmiName"])
-            machines.admin.patch(path, {"status": {"phase": "Running", "migrationState": {"sourceNode": source}}})
-            edit(machines.admin, moved, nodeName="elsewhere")
-            machines.admin.patch(path, {"status": {"phase": "Succeeded"}})
+            status_path = f"{migrations_path}/{item['metadata']['name']}/status"
+            vmi = {"metadata": {"namespace": vmi_scenario.workload.namespace, "name": item["spec"]["vmiName"]}}
+            source = vmi_scenario.get_node_name(item["spec"]["vmiName"])
+            vmi_scenario.administrator_client.patch(
+                status_path, {"status": {"phase": "Running", "migrationState": {"sourceNode": source}}}
+            )
+            patch_vmi_status(vmi_scenario.administrator_client, vmi, nodeName="elsewhere")
+            vmi_scenario.administrator_client.patch(status_path, {"status": {"phase": "Succeeded"}})

@@ -14,54 +14,58 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eventing import events
-from eventing.http_binding import binary
+from eventing.http_binding import encode_binary
 from functions.app import FUNCTIONS
-from kube.virtualization.vmis import INSTANCE
+from kube.virtualization.vmis import VMI_KIND
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import resource, said
-from tests.functions.test_corrupted_events import VALUES, places, poster, spoiled
-from tests.functions.virtualization.conftest import Machines
-from tests.kubevirt import UNABLE, vmi
+from tests.functions.event_builders import build_own_event, build_resource_event
+from tests.functions.test_corrupted_events import JSON_VALUES, build_poster, list_paths, replace_value
+from tests.functions.virtualization.conftest import VmiScenario
+from tests.kubevirt import NOT_MIGRATABLE, build_vmi
 from tests.proofs import proves
-from tests.sources import steps_of
+from tests.sources import list_steps
 
 pytestmark = pytest.mark.slow
 
-CASES = [
+STEP_AND_EVENT_TYPE_CASES = [
     (name, kind)
-    for name in sorted(steps_of("virtualization"))
+    for name in sorted(list_steps("virtualization"))
     for kind in FUNCTIONS[name].consumes
     if kind != events.TICK
 ]
-EXAMPLES = 25
+MAX_EXAMPLES = 25
 
 
-def sample(machines: Machines, functions: Functions, kind: str) -> CloudEvent:
+def build_valid_event(vmi_scenario: VmiScenario, functions: Functions, event_type: str) -> CloudEvent:
     """Build a valid event of this type; a `node.tainted` is about a maintenance, any other about a VMI."""
-    if kind == events.NODE_TAINTED:
-        item = machines.work.maintenance(machines.work.node())
-        functions.prepare(item)
-        return said(kind, item, data={"again": True})
-    reference = {"apiVersion": "kubevirt.io/v1", "kind": INSTANCE, "name": "stuck", "namespace": "default"}
-    return resource(kind, {**reference, "metadata": {"name": "stuck"}}, INSTANCE)
+    if event_type == events.NODE_TAINTED:
+        item = vmi_scenario.workload.create_maintenance(vmi_scenario.workload.take_node())
+        functions.run_until_tainted(item)
+        return build_own_event(event_type, item, data={"again": True})
+    reference = {"apiVersion": "kubevirt.io/v1", "kind": VMI_KIND, "name": "stuck", "namespace": "default"}
+    return build_resource_event(event_type, {**reference, "metadata": {"name": "stuck"}}, VMI_KIND)
 
 
 @proves("X-1")
-@pytest.mark.parametrize(("step", "kind"), CASES, ids=lambda value: value.removeprefix("dev.nodemaintenance."))
-def test_spoiled_data_is_no_crash(machines: Machines, functions: Functions, step: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("step", "kind"), STEP_AND_EVENT_TYPE_CASES, ids=lambda value: value.removeprefix("dev.nodemaintenance.")
+)
+def test_corrupt_event_data_causes_no_crash(
+    vmi_scenario: VmiScenario, functions: Functions, step: str, kind: str
+) -> None:
     """X-1: A field of any other type in the event data causes neither a crash nor a migration."""
-    machines.create(vmi("stuck", machines.node, able=UNABLE))
-    honest = sample(machines, functions, kind)
-    post = poster(functions, step, honest, kind)
-    data = json.loads(binary(honest).body)
+    vmi_scenario.create_vmi(build_vmi("stuck", vmi_scenario.node, migratable=NOT_MIGRATABLE))
+    valid_event = build_valid_event(vmi_scenario, functions, kind)
+    post = build_poster(functions, step, valid_event, kind)
+    data = json.loads(encode_binary(valid_event).body)
 
-    @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
-    @given(st.sampled_from(list(places(data))), VALUES)
+    @settings(max_examples=MAX_EXAMPLES, suppress_health_check=list(HealthCheck))
+    @given(st.sampled_from(list(list_paths(data))), JSON_VALUES)
     def check(path: tuple[Any, ...], value: Any) -> None:
-        status, text = post(spoiled(data, path, value))
+        status, text = post(replace_value(data, path, value))
         assert status in (200, 204, 400, 503), (path, value, text)
         assert "Traceback" not in text
 
     assert post(data)[0] in (200, 204)
     check()
-    assert machines.migrations() == {}
+    assert vmi_scenario.map_migrations_to_vmis() == {}

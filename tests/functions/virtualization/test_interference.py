@@ -7,149 +7,169 @@ from __future__ import annotations
 
 import pytest
 
-from functions import installs as acting
-from functions.event_data import data_of
-from functions.round_robin import Turns
+from functions import installs
+from functions.event_data import require_data
+from functions.round_robin import RoundRobin
 from functions.virtualization import protect
 from kube import install_lease
-from kube.budgets import budgets_in
+from kube.budgets import build_budgets_path
 from kube.maintenance.groups import KUBEVIRT
 from kube.paths import Object
-from kube.virtualization.virt_launcher_budgets import LABEL
-from kube.virtualization.lookup import ONE_BY_ONE
-from kube.virtualization.migration_claims import CLAIM_PATH, REFUSED
-from tests.fault_proxy import SILENCE, Fault, Faults
+from kube.virtualization.lookup import MAX_SINGLE_NODE_READS
+from kube.virtualization.migration_claims import LEASE_PATH, REFUSALS_ANNOTATION
+from kube.virtualization.virt_launcher_budgets import VMI_UID_LABEL
+from tests.fault_proxy import NO_RESPONSE, Fault, FaultProxy
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import tick
-from tests.functions.test_installs import THEIRS, drop, taken_by
-from tests.functions.virtualization.conftest import Machines
-from tests.kubevirt import ABLE, UNABLE, edit, instances, launched, migration, migrations, vmi
+from tests.functions.event_builders import build_tick
+from tests.functions.test_installs import OTHER_ACCOUNT, create_install_lease, delete_install_lease
+from tests.functions.virtualization.conftest import VmiScenario
+from tests.kubevirt import (
+    MIGRATABLE,
+    NOT_MIGRATABLE,
+    build_migration,
+    build_vmi,
+    create_vmi_with_launcher,
+    get_instances_path,
+    get_migrations_path,
+    patch_vmi_status,
+)
 from tests.proofs import proves
 from tests.workload import Workload
 
 pytestmark = pytest.mark.slow
 
-QUOTAS = {
+QUOTA_RESOURCE_BY_STEP = {
     "migrate": "count/virtualmachineinstancemigrations.kubevirt.io",
     "protect": "count/poddisruptionbudgets.policy",
 }
 
 
 @proves("DRN-9")
-def test_beside_a_budget_that_lets_some_go_no_launcher_is_evicted(
-    work: Workload, machines: Machines, functions: Functions
+def test_namespace_wide_budget_causes_no_eviction_of_virt_launcher(
+    workload: Workload, vmi_scenario: VmiScenario, functions: Functions
 ) -> None:
     """Check that no virt-launcher pod is evicted although a namespace-wide budget would allow one eviction.
 
     Users often write such a budget for all pods of a namespace; here it keeps one of two pods.
     """
-    node = work.node()
+    node = workload.take_node()
     for name in ("able", "other"):
-        launched(work, vmi(name, node))
-    work.budget("namespace-wide", {"kubevirt.io": "virt-launcher"}, 1, counted=2)
-    functions.answer("protect", tick())
+        create_vmi_with_launcher(workload, build_vmi(name, node))
+    workload.create_budget("namespace-wide", {"kubevirt.io": "virt-launcher"}, 1, expected_healthy=2)
+    functions.invoke("protect", build_tick())
 
-    told = functions.answer("evict", functions.prepare(work.maintenance(node, group=KUBEVIRT)))
+    pods_evicted = functions.invoke(
+        "evict", functions.run_until_tainted(workload.create_maintenance(node, group=KUBEVIRT))
+    )
 
-    assert told is not None
-    assert data_of(told)["evicted"] == []
-    functions.answer("protect", tick())
-    said = [item["metadata"]["annotations"] for item in machines.admin.list(budgets_in(work.namespace))["items"][:2]]
-    assert {each["nodemaintenance.dev/waits-reason"] for each in said} == {"Migrating"}
+    assert pods_evicted is not None
+    assert require_data(pods_evicted)["evicted"] == []
+    functions.invoke("protect", build_tick())
+    wait_annotations = [
+        item["metadata"]["annotations"]
+        for item in vmi_scenario.administrator_client.list(build_budgets_path(workload.namespace))["items"][:2]
+    ]
+    assert {each["nodemaintenance.dev/waits-reason"] for each in wait_annotations} == {"Migrating"}
 
 
 @proves("DRN-9")
-def test_a_label_on_a_budget_elsewhere_protects_nothing(
-    work: Workload, machines: Machines, functions: Functions
+def test_labelled_budget_in_other_namespace_does_not_count(
+    workload: Workload, vmi_scenario: VmiScenario, functions: Functions
 ) -> None:
     """Check that a budget in another namespace with the label of our budgets does not count as a VMI's budget.
 
     Any user who knows the VMI's uid can write that label.
     """
-    item = machines.create(vmi("able", machines.node))
-    elsewhere = work.add_namespace()
-    labels = {LABEL: item["metadata"]["uid"]}
+    item = vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
+    other_namespace = workload.create_namespace()
+    labels = {VMI_UID_LABEL: item["metadata"]["uid"]}
     spec = {"minAvailable": 1, "selector": {"matchLabels": {"no": "pod"}}}
-    machines.admin.create(budgets_in(elsewhere), {"metadata": {"name": "z", "labels": labels}, "spec": spec})
+    vmi_scenario.administrator_client.create(
+        build_budgets_path(other_namespace), {"metadata": {"name": "z", "labels": labels}, "spec": spec}
+    )
 
-    functions.answer("protect", tick())
+    functions.invoke("protect", build_tick())
 
-    assert len(machines.admin.list(budgets_in(work.namespace))["items"]) == 1
-    work.delete(f"{budgets_in(elsewhere)}/z")
+    assert len(vmi_scenario.administrator_client.list(build_budgets_path(workload.namespace))["items"]) == 1
+    workload.delete(f"{build_budgets_path(other_namespace)}/z")
 
 
 @proves("DRN-9")
-def test_a_budget_that_was_edited_is_mended_by_the_tick(
-    work: Workload, machines: Machines, functions: Functions
-) -> None:
+def test_tick_restores_edited_budget(workload: Workload, vmi_scenario: VmiScenario, functions: Functions) -> None:
     """Check that a tick restores a budget that was edited so that it protects no pod."""
-    machines.create(vmi("able", machines.node))
-    functions.answer("protect", tick())
-    path = budgets_in(work.namespace)
-    (made,) = machines.admin.list(path)["items"]
-    change = {"minAvailable": 0, "selector": {"matchLabels": {"more": "labels"}}}
-    machines.admin.patch(f"{path}/{made['metadata']['name']}", {"spec": change})
+    vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
+    functions.invoke("protect", build_tick())
+    path = build_budgets_path(workload.namespace)
+    (budget,) = vmi_scenario.administrator_client.list(path)["items"]
+    edited_spec = {"minAvailable": 0, "selector": {"matchLabels": {"more": "labels"}}}
+    vmi_scenario.administrator_client.patch(f"{path}/{budget['metadata']['name']}", {"spec": edited_spec})
 
-    functions.answer("protect", tick())
+    functions.invoke("protect", build_tick())
 
-    (now,) = machines.admin.list(path)["items"]
-    assert now["spec"] == made["spec"]
+    (restored_budget,) = vmi_scenario.administrator_client.list(path)["items"]
+    assert restored_budget["spec"] == budget["spec"]
 
 
-def test_a_machine_that_says_too_much_leaves_the_others_protected(
-    work: Workload, machines: Machines, functions: Functions
+def test_vmi_with_long_status_does_not_block_others(
+    workload: Workload, vmi_scenario: VmiScenario, functions: Functions
 ) -> None:
     """Check that the other VMIs get their budgets although the status of one VMI is too long for an annotation.
 
     Any user who may change a VMI can also write its status.
     """
-    loud = machines.create(vmi("a", machines.node))
-    machines.admin.create(migrations(work.namespace), migration("by-hand", "a"))
-    (moving,) = machines.admin.list(migrations(work.namespace))["items"]
-    edit(
-        machines.admin,
-        loud,
-        migrationState={"migrationUid": moving["metadata"]["uid"], "targetNode": "x" * 300_000},
+    verbose_vmi = vmi_scenario.create_vmi(build_vmi("a", vmi_scenario.node))
+    vmi_scenario.administrator_client.create(get_migrations_path(workload.namespace), build_migration("by-hand", "a"))
+    (migration,) = vmi_scenario.administrator_client.list(get_migrations_path(workload.namespace))["items"]
+    patch_vmi_status(
+        vmi_scenario.administrator_client,
+        verbose_vmi,
+        migrationState={"migrationUid": migration["metadata"]["uid"], "targetNode": "x" * 300_000},
     )
-    machines.create(vmi("b", machines.node, able=UNABLE))
+    vmi_scenario.create_vmi(build_vmi("b", vmi_scenario.node, migratable=NOT_MIGRATABLE))
 
-    functions.answer("protect", tick())
+    functions.invoke("protect", build_tick())
 
-    assert len(machines.admin.list(budgets_in(work.namespace))["items"]) == 2
+    assert len(vmi_scenario.administrator_client.list(build_budgets_path(workload.namespace))["items"]) == 2
 
 
 @proves("DRN-8", "DRN-9")
-@pytest.mark.parametrize("step", QUOTAS)
-def test_a_quota_in_one_namespace_leaves_the_others_alone(machines: Machines, functions: Functions, step: str) -> None:
+@pytest.mark.parametrize("step", QUOTA_RESOURCE_BY_STEP)
+def test_quota_in_one_namespace_does_not_affect_others(
+    vmi_scenario: VmiScenario, functions: Functions, step: str
+) -> None:
     """Check that a quota in one namespace does not affect other namespaces.
 
     The API server rejects the objects with 403. The rejection is recorded in the Lease and in the budget, the migration
     backs off, and its slot goes to another VMI.
     """
-    first, second = sorted([machines.work.namespace, machines.work.add_namespace()])
+    first, second = sorted([vmi_scenario.workload.namespace, vmi_scenario.workload.create_namespace()])
     path = f"/api/v1/namespaces/{first}/resourcequotas"
-    machines.admin.create(path, {"metadata": {"name": "none"}, "spec": {"hard": {QUOTAS[step]: "0"}}})
-    machines.work.wait_for(f"{path}/none", lambda one: bool(one and (one.get("status") or {}).get("hard")))
-    for space in (first, second):
+    vmi_scenario.administrator_client.create(
+        path, {"metadata": {"name": "none"}, "spec": {"hard": {QUOTA_RESOURCE_BY_STEP[step]: "0"}}}
+    )
+    vmi_scenario.workload.wait_for_object(
+        f"{path}/none", lambda quota: bool(quota and (quota.get("status") or {}).get("hard"))
+    )
+    for namespace in (first, second):
         for name in ("a", "b"):
-            machines.admin.create(instances(space), vmi(name, machines.node))
+            vmi_scenario.administrator_client.create(get_instances_path(namespace), build_vmi(name, vmi_scenario.node))
 
-    functions.answer(step, tick())
+    functions.invoke(step, build_tick())
 
-    made = {"migrate": migrations, "protect": budgets_in}[step](second)
-    assert len(machines.admin.list(made)["items"]) == 2
+    collection = {"migrate": get_migrations_path, "protect": build_budgets_path}[step](second)
+    assert len(vmi_scenario.administrator_client.list(collection)["items"]) == 2
     if step == "migrate":
-        noted = machines.admin.get(CLAIM_PATH)["metadata"]["annotations"][REFUSED]
-        assert noted.count("forbidden") == 2
-        functions.answer("protect", tick())
-        (said, _) = machines.admin.list(budgets_in(first))["items"]
-        assert "forbidden" in said["metadata"]["annotations"]["nodemaintenance.dev/waits-message"]
+        refusals = vmi_scenario.administrator_client.get(LEASE_PATH)["metadata"]["annotations"][REFUSALS_ANNOTATION]
+        assert refusals.count("forbidden") == 2
+        functions.invoke("protect", build_tick())
+        (budget, _) = vmi_scenario.administrator_client.list(build_budgets_path(first))["items"]
+        assert "forbidden" in budget["metadata"]["annotations"]["nodemaintenance.dev/waits-message"]
 
 
 @proves("DRN-9", "X-2")
-@pytest.mark.parametrize("fault", [Fault(500, "failed calling webhook"), SILENCE], ids=["an error", "silence"])
-def test_a_budget_that_cannot_be_written_leaves_the_others_protected(
-    machines: Machines, functions: Functions, faults: Faults, spoiled: Functions, fault: Fault
+@pytest.mark.parametrize("fault", [Fault(500, "failed calling webhook"), NO_RESPONSE], ids=["an error", "silence"])
+def test_unwritable_budget_does_not_block_others(
+    vmi_scenario: VmiScenario, functions: Functions, fault_proxy: FaultProxy, proxied_functions: Functions, fault: Fault
 ) -> None:
     """Check that a budget that cannot be created does not stop the others.
 
@@ -157,85 +177,100 @@ def test_a_budget_that_cannot_be_written_leaves_the_others_protected(
     rest.
     """
     for number in range(3):
-        machines.create(vmi(f"vm-{number}", machines.node))
-    path = budgets_in(machines.work.namespace)
-    machines.taint()
-    its_own = [f"create poddisruptionbudgets {number}" for number in (1, 4)]
-    faults.spoil(lambda request: fault if request in its_own else None)
-    event = tick()
+        vmi_scenario.create_vmi(build_vmi(f"vm-{number}", vmi_scenario.node))
+    path = build_budgets_path(vmi_scenario.workload.namespace)
+    vmi_scenario.replace_taints()
+    failing_requests = [f"create poddisruptionbudgets {number}" for number in (1, 4)]
+    fault_proxy.inject(lambda request: fault if request in failing_requests else None)
+    event = build_tick()
     for _ in range(2):
-        assert spoiled.post("protect", event).status_code == 503
-    faults.speak_again()
+        assert proxied_functions.post("protect", event).status_code == 503
+    fault_proxy.stop_faults()
 
-    assert len(machines.admin.list(path)["items"]) == 2
-    functions.answer("protect", tick())
-    assert len(machines.admin.list(path)["items"]) == 3
+    assert len(vmi_scenario.administrator_client.list(path)["items"]) == 2
+    functions.invoke("protect", build_tick())
+    assert len(vmi_scenario.administrator_client.list(path)["items"]) == 3
 
 
 @proves("DRN-9", "X-2")
-def test_a_machine_behind_budgets_whose_every_write_hangs_is_protected_all_the_same(
-    machines: Machines, functions: Functions, faults: Faults, spoiled: Functions, monkeypatch: pytest.MonkeyPatch
+def test_vmi_after_hanging_writes_gets_budget(
+    vmi_scenario: VmiScenario,
+    functions: Functions,
+    fault_proxy: FaultProxy,
+    proxied_functions: Functions,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Check that a VMI gets its budget although the writes for the two VMIs before it hang.
 
     Each hanging write takes a whole pass. The next pass starts after it, and skips VMIs without pending writes.
     """
-    made = {item["metadata"]["uid"]: item for item in (create_unable(machines, number) for number in range(8))}
-    functions.answer("protect", tick())
-    *_, first, second, late = ordered = sorted(made)
+    vmis_by_uid = {
+        item["metadata"]["uid"]: item for item in (create_unmigratable_vmi(vmi_scenario, number) for number in range(8))
+    }
+    functions.invoke("protect", build_tick())
+    *_, first, second, last_uid = ordered = sorted(vmis_by_uid)
     for uid in (first, second):
-        edit(machines.admin, made[uid], conditions=[ABLE])
-    path = budgets_in(machines.work.namespace)
-    (budget,) = [one for one in machines.admin.list(path)["items"] if one["metadata"]["labels"][LABEL] == late]
-    machines.work.delete(f"{path}/{budget['metadata']['name']}")
-    faults.spoil(lambda request: SILENCE if request.startswith("patch poddisruptionbudgets") else None)
-    monkeypatch.setattr(protect, "TURNS", Turns(after=ordered[-1]))
+        patch_vmi_status(vmi_scenario.administrator_client, vmis_by_uid[uid], conditions=[MIGRATABLE])
+    path = build_budgets_path(vmi_scenario.workload.namespace)
+    (budget,) = [
+        existing
+        for existing in vmi_scenario.administrator_client.list(path)["items"]
+        if existing["metadata"]["labels"][VMI_UID_LABEL] == last_uid
+    ]
+    vmi_scenario.workload.delete(f"{path}/{budget['metadata']['name']}")
+    fault_proxy.inject(lambda request: NO_RESPONSE if request.startswith("patch poddisruptionbudgets") else None)
+    monkeypatch.setattr(protect, "TASK_ROTATION", RoundRobin(last_uid=ordered[-1]))
 
     for _ in range(3):
-        spoiled.post("protect", tick())
-    faults.speak_again()
+        proxied_functions.post("protect", build_tick())
+    fault_proxy.stop_faults()
 
-    assert len(machines.admin.list(path)["items"]) == len(made)
+    assert len(vmi_scenario.administrator_client.list(path)["items"]) == len(vmis_by_uid)
 
 
-def create_unable(machines: Machines, number: int) -> Object:
+def create_unmigratable_vmi(vmi_scenario: VmiScenario, number: int) -> Object:
     """Create a VMI that cannot be migrated; its budget will state that reason."""
-    return machines.create(vmi(f"vm-{number}", machines.node, able=UNABLE))
+    return vmi_scenario.create_vmi(build_vmi(f"vm-{number}", vmi_scenario.node, migratable=NOT_MIGRATABLE))
 
 
 @proves("DRN-15")
-def test_while_another_install_has_the_claim_nothing_is_migrated_or_protected(
-    machines: Machines, functions: Functions, monkeypatch: pytest.MonkeyPatch
+def test_nothing_is_written_while_other_install_holds_lease(
+    vmi_scenario: VmiScenario, functions: Functions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Check that both steps write nothing while another install holds the install lease.
 
     Two installs with different settings would overwrite each other's annotations.
     """
-    machines.create(vmi("able", machines.node))
-    monkeypatch.setattr(acting, "CLAIMS", acting.Claims())
-    drop(machines.admin)
-    taken_by(machines.admin, THEIRS)
+    vmi_scenario.create_vmi(build_vmi("able", vmi_scenario.node))
+    monkeypatch.setattr(installs, "INSTALL_LEASE_CACHE", installs.InstallLeaseCache())
+    delete_install_lease(vmi_scenario.administrator_client)
+    create_install_lease(vmi_scenario.administrator_client, OTHER_ACCOUNT)
     try:
-        for step in QUOTAS:
-            functions.answer(step, tick())
-        assert install_lease.holder(machines.admin.get(install_lease.CLAIM_PATH)) == THEIRS
-        assert (machines.migrations(), machines.admin.list(budgets_in(machines.work.namespace))["items"]) == ({}, [])
+        for step in QUOTA_RESOURCE_BY_STEP:
+            functions.invoke(step, build_tick())
+        assert (
+            install_lease.parse_holder(vmi_scenario.administrator_client.get(install_lease.LEASE_PATH)) == OTHER_ACCOUNT
+        )
+        assert (
+            vmi_scenario.map_migrations_to_vmis(),
+            vmi_scenario.administrator_client.list(build_budgets_path(vmi_scenario.workload.namespace))["items"],
+        ) == ({}, [])
     finally:
-        drop(machines.admin)
+        delete_install_lease(vmi_scenario.administrator_client)
 
 
 @proves("DRN-8")
-def test_on_more_nodes_than_are_read_one_by_one_the_drained_one_is_found(
-    machines: Machines, functions: Functions
-) -> None:
+def test_drained_node_is_found_among_many_nodes(vmi_scenario: VmiScenario, functions: Functions) -> None:
     """Check that a drained node is found among more nodes than the step reads one by one.
 
     The step then lists the nodes, which needs the `list` permission instead of one request per node.
     """
-    names = [machines.node, *(machines.work.node() for _ in range(ONE_BY_ONE))]
-    space = instances(machines.work.namespace)
-    machines.admin.together(*(machines.admin.api.create(space, vmi(name, name)) for name in names))
+    names = [vmi_scenario.node, *(vmi_scenario.workload.take_node() for _ in range(MAX_SINGLE_NODE_READS))]
+    path = get_instances_path(vmi_scenario.workload.namespace)
+    vmi_scenario.administrator_client.gather_all(
+        *(vmi_scenario.administrator_client.api.create(path, build_vmi(name, name)) for name in names)
+    )
 
-    functions.answer("migrate", tick())
+    functions.invoke("migrate", build_tick())
 
-    assert set(machines.migrations().values()) == {machines.node}
+    assert set(vmi_scenario.map_migrations_to_vmis().values()) == {vmi_scenario.node}

@@ -6,28 +6,28 @@ from datetime import datetime, timezone
 
 import pytest
 
-from kube.virtualization.migration_claims import CLAIM_PATH, NOBODY, claimed, refused
-from tests.fault_proxy import RESET, SILENCE, Fault, Faults
+from kube.virtualization.migration_claims import LEASE_PATH, NO_ATTEMPT, parse_claims, parse_refusals
+from tests.fault_proxy import CONNECTION_RESET, NO_RESPONSE, Fault, FaultProxy
 from tests.functions.conftest import Functions
-from tests.functions.event_builders import tick
-from tests.functions.virtualization.conftest import Machines
-from tests.functions.virtualization.test_migrate import finish
-from tests.kubevirt import edit, vmi
+from tests.functions.event_builders import build_tick
+from tests.functions.virtualization.conftest import VmiScenario
+from tests.functions.virtualization.test_migrate import set_migration_phase
+from tests.kubevirt import build_vmi, patch_vmi_status
 from tests.proofs import proves
 
-FAULTS = {
+CREATION_FAULTS = {
     "an error": Fault(500, "failed calling webhook"),
     "a restart": Fault(503, "the server is going away"),
     "too many requests": Fault(429, "too many requests"),
-    "a connection that breaks": RESET,
-    "silence": SILENCE,
+    "a connection that breaks": CONNECTION_RESET,
+    "silence": NO_RESPONSE,
 }
 
 
 @proves("DRN-8", "X-2")
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_one_whose_creation_has_no_answer_once_is_created_by_the_same_event(
-    machines: Machines, functions: Functions, faults: Faults, spoiled: Functions, fault: Fault
+@pytest.mark.parametrize("fault", CREATION_FAULTS.values(), ids=CREATION_FAULTS)
+def test_migration_without_response_is_created_by_redelivered_event(
+    vmi_scenario: VmiScenario, functions: Functions, fault_proxy: FaultProxy, proxied_functions: Functions, fault: Fault
 ) -> None:
     """Check that a migration whose creation had no response is created when its event is redelivered.
 
@@ -35,32 +35,38 @@ def test_one_whose_creation_has_no_answer_once_is_created_by_the_same_event(
     recorded.
     """
     for number in range(3):
-        machines.create(vmi(f"vm-{number}", machines.node))
-    event = tick()
-    faults.spoil(lambda request: fault if request == "create virtualmachineinstancemigrations 1" else None)
-    assert spoiled.post("migrate", event).status_code == 503
-    faults.speak_again()
+        vmi_scenario.create_vmi(build_vmi(f"vm-{number}", vmi_scenario.node))
+    event = build_tick()
+    fault_proxy.inject(lambda request: fault if request == "create virtualmachineinstancemigrations 1" else None)
+    assert proxied_functions.post("migrate", event).status_code == 503
+    fault_proxy.stop_faults()
 
-    made, lease = machines.migrations(), machines.admin.get(CLAIM_PATH)
-    assert len(made) == 1
-    assert [claim.attempt for claim in claimed(lease).values()] == [event.get_id()]
-    assert refused(lease, datetime.now(timezone.utc)) == {}
-    functions.answer("migrate", tick())
-    assert machines.migrations() == made
+    migrations, lease = vmi_scenario.map_migrations_to_vmis(), vmi_scenario.administrator_client.get(LEASE_PATH)
+    assert len(migrations) == 1
+    assert [claim.attempt for claim in parse_claims(lease).values()] == [event.get_id()]
+    assert parse_refusals(lease, datetime.now(timezone.utc)) == {}
+    functions.invoke("migrate", build_tick())
+    assert vmi_scenario.map_migrations_to_vmis() == migrations
 
-    functions.answer("migrate", event)
-    assert sorted(machines.migrations().values()) == ["vm-0", "vm-1"]
-    assert claimed(machines.admin.get(CLAIM_PATH)) == {}
+    functions.invoke("migrate", event)
+    assert sorted(vmi_scenario.map_migrations_to_vmis().values()) == ["vm-0", "vm-1"]
+    assert parse_claims(vmi_scenario.administrator_client.get(LEASE_PATH)) == {}
 
 
 @proves("DRN-8", "X-2")
 @pytest.mark.parametrize(
-    ("fault", "may_come"),
-    [(FAULTS["an error"], False), (Fault(504, "timeout"), True), (RESET, True)],
+    ("fault", "may_still_be_created"),
+    [(CREATION_FAULTS["an error"], False), (Fault(504, "timeout"), True), (CONNECTION_RESET, True)],
     ids=["an error", "the server's timeout", "a connection that breaks"],
 )
-def test_one_whose_creation_has_no_answer_twice_rests(
-    machines: Machines, functions: Functions, faults: Faults, spoiled: Functions, fault: Fault, *, may_come: bool
+def test_migration_without_response_twice_backs_off(
+    vmi_scenario: VmiScenario,
+    functions: Functions,
+    fault_proxy: FaultProxy,
+    proxied_functions: Functions,
+    fault: Fault,
+    *,
+    may_still_be_created: bool,
 ) -> None:
     """Check that a migration whose creation had no response twice backs off, with the error in the Lease.
 
@@ -68,24 +74,30 @@ def test_one_whose_creation_has_no_answer_twice_rests(
     gets the slot.
     """
     for number in range(3):
-        machines.create(vmi(f"vm-{number}", machines.node))
-    event = tick()
+        vmi_scenario.create_vmi(build_vmi(f"vm-{number}", vmi_scenario.node))
+    event = build_tick()
     for status in (503, 204):
-        faults.spoil(lambda request: fault if request == "create virtualmachineinstancemigrations 1" else None)
-        assert spoiled.post("migrate", event).status_code == status
-    faults.speak_again()
+        fault_proxy.inject(lambda request: fault if request == "create virtualmachineinstancemigrations 1" else None)
+        assert proxied_functions.post("migrate", event).status_code == status
+    fault_proxy.stop_faults()
 
-    made, lease = machines.migrations(), machines.admin.get(CLAIM_PATH)
-    (resting,) = refused(lease, datetime.now(timezone.utc))
-    assert resting not in made
-    assert len(made) == (1 if may_come else 2)
-    assert {name: claim.attempt for name, claim in claimed(lease).items()} == ({resting: NOBODY} if may_come else {})
-    functions.answer("migrate", event)
-    assert machines.migrations() == made
+    migrations, lease = vmi_scenario.map_migrations_to_vmis(), vmi_scenario.administrator_client.get(LEASE_PATH)
+    (backing_off_name,) = parse_refusals(lease, datetime.now(timezone.utc))
+    assert backing_off_name not in migrations
+    assert len(migrations) == (1 if may_still_be_created else 2)
+    assert {name: claim.attempt for name, claim in parse_claims(lease).items()} == (
+        {backing_off_name: NO_ATTEMPT} if may_still_be_created else {}
+    )
+    functions.invoke("migrate", event)
+    assert vmi_scenario.map_migrations_to_vmis() == migrations
 
-    (moved, *_) = made.values()
-    finish(machines, moved, "Succeeded")
-    edit(machines.admin, {"metadata": {"namespace": machines.work.namespace, "name": moved}}, nodeName="other")
-    functions.answer("migrate", tick())
-    assert len(machines.migrations()) == 2
-    assert resting not in machines.migrations()
+    (migrated_vmi, *_) = migrations.values()
+    set_migration_phase(vmi_scenario, migrated_vmi, "Succeeded")
+    patch_vmi_status(
+        vmi_scenario.administrator_client,
+        {"metadata": {"namespace": vmi_scenario.workload.namespace, "name": migrated_vmi}},
+        nodeName="other",
+    )
+    functions.invoke("migrate", build_tick())
+    assert len(vmi_scenario.map_migrations_to_vmis()) == 2
+    assert backing_off_name not in vmi_scenario.map_migrations_to_vmis()

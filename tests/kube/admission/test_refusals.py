@@ -4,50 +4,61 @@ from __future__ import annotations
 
 import pytest
 
-from kube.admission.refusals import in_the_way, second_maintenance, unknown_node
+from kube.admission.refusals import build_conflict_message, build_unknown_node_message, find_conflict
 from kube.maintenance.groups import KUBEVIRT, MEDIK8S
 from kube.paths import Object
-from tests.kube.samples import maintenance
+from tests.kube.samples import make_maintenance
 from tests.proofs import proves
 
 
-def other(name: str = "other", api_version: str = MEDIK8S.api_version, **metadata: object) -> Object:
-    found = maintenance()
-    return {**found, "apiVersion": api_version, "metadata": {**found["metadata"], "name": name, **metadata}}
+def make_other_maintenance(name: str = "other", api_version: str = MEDIK8S.api_version, **metadata: object) -> Object:
+    maintenance = make_maintenance()
+    return {**maintenance, "apiVersion": api_version, "metadata": {**maintenance["metadata"], "name": name, **metadata}}
 
 
 @proves("NMO-22", "X-7")
 @pytest.mark.parametrize(
-    ("known", "stands"),
+    ("existing", "is_conflict"),
     [
-        (other(), True),
-        (other("nm", KUBEVIRT.api_version), True),  # a different object: the API group differs
-        (other(deletionTimestamp="2026-01-01T00:00:00Z"), True),  # it holds the node until its finalizer is removed
-        (other("nm"), False),  # the API server itself reports that it already exists
-        (other(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["example.com/x"]), False),
-        ({**other(), "status": {"errorOnLeaseCount": 4}}, False),
+        (make_other_maintenance(), True),
+        (make_other_maintenance("nm", KUBEVIRT.api_version), True),  # a different object: the API group differs
+        (
+            make_other_maintenance(deletionTimestamp="2026-01-01T00:00:00Z"),
+            True,
+        ),  # it holds the node until its finalizer is removed
+        (make_other_maintenance("nm"), False),  # the API server itself reports that it already exists
+        (make_other_maintenance(deletionTimestamp="2026-01-01T00:00:00Z", finalizers=["example.com/x"]), False),
+        ({**make_other_maintenance(), "status": {"errorOnLeaseCount": 4}}, False),
     ],
 )
-def test_who_answers_for_the_node_is_in_the_way(known: Object, stands: bool) -> None:
-    assert in_the_way(maintenance(), [known]) == (known if stands else None)
+def test_only_a_maintenance_that_claims_the_node_conflicts(existing: Object, is_conflict: bool) -> None:
+    assert find_conflict(make_maintenance(), [existing]) == (existing if is_conflict else None)
 
 
-def test_of_two_the_one_in_the_way_is_found() -> None:
-    assert in_the_way(maintenance(), [other("nm"), other("second")]) == other("second")
+def test_conflict_is_found_among_several_maintenances() -> None:
+    assert find_conflict(
+        make_maintenance(), [make_other_maintenance("nm"), make_other_maintenance("second")]
+    ) == make_other_maintenance("second")
 
 
 @pytest.mark.parametrize(
-    ("known", "remedy"),
+    ("existing", "remedy"),
     [
         (
-            other(),
+            make_other_maintenance(),
             "use that one, or delete it first: `kubectl delete nodemaintenances.nodemaintenance.medik8s.io other`",
         ),
-        (other(deletionTimestamp="2026-01-01T00:00:00Z"), "it is being deleted, so try again in a moment"),
+        (
+            make_other_maintenance(deletionTimestamp="2026-01-01T00:00:00Z"),
+            "it is being deleted, so try again in a moment",
+        ),
     ],
 )
-def test_the_operators_words_come_first_and_the_remedy_behind(known: Object, remedy: str) -> None:
+def test_denial_has_the_operators_wording_and_then_the_remedy(existing: Object, remedy: str) -> None:
     start = "invalid nodeName, a NodeMaintenance for node node-1 already exists: other (nodemaintenance.medik8s.io); "
 
-    assert second_maintenance("node-1", known) == start + remedy
-    assert unknown_node("n") == "invalid nodeName, no node with name n found; `kubectl get nodes` lists their names"
+    assert build_conflict_message("node-1", existing) == start + remedy
+    assert (
+        build_unknown_node_message("n")
+        == "invalid nodeName, no node with name n found; `kubectl get nodes` lists the node names"
+    )

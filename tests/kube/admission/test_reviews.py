@@ -6,30 +6,30 @@ from typing import Any
 
 import pytest
 
-from kube.admission.reviews import VERSION, BadReview, answer, question
+from kube.admission.reviews import API_VERSION, InvalidReview, build_review, parse_review
 from kube.paths import Object
-from tests.kube.samples import maintenance
+from tests.kube.samples import make_maintenance
 
 
-def review(**more: Any) -> Object:
+def make_review(**overrides: Any) -> Object:
     request = {
         "uid": "question-1",
         "resource": {"resource": "nodemaintenances"},
         "operation": "CREATE",
-        "object": maintenance(),
-        **more,
+        "object": make_maintenance(),
+        **overrides,
     }
-    return {"apiVersion": VERSION, "kind": "AdmissionReview", "request": request}
+    return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "request": request}
 
 
-def test_the_creation_of_a_maintenance_is_a_question() -> None:
-    asked = question(review())
+def test_creation_of_a_maintenance_is_parsed() -> None:
+    review = parse_review(make_review())
 
-    assert (asked.uid, asked.creates, asked.object) == ("question-1", True, maintenance())
+    assert (review.uid, review.is_create, review.object) == ("question-1", True, make_maintenance())
 
 
 @pytest.mark.parametrize(
-    "other",
+    "overrides",
     [
         {"operation": "UPDATE"},
         {"operation": "DELETE", "object": None},
@@ -38,10 +38,10 @@ def test_the_creation_of_a_maintenance_is_a_question() -> None:
         {"subResource": "status"},
     ],
 )
-def test_of_anything_else_nothing_is_judged(other: Object) -> None:
-    asked = question(review(**other))
+def test_other_requests_are_parsed_without_an_object(overrides: Object) -> None:
+    review = parse_review(make_review(**overrides))
 
-    assert (asked.creates, asked.object) == (False, {})
+    assert (review.is_create, review.object) == (False, {})
 
 
 @pytest.mark.parametrize(
@@ -50,30 +50,34 @@ def test_of_anything_else_nothing_is_judged(other: Object) -> None:
         [],
         None,
         {},
-        {**review(), "apiVersion": "admission.k8s.io/v1beta1"},
-        {**review(), "request": "x"},
-        review(uid=""),
-        review(uid=1),
-        review(object=None),
-        review(object={"spec": {}}),
-        review(object={"metadata": {}, "spec": "x"}),
+        {**make_review(), "apiVersion": "admission.k8s.io/v1beta1"},
+        {**make_review(), "request": "x"},
+        make_review(uid=""),
+        make_review(uid=1),
+        make_review(object=None),
+        make_review(object={"spec": {}}),
+        make_review(object={"metadata": {}, "spec": "x"}),
     ],
 )
-def test_what_is_no_review_is_said_so(body: Any) -> None:
-    with pytest.raises(BadReview):
-        question(body)
+def test_invalid_review_raises_bad_review(body: Any) -> None:
+    with pytest.raises(InvalidReview):
+        parse_review(body)
 
 
-def test_an_answer_bears_the_name_of_its_question() -> None:
-    asked = question(review())
+def test_response_repeats_the_uid_of_the_request() -> None:
+    review = parse_review(make_review())
 
-    assert answer(asked) == {
-        "apiVersion": VERSION,
+    assert build_review(review) == {
+        "apiVersion": API_VERSION,
         "kind": "AdmissionReview",
         "response": {"uid": "question-1", "allowed": True},
     }
-    assert answer(asked, warnings=["mind"])["response"] == {"uid": "question-1", "allowed": True, "warnings": ["mind"]}
-    assert answer(asked, "no", ["mind"])["response"] == {
+    assert build_review(review, warnings=["mind"])["response"] == {
+        "uid": "question-1",
+        "allowed": True,
+        "warnings": ["mind"],
+    }
+    assert build_review(review, "no", ["mind"])["response"] == {
         "uid": "question-1",
         "allowed": False,
         "status": {"code": 403, "reason": "Forbidden", "message": "no"},

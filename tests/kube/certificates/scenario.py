@@ -9,111 +9,126 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from kube.certificates import certificate_objects, key_pairs
-from kube.certificates.components import COMPONENTS, LABEL
-from kube.certificates.ca_injection import asked_from
-from kube.certificates.planning import next_write
-from kube.certificates.state import State
+from kube.certificates.ca_injection import parse_source_secret
+from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
+from kube.certificates.planning import plan_next_write
+from kube.certificates.state import ComponentState
 from kube.certificates.writes import Write
 from kube.paths import Object
 
-NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
-PAUSE = timedelta(minutes=10)
-SPACE = "somewhere"
+START_TIME = datetime(2026, 1, 1, tzinfo=timezone.utc)
+PROPAGATION_DELAY = timedelta(minutes=10)
+NAMESPACE = "somewhere"
 
 
-class World:
+class CertificateScenario:
     """Scenario of one component in one namespace, with a clock that the test sets."""
 
     def __init__(self, component: str = "kubevirt", *servers: str) -> None:
         self.component = COMPONENTS[component]
-        self.now = NOW
+        self.now = START_TIME
         self.objects: dict[tuple[str, str], Object] = {}
-        self.refused: set[tuple[str, str]] = set()
-        self.is_blind = False
+        self.unwritable: set[tuple[str, str]] = set()
+        self.are_targets_unknown = False
         self._versions = itertools.count(1)
         for name in servers:
             self.add_server(name)
 
-    def add_server(self, name: str, names: str = "", data: dict[str, str] | None = None) -> None:
-        metadata = {"labels": {LABEL: self.component.name}, "annotations": {certificate_objects.NAMES: names or f"{name}.svc"}}
-        self.put("Secret", name, {"metadata": metadata, "type": "Opaque", "data": certificate_objects.encoded(data or {})})
+    def add_server(self, name: str, dns_names: str = "", data: dict[str, str] | None = None) -> None:
+        metadata = {
+            "labels": {COMPONENT_LABEL: self.component.name},
+            "annotations": {certificate_objects.DNS_NAMES_ANNOTATION: dns_names or f"{name}.svc"},
+        }
+        self.put_object(
+            "Secret",
+            name,
+            {"metadata": metadata, "type": "Opaque", "data": certificate_objects.encode_entries(data or {})},
+        )
 
-    def put(self, kind: str, name: str, item: Object) -> None:
+    def put_object(self, kind: str, name: str, item: Object) -> None:
         metadata = {**item["metadata"], "name": name, "resourceVersion": str(next(self._versions))}
         self.objects[kind, name] = {**item, "kind": kind, "metadata": metadata}
 
-    def state(self) -> State:
+    def build_state(self) -> ComponentState:
         """Return the state as `lookup` would read it from the API server."""
         secrets = {name: item for (kind, name), item in self.objects.items() if kind == "Secret"}
-        authority = secrets.pop(self.component.authority, None)
-        publication = self.objects.get(("ConfigMap", self.component.publication))
-        known = certificate_objects.remembered(publication)
-        gone = [known[name] for name in known if name not in (*secrets, self.component.authority)]
-        carriers = [item for item in self.objects.values() if asked_from(item)[0] == SPACE and not self.is_blind]
-        return State(
+        ca_secret = secrets.pop(self.component.ca_secret_name, None)
+        publication = self.objects.get(("ConfigMap", self.component.bundle_configmap_name))
+        summaries = certificate_objects.parse_summaries(publication)
+        deleted_secrets = [
+            summaries[name] for name in summaries if name not in (*secrets, self.component.ca_secret_name)
+        ]
+        injection_targets = [
+            item
+            for item in self.objects.values()
+            if parse_source_secret(item)[0] == NAMESPACE and not self.are_targets_unknown
+        ]
+        return ComponentState(
             self.component,
-            SPACE,
-            authority,
+            NAMESPACE,
+            ca_secret,
             publication,
             tuple(secrets.values()),
-            tuple(gone),
-            tuple(carriers),
-            self.is_blind,
-            refused=frozenset(self.refused),
+            tuple(deleted_secrets),
+            tuple(injection_targets),
+            self.are_targets_unknown,
+            unwritable=frozenset(self.unwritable),
         )
 
-    def writes(self) -> Iterator[Write]:
+    def apply_writes(self) -> Iterator[Write]:
         """Yield each planned write after applying it, until nothing is left to do."""
-        while write := next_write(self.state(), self.now, PAUSE):
-            self.do(write)
+        while write := plan_next_write(self.build_state(), self.now, PROPAGATION_DELAY):
+            self.apply(write)
             yield write
 
     def settle(self) -> list[Write]:
-        return list(self.writes())
+        return list(self.apply_writes())
 
-    def do(self, write: Write) -> None:
+    def apply(self, write: Write) -> None:
         """Apply a write; it fails if it was planned for an older version of the object."""
-        kind, name = write.of
+        kind, name = write.target
         body = copy.deepcopy(write.body)
-        if write.creates:
-            assert write.of not in self.objects
-            self.put(kind, name, body)
+        if write.is_create:
+            assert write.target not in self.objects
+            self.put_object(kind, name, body)
             return
-        there = self.objects[write.of]
-        assert body["metadata"].pop("resourceVersion") == there["metadata"]["resourceVersion"]
-        self.put(kind, name, merged(there, body))
+        current = self.objects[write.target]
+        assert body["metadata"].pop("resourceVersion") == current["metadata"]["resourceVersion"]
+        self.put_object(kind, name, apply_merge_patch(current, body))
 
-    def secret(self, name: str) -> Object:
+    def get_secret(self, name: str) -> Object:
         return self.objects["Secret", name]
 
-    def serial(self, name: str) -> str:
-        pair = certificate_objects.current(self.secret(name))
+    def get_serial(self, name: str) -> str:
+        pair = certificate_objects.get_current_pair(self.get_secret(name))
         assert pair
-        return key_pairs.serial(pair.parsed)
+        return key_pairs.format_serial(pair.parsed)
 
-    def shown(self, name: str) -> str:
+    def get_certificate(self, name: str) -> str:
         """Return the certificate that a server presents."""
-        return certificate_objects.text(self.secret(name), certificate_objects.CERTIFICATE)
+        return certificate_objects.decode_entry(self.get_secret(name), certificate_objects.CERTIFICATE_ENTRY)
 
-    def trusted(self) -> list[str]:
+    def list_trusted_cas(self) -> list[str]:
         """Return the CA certificates that clients read."""
-        return certificate_objects.bundle_of(self.objects.get(("ConfigMap", self.component.publication)))
+        return certificate_objects.parse_published_bundle(
+            self.objects.get(("ConfigMap", self.component.bundle_configmap_name))
+        )
 
-    def accepts(self, name: str, trusted: list[str] | None = None) -> bool:
+    def is_trusted(self, name: str, bundle: list[str] | None = None) -> bool:
         """Return whether a client trusts a server, with the published bundle or with one that it read earlier."""
-        shown = self.shown(name)
-        signers = self.trusted() if trusted is None else trusted
-        return any(key_pairs.is_signed_by(shown, each) and key_pairs.is_valid(each, self.now) for each in signers)
+        certificate = self.get_certificate(name)
+        signers = self.list_trusted_cas() if bundle is None else bundle
+        return any(key_pairs.is_signed_by(certificate, each) and key_pairs.is_valid(each, self.now) for each in signers)
 
 
-def merged(there: Any, patch: Any) -> Any:
+def apply_merge_patch(original: Any, patch: Any) -> Any:
     """Return the object with a JSON merge patch (RFC 7396) applied."""
     if not isinstance(patch, dict):
         return patch
-    found = dict(there) if isinstance(there, dict) else {}
+    patched = dict(original) if isinstance(original, dict) else {}
     for key, value in patch.items():
         if value is None:
-            found.pop(key, None)
+            patched.pop(key, None)
         else:
-            found[key] = merged(found.get(key), value)
-    return found
+            patched[key] = apply_merge_patch(patched.get(key), value)
+    return patched

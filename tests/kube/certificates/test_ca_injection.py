@@ -7,89 +7,107 @@ from typing import Any
 
 import pytest
 
-from kube.certificates.ca_injection import RULES, carries, injected
+from kube.certificates.ca_injection import RULES_ANNOTATION, build_injection_patch, has_bundle
 from kube.paths import Object
 
 RULE = {"apiGroups": ["example.com"], "operations": ["CREATE"], "scope": "Cluster"}
-OTHER = {"apiGroups": ["other.example.com"], "operations": ["CREATE"]}
+OTHER_RULE = {"apiGroups": ["other.example.com"], "operations": ["CREATE"]}
 
 
-def configuration(rules: str | None, *webhooks: dict[str, Any]) -> Object:
+def make_webhook_configuration(rules: str | None, *webhooks: dict[str, Any]) -> Object:
     """Return a configuration with these webhooks and, unless `rules` is None, with the rules annotation."""
-    annotations = {} if rules is None else {RULES: rules}
+    annotations = {} if rules is None else {RULES_ANNOTATION: rules}
     metadata = {"name": "hook", "resourceVersion": "7", "annotations": annotations}
     hooks = [{"clientConfig": {}, **webhook} for webhook in webhooks]
     return {"kind": "ValidatingWebhookConfiguration", "metadata": metadata, "webhooks": hooks}
 
 
-def test_the_rules_come_with_the_bundle() -> None:
+def test_rules_and_bundle_are_injected_in_one_patch() -> None:
     """Inject the bundle and the annotated rules in one patch; a webhook that already has rules keeps them."""
-    carrier = configuration(json.dumps([RULE]), {}, {"rules": [OTHER]})
+    configuration = make_webhook_configuration(json.dumps([RULE]), {}, {"rules": [OTHER_RULE]})
 
-    patch = injected(carrier, "bundle")
+    patch = build_injection_patch(configuration, "bundle")
 
-    assert [webhook["rules"] for webhook in patch["webhooks"]] == [[RULE], [OTHER]]
-    assert carries({**carrier, **patch}, "bundle")
-    assert "rules" not in carrier["webhooks"][0]
+    assert [webhook["rules"] for webhook in patch["webhooks"]] == [[RULE], [OTHER_RULE]]
+    assert has_bundle({**configuration, **patch}, "bundle")
+    assert "rules" not in configuration["webhooks"][0]
 
 
-def test_rules_that_were_taken_off_are_due() -> None:
+def test_removed_rules_are_injected_again() -> None:
     """Annotated rules that a webhook lacks must be injected again.
 
     An upgrade removes them if an earlier version applied the configuration with rules in the manifest.
     """
-    carrier = configuration(json.dumps([RULE]), {})
-    whole = {**carrier, **injected(carrier, "bundle"), "metadata": carrier["metadata"]}
-    assert carries(whole, "bundle")
+    configuration = make_webhook_configuration(json.dumps([RULE]), {})
+    injected = {
+        **configuration,
+        **build_injection_patch(configuration, "bundle"),
+        "metadata": configuration["metadata"],
+    }
+    assert has_bundle(injected, "bundle")
 
-    del whole["webhooks"][0]["rules"]
+    del injected["webhooks"][0]["rules"]
 
-    assert not carries(whole, "bundle")
+    assert not has_bundle(injected, "bundle")
 
 
-def written_by(*managers: str) -> list[Object]:
+def make_managed_fields(*managers: str) -> list[Object]:
     """Return the `managedFields` of a configuration whose webhook `hook` got its rules from these managers."""
     fields: Object = {"f:webhooks": {'k:{"name":"hook"}': {"f:rules": {}}}}
     return [{"manager": manager, "fieldsV1": fields} for manager in managers]
 
 
 @pytest.mark.parametrize(
-    ("managers", "kept"), [(["nodemaintenance"], False), (["nodemaintenance", "kubectl"], True), (["kubectl"], True)]
+    ("managers", "is_kept"), [(["nodemaintenance"], False), (["nodemaintenance", "kubectl"], True), (["kubectl"], True)]
 )
-def test_rules_that_we_wrote_follow_the_annotation(managers: list[str], kept: bool) -> None:
+def test_only_rules_of_our_manager_follow_the_annotation(managers: list[str], is_kept: bool) -> None:
     """Replace our own rules after an upgrade changed the annotation, but keep rules that another manager wrote too."""
-    carrier = configuration(json.dumps([RULE]), {"name": "hook", "rules": [OTHER]})
-    carrier = {**carrier, **injected(carrier, "bundle"), "metadata": carrier["metadata"]}
-    carrier["metadata"]["managedFields"] = written_by(*managers)
+    configuration = make_webhook_configuration(json.dumps([RULE]), {"name": "hook", "rules": [OTHER_RULE]})
+    configuration = {
+        **configuration,
+        **build_injection_patch(configuration, "bundle"),
+        "metadata": configuration["metadata"],
+    }
+    configuration["metadata"]["managedFields"] = make_managed_fields(*managers)
 
-    assert carries(carrier, "bundle") is kept
-    assert injected(carrier, "bundle")["webhooks"][0]["rules"] == [OTHER if kept else RULE]
+    assert has_bundle(configuration, "bundle") is is_kept
+    assert build_injection_patch(configuration, "bundle")["webhooks"][0]["rules"] == [OTHER_RULE if is_kept else RULE]
 
 
-def test_what_the_server_adds_to_a_rule_is_no_difference() -> None:
+def test_api_server_defaults_cause_no_injection() -> None:
     """Ignore defaults that the API server adds to a rule; otherwise each tick would write the configuration."""
-    short = {"apiGroups": ["example.com"], "operations": ["CREATE"]}
-    carrier = configuration(json.dumps([short]), {"name": "hook", "rules": [{**short, "scope": "*"}]})
-    carrier = {**carrier, **injected(carrier, "bundle"), "metadata": carrier["metadata"]}
-    carrier["metadata"]["managedFields"] = written_by("nodemaintenance")
+    rule_without_scope = {"apiGroups": ["example.com"], "operations": ["CREATE"]}
+    configuration = make_webhook_configuration(
+        json.dumps([rule_without_scope]), {"name": "hook", "rules": [{**rule_without_scope, "scope": "*"}]}
+    )
+    configuration = {
+        **configuration,
+        **build_injection_patch(configuration, "bundle"),
+        "metadata": configuration["metadata"],
+    }
+    configuration["metadata"]["managedFields"] = make_managed_fields("nodemaintenance")
 
-    assert carries(carrier, "bundle")
+    assert has_bundle(configuration, "bundle")
 
 
 @pytest.mark.parametrize("rules", [None, "", "no JSON", "[", "[1]", '{"rules": 1}', "[]", "null"])
-def test_without_a_list_of_rules_the_bundle_comes_alone(rules: str | None) -> None:
-    carrier = configuration(rules, {})
+def test_invalid_rules_annotation_injects_only_the_bundle(rules: str | None) -> None:
+    configuration = make_webhook_configuration(rules, {})
 
-    patch = injected(carrier, "bundle")
+    patch = build_injection_patch(configuration, "bundle")
 
     assert "rules" not in patch["webhooks"][0]
-    assert carries({**carrier, **patch}, "bundle")
+    assert has_bundle({**configuration, **patch}, "bundle")
 
 
-def test_what_has_no_webhooks_gets_no_rules() -> None:
-    carrier = {**configuration(json.dumps([RULE])), "kind": "APIService", "spec": {"service": {"name": "api"}}}
+def test_object_without_webhooks_gets_no_rules() -> None:
+    api_service = {
+        **make_webhook_configuration(json.dumps([RULE])),
+        "kind": "APIService",
+        "spec": {"service": {"name": "api"}},
+    }
 
-    patch = injected(carrier, "bundle")
+    patch = build_injection_patch(api_service, "bundle")
 
     assert patch.keys() == {"metadata", "spec"}
-    assert carries({**carrier, **patch}, "bundle")
+    assert has_bundle({**api_service, **patch}, "bundle")

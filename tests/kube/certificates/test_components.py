@@ -7,87 +7,89 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from kube.certificates import key_pairs
-from kube.certificates.components import COMPONENTS, moment_or_none, rounded_up
-from kube.times import timestamp
-from tests.kube.certificates.scenario import World
+from kube.certificates.components import COMPONENTS, parse_strict_time_or_none, round_up_to_second
+from kube.times import format_time
+from tests.kube.certificates.scenario import CertificateScenario
 from tests.proofs import proves
 
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+ONE_HOUR, ONE_DAY = timedelta(hours=1), timedelta(days=1)
 
 
 @proves("OSV-20", "OSV-21")
 @pytest.mark.parametrize(
-    ("component", "age", "due"),
+    ("component", "age", "is_renewed"),
     [
-        ("kubevirt", 23 * HOUR, False),
-        ("kubevirt", 25 * HOUR, True),
-        ("cdi", 14 * DAY, False),
-        ("cdi", 16 * DAY, True),
-        ("macpool", 364 * DAY, False),
-        ("macpool", 366 * DAY, True),
-        ("ours", 14 * DAY, False),
-        ("ours", 16 * DAY, True),
+        ("kubevirt", 23 * ONE_HOUR, False),
+        ("kubevirt", 25 * ONE_HOUR, True),
+        ("cdi", 14 * ONE_DAY, False),
+        ("cdi", 16 * ONE_DAY, True),
+        ("macpool", 364 * ONE_DAY, False),
+        ("macpool", 366 * ONE_DAY, True),
+        ("ours", 14 * ONE_DAY, False),
+        ("ours", 16 * ONE_DAY, True),
     ],
 )
-def test_authority_and_server_are_renewed_on_the_components_schedule(component: str, age: timedelta, due: bool) -> None:
+def test_ca_and_server_are_renewed_on_the_components_schedule(component: str, age: timedelta, is_renewed: bool) -> None:
     """OSV-21: CA and serving certificate get new serials after the component's period (1, 15 or 365 days)."""
-    world = World(component, "api")
-    world.settle()
-    before = world.serial("api"), world.serial(world.component.authority)
+    scenario = CertificateScenario(component, "api")
+    scenario.settle()
+    before = scenario.get_serial("api"), scenario.get_serial(scenario.component.ca_secret_name)
 
-    world.now += age
-    world.settle()
-    world.now += timedelta(minutes=11)
-    world.settle()
+    scenario.now += age
+    scenario.settle()
+    scenario.now += timedelta(minutes=11)
+    scenario.settle()
 
-    after = world.serial("api"), world.serial(world.component.authority)
-    assert [old != new for old, new in zip(before, after, strict=True)] == [due, due]
+    after = scenario.get_serial("api"), scenario.get_serial(scenario.component.ca_secret_name)
+    assert [old != new for old, new in zip(before, after, strict=True)] == [is_renewed, is_renewed]
 
 
 @proves("OSV-21")
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_nothing_begins_in_the_future_and_no_server_outlives_its_authority(component: str) -> None:
-    world = World(component, "api")
-    world.settle()
+def test_certificates_are_valid_at_once_and_none_outlives_its_ca(component: str) -> None:
+    scenario = CertificateScenario(component, "api")
+    scenario.settle()
 
     for _ in range(30):
-        world.now += world.component.period / 4
-        for _write in world.writes():
-            for name in ("api", world.component.authority):
-                read = key_pairs.certificates(world.shown(name))
-                assert all(key_pairs.is_valid(each, world.now) for each in read)
-        server, signer = world.shown("api"), world.shown(world.component.authority)
-        assert key_pairs.ends(server) <= max(key_pairs.ends(each) for each in world.trusted())
-        assert key_pairs.is_signed_by(server, signer) or world.accepts("api")
+        scenario.now += scenario.component.renewal_period / 4
+        for _write in scenario.apply_writes():
+            for name in ("api", scenario.component.ca_secret_name):
+                certificates = key_pairs.parse_certificates(scenario.get_certificate(name))
+                assert all(key_pairs.is_valid(each, scenario.now) for each in certificates)
+        server, signer = scenario.get_certificate("api"), scenario.get_certificate(scenario.component.ca_secret_name)
+        assert key_pairs.get_not_after(server) <= max(
+            key_pairs.get_not_after(each) for each in scenario.list_trusted_cas()
+        )
+        assert key_pairs.is_signed_by(server, signer) or scenario.is_trusted("api")
 
 
 @proves("OSV-21")
-def test_a_clock_that_was_ahead_leaves_nothing_that_is_not_valid_yet() -> None:
+def test_certificates_from_a_fast_clock_are_replaced() -> None:
     """Certificates issued by a clock that was a day ahead are replaced, because no client accepts them yet."""
-    world = World("kubevirt", "api")
-    world.now += DAY
-    world.settle()
-    world.now -= DAY
+    scenario = CertificateScenario("kubevirt", "api")
+    scenario.now += ONE_DAY
+    scenario.settle()
+    scenario.now -= ONE_DAY
 
-    world.settle()
+    scenario.settle()
 
-    assert key_pairs.is_valid(world.shown("api"), world.now)
-    assert world.accepts("api")
+    assert key_pairs.is_valid(scenario.get_certificate("api"), scenario.now)
+    assert scenario.is_trusted("api")
 
 
 @pytest.mark.parametrize(("micros", "second"), [(0, 7), (1, 8), (999_999, 8)])
-def test_a_pause_counts_from_a_whole_second_that_is_not_in_the_past(micros: int, second: int) -> None:
-    moment = datetime(2026, 1, 1, 0, 0, 7, micros, tzinfo=timezone.utc)
+def test_time_is_rounded_up_to_a_whole_second(micros: int, second: int) -> None:
+    time = datetime(2026, 1, 1, 0, 0, 7, micros, tzinfo=timezone.utc)
 
-    assert rounded_up(moment) == moment.replace(second=second, microsecond=0)
+    assert round_up_to_second(time) == time.replace(second=second, microsecond=0)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2026-13-01T00:00:00Z", "2026-01-01", None, 5])
-def test_what_is_no_time_is_none(text: object) -> None:
-    assert moment_or_none(text) is None
+def test_invalid_time_is_parsed_as_none(text: object) -> None:
+    assert parse_strict_time_or_none(text) is None
 
 
-def test_a_time_is_read_as_it_was_written() -> None:
-    moment = datetime(2026, 2, 28, 23, 59, 59, tzinfo=timezone.utc)
+def test_formatted_time_is_parsed_back() -> None:
+    time = datetime(2026, 2, 28, 23, 59, 59, tzinfo=timezone.utc)
 
-    assert moment_or_none(timestamp(moment)) == moment
+    assert parse_strict_time_or_none(format_time(time)) == time

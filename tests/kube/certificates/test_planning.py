@@ -8,202 +8,219 @@ from datetime import timedelta
 import pytest
 
 from kube.certificates import certificate_objects, key_pairs
-from kube.certificates.components import COMPONENTS, LABEL
-from kube.certificates.certificate_objects import CERTIFICATE, KEY, TRUSTED
-from kube.certificates.ca_injection import INJECT, carries
-from kube.certificates.planning import next_write
-from kube.certificates.writes import ISSUED, MADE, NOTED, PUBLISHED, SHARED, TAKEN
-from tests.kube.certificates.scenario import PAUSE, SPACE, World
+from kube.certificates.ca_injection import INJECT_ANNOTATION, has_bundle
+from kube.certificates.certificate_objects import CA_ENTRY, CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY
+from kube.certificates.components import COMPONENT_LABEL, COMPONENTS
+from kube.certificates.planning import plan_next_write
+from kube.certificates.writes import (
+    BUNDLE_INJECTED,
+    BUNDLE_PUBLISHED,
+    CA_ACTIVATED,
+    CA_CREATED,
+    CERTIFICATE_ISSUED,
+    STATUS_UPDATED,
+)
+from tests.kube.certificates.scenario import NAMESPACE, PROPAGATION_DELAY, CertificateScenario
 from tests.proofs import proves
 
-LITTLE = timedelta(seconds=1)
+ONE_SECOND = timedelta(seconds=1)
 
 
 @pytest.fixture
-def world() -> World:
+def scenario() -> CertificateScenario:
     """Return a settled scenario: one component with two servers that have certificates."""
-    made = World("kubevirt", "api", "handler")
-    made.settle()
-    return made
+    new_scenario = CertificateScenario("kubevirt", "api", "handler")
+    new_scenario.settle()
+    return new_scenario
 
 
-def webhook(world: World) -> None:
+def add_webhook_configuration(scenario: CertificateScenario) -> None:
     """Add a webhook configuration that requests the CA bundle by annotation."""
-    metadata = {"annotations": {INJECT: f"{SPACE}/api"}}
-    world.put("ValidatingWebhookConfiguration", "hook", {"metadata": metadata, "webhooks": [{"clientConfig": {}}]})
+    metadata = {"annotations": {INJECT_ANNOTATION: f"{NAMESPACE}/api"}}
+    scenario.put_object(
+        "ValidatingWebhookConfiguration", "hook", {"metadata": metadata, "webhooks": [{"clientConfig": {}}]}
+    )
 
 
 @proves("OSV-20")
-def test_from_nothing_every_server_gets_its_certificate_at_once() -> None:
-    world = World("cdi", "api")
+def test_first_writes_create_the_ca_and_issue_all_certificates() -> None:
+    scenario = CertificateScenario("cdi", "api")
 
-    done = [write.reason for write in world.writes()]
+    reasons = [write.reason for write in scenario.apply_writes()]
 
-    assert done == [MADE, PUBLISHED, TAKEN, ISSUED, NOTED]
-    assert world.accepts("api")
-    assert key_pairs.names(world.shown("api")) == ["api.svc"]
-    assert certificate_objects.text(world.secret("api"), TRUSTED) == "".join(world.trusted())
+    assert reasons == [CA_CREATED, BUNDLE_PUBLISHED, CA_ACTIVATED, CERTIFICATE_ISSUED, STATUS_UPDATED]
+    assert scenario.is_trusted("api")
+    assert key_pairs.get_subject_alt_names(scenario.get_certificate("api")) == ["api.svc"]
+    assert certificate_objects.decode_entry(scenario.get_secret("api"), CA_ENTRY) == "".join(
+        scenario.list_trusted_cas()
+    )
 
 
 @proves("X-3")
-def test_where_nothing_is_due_nothing_is_written(world: World) -> None:
-    world.now += timedelta(hours=12)
+def test_no_write_before_renewal_is_due(scenario: CertificateScenario) -> None:
+    scenario.now += timedelta(hours=12)
 
-    assert world.settle() == []
+    assert scenario.settle() == []
 
 
 @proves("OSV-22")
-def test_a_new_authority_is_published_beside_the_old_one_before_any_server_shows_it(world: World) -> None:
+def test_new_ca_is_published_before_any_server_uses_it(scenario: CertificateScenario) -> None:
     """Check the order of the writes, and that no server changes before the waiting period ends."""
-    webhook(world)
-    world.settle()
-    before, serials = world.trusted(), (world.serial("api"), world.serial("handler"))
-    world.now += timedelta(days=1)
+    add_webhook_configuration(scenario)
+    scenario.settle()
+    before, serials = scenario.list_trusted_cas(), (scenario.get_serial("api"), scenario.get_serial("handler"))
+    scenario.now += timedelta(days=1)
 
-    made = [(write.reason, write.of[0]) for write in world.writes()]
-    published = world.trusted()
-    world.now += PAUSE - LITTLE
-    paused = world.settle()
-    kept = (world.serial("api"), world.serial("handler"))
-    world.now += LITTLE
-    switched = [write.reason for write in world.writes()]
+    first_writes = [(write.reason, write.target[0]) for write in scenario.apply_writes()]
+    published = scenario.list_trusted_cas()
+    scenario.now += PROPAGATION_DELAY - ONE_SECOND
+    paused = scenario.settle()
+    serials_before = (scenario.get_serial("api"), scenario.get_serial("handler"))
+    scenario.now += ONE_SECOND
+    later_reasons = [write.reason for write in scenario.apply_writes()]
 
-    assert made == [
-        (MADE, "Secret"),
-        *[(SHARED, "Secret")] * 2,
-        (SHARED, "ValidatingWebhookConfiguration"),
-        (PUBLISHED, "ConfigMap"),
+    assert first_writes == [
+        (CA_CREATED, "Secret"),
+        *[(BUNDLE_INJECTED, "Secret")] * 2,
+        (BUNDLE_INJECTED, "ValidatingWebhookConfiguration"),
+        (BUNDLE_PUBLISHED, "ConfigMap"),
     ]
     assert published[1:] == before
     assert len(published) == 2
-    assert (paused, kept) == ([], serials)
-    assert switched == [TAKEN, ISSUED, ISSUED, NOTED]
-    assert world.trusted() == published
-    assert all(world.accepts(name, published) for name in ("api", "handler"))
+    assert (paused, serials_before) == ([], serials)
+    assert later_reasons == [CA_ACTIVATED, CERTIFICATE_ISSUED, CERTIFICATE_ISSUED, STATUS_UPDATED]
+    assert scenario.list_trusted_cas() == published
+    assert all(scenario.is_trusted(name, published) for name in ("api", "handler"))
 
 
 @proves("OSV-22")
-def test_two_rotations_inside_one_pause_keep_both_old_authorities(world: World) -> None:
+def test_two_rotations_within_one_waiting_period_keep_both_old_cas(scenario: CertificateScenario) -> None:
     """Clients that read the bundle before a server's certificate changes still trust that server afterwards."""
-    authority = world.component.authority
-    first = world.trusted()
+    ca_secret_name = scenario.component.ca_secret_name
+    first_bundle = scenario.list_trusted_cas()
 
     for _ in range(2):
-        world.secret(authority)["metadata"]["annotations"] = {certificate_objects.RENEW: "now"}
-        world.settle()
-        world.now += PAUSE / 2
-    both = world.trusted()
-    world.now += PAUSE / 2
-    world.settle()
+        scenario.get_secret(ca_secret_name)["metadata"]["annotations"] = {certificate_objects.RENEW_ANNOTATION: "now"}
+        scenario.settle()
+        scenario.now += PROPAGATION_DELAY / 2
+    second_bundle = scenario.list_trusted_cas()
+    scenario.now += PROPAGATION_DELAY / 2
+    scenario.settle()
 
-    assert len(both) == 3
-    assert set(first) < set(both)
-    assert world.trusted() == both
-    assert world.accepts("api", both)
-    assert certificate_objects.RENEW not in world.secret(authority)["metadata"].get("annotations", {})
+    assert len(second_bundle) == 3
+    assert set(first_bundle) < set(second_bundle)
+    assert scenario.list_trusted_cas() == second_bundle
+    assert scenario.is_trusted("api", second_bundle)
+    assert certificate_objects.RENEW_ANNOTATION not in scenario.get_secret(ca_secret_name)["metadata"].get(
+        "annotations", {}
+    )
 
 
 @proves("OSV-22")
-def test_an_old_authority_is_trusted_until_it_expires_and_no_longer(world: World) -> None:
+def test_old_ca_is_trusted_until_it_expires(scenario: CertificateScenario) -> None:
     """Servers that load a new certificate late stay trusted, and the bundle never has more than three CAs."""
-    (old,) = world.trusted()
-    most = 0
-    while world.now < key_pairs.ends(old):
-        assert old in world.trusted()
-        world.now += timedelta(hours=1)
-        world.settle()
-        most = max(most, len(world.trusted()))
+    (old_ca,) = scenario.list_trusted_cas()
+    max_count = 0
+    while scenario.now < key_pairs.get_not_after(old_ca):
+        assert old_ca in scenario.list_trusted_cas()
+        scenario.now += timedelta(hours=1)
+        scenario.settle()
+        max_count = max(max_count, len(scenario.list_trusted_cas()))
 
-    assert old not in world.trusted()
-    assert most == 3
+    assert old_ca not in scenario.list_trusted_cas()
+    assert max_count == 3
 
 
 @proves("OSV-20", "OSV-22")
-def test_while_the_next_authority_is_held_back_servers_are_renewed_by_the_one_in_use(world: World) -> None:
+def test_current_ca_renews_servers_while_the_next_ca_is_blocked(scenario: CertificateScenario) -> None:
     """Servers get one more certificate from the current CA, and no further ones as that CA's expiry approaches.
 
     The next CA is held back because a webhook configuration that trusts the servers cannot be written. Once the current
     CA has expired, the next CA signs.
     """
-    webhook(world)
-    world.settle()
-    world.refused.add(("ValidatingWebhookConfiguration", "hook"))
-    (authority,) = world.trusted()
-    issued = 0
-    while world.now + timedelta(minutes=20) < key_pairs.ends(authority):
-        world.now += timedelta(minutes=20)
-        assert all(key_pairs.is_valid(world.shown(name), world.now) for name in ("api", "handler"))
-        issued += sum(write.reason == ISSUED for write in world.writes())
-        assert all(key_pairs.is_signed_by(world.shown(name), authority) for name in ("api", "handler"))
-    world.now = key_pairs.ends(authority)
-    world.settle()
+    add_webhook_configuration(scenario)
+    scenario.settle()
+    scenario.unwritable.add(("ValidatingWebhookConfiguration", "hook"))
+    (ca,) = scenario.list_trusted_cas()
+    issued_count = 0
+    while scenario.now + timedelta(minutes=20) < key_pairs.get_not_after(ca):
+        scenario.now += timedelta(minutes=20)
+        assert all(key_pairs.is_valid(scenario.get_certificate(name), scenario.now) for name in ("api", "handler"))
+        issued_count += sum(write.reason == CERTIFICATE_ISSUED for write in scenario.apply_writes())
+        assert all(key_pairs.is_signed_by(scenario.get_certificate(name), ca) for name in ("api", "handler"))
+    scenario.now = key_pairs.get_not_after(ca)
+    scenario.settle()
 
-    assert issued == 2
-    assert all(world.accepts(name) for name in ("api", "handler"))
+    assert issued_count == 2
+    assert all(scenario.is_trusted(name) for name in ("api", "handler"))
 
 
 @proves("OSV-22")
-def test_looks_that_cannot_tell_who_reads_the_bundle_do_not_begin_the_pause_anew(world: World) -> None:
+def test_passes_with_unknown_targets_do_not_restart_the_waiting_period(scenario: CertificateScenario) -> None:
     """Passes that cannot list the CA injection targets do not restart the waiting period, and write nothing during it.
 
     Every tenth pass is such a pass. After the waiting period, it does not activate the next CA. It renews due
     certificates with the current CA, because an unknown number of such passes may follow.
     """
-    webhook(world)
-    world.settle()
-    world.now += timedelta(days=1)
-    begun = world.settle()
-    (next_one, in_use) = world.trusted()
+    add_webhook_configuration(scenario)
+    scenario.settle()
+    scenario.now += timedelta(days=1)
+    reasons_before = scenario.settle()
+    (next_ca, current_ca) = scenario.list_trusted_cas()
     done = []
     for number in range(1, 41):
-        world.now += PAUSE / 40
-        world.is_blind = number % 10 == 0
-        done.append(world.settle())
-    blind = world.shown("api")
-    world.is_blind = False
-    taken = [write.reason for write in world.writes()]
+        scenario.now += PROPAGATION_DELAY / 40
+        scenario.are_targets_unknown = number % 10 == 0
+        done.append(scenario.settle())
+    certificate_with_unknown_targets = scenario.get_certificate("api")
+    scenario.are_targets_unknown = False
+    reasons_after = [write.reason for write in scenario.apply_writes()]
 
-    assert begun[-1].reason == PUBLISHED
+    assert reasons_before[-1].reason == BUNDLE_PUBLISHED
     assert not any(done[:-1])
-    assert key_pairs.is_signed_by(blind, in_use)
-    assert taken == [TAKEN, ISSUED, ISSUED, NOTED]
-    assert key_pairs.is_signed_by(world.shown("api"), next_one)
+    assert key_pairs.is_signed_by(certificate_with_unknown_targets, current_ca)
+    assert reasons_after == [CA_ACTIVATED, CERTIFICATE_ISSUED, CERTIFICATE_ISSUED, STATUS_UPDATED]
+    assert key_pairs.is_signed_by(scenario.get_certificate("api"), next_ca)
 
 
 @proves("OSV-22")
-@pytest.mark.parametrize("sees", [True, False])
-def test_the_pause_begins_where_somebody_looks_who_can_tell_who_reads_the_bundle(world: World, sees: bool) -> None:
+@pytest.mark.parametrize("are_targets_known", [True, False])
+def test_waiting_period_starts_in_a_pass_with_known_targets(
+    scenario: CertificateScenario, are_targets_known: bool
+) -> None:
     """Published CAs get no publication time until a pass knows the CA injection targets."""
-    webhook(world)
-    world.settle()
-    world.now += timedelta(days=1)
-    world.is_blind = True
-    world.settle()
-    world.now += PAUSE
-    world.is_blind = not sees
-    assert TAKEN not in [write.reason for write in world.writes()]
-    world.now += PAUSE
-    world.is_blind = False
+    add_webhook_configuration(scenario)
+    scenario.settle()
+    scenario.now += timedelta(days=1)
+    scenario.are_targets_unknown = True
+    scenario.settle()
+    scenario.now += PROPAGATION_DELAY
+    scenario.are_targets_unknown = not are_targets_known
+    assert CA_ACTIVATED not in [write.reason for write in scenario.apply_writes()]
+    scenario.now += PROPAGATION_DELAY
+    scenario.are_targets_unknown = False
 
-    assert (TAKEN in [write.reason for write in world.writes()]) is sees
+    assert (CA_ACTIVATED in [write.reason for write in scenario.apply_writes()]) is are_targets_known
 
 
 @proves("OSV-22")
-def test_who_is_known_to_be_left_behind_ends_the_pause_though_others_may_be_too(world: World) -> None:
+def test_unwritable_server_without_the_next_ca_ends_the_waiting_period(scenario: CertificateScenario) -> None:
     """Remove the next CA's publication time if a server's Secret lacks that CA and cannot be written.
 
     The CA injection targets are unknown in this pass, which alone would not end the waiting period.
     """
-    world.now += timedelta(days=1)
-    world.settle()
-    (newest, *older) = world.trusted()
-    world.secret("api")["data"] |= certificate_objects.encoded({TRUSTED: "".join(older)})
-    world.refused.add(("Secret", "api"))
-    world.is_blind = True
-    world.settle()
-    publication = world.objects["ConfigMap", world.component.publication]
+    scenario.now += timedelta(days=1)
+    scenario.settle()
+    (newest_ca, *older_cas) = scenario.list_trusted_cas()
+    scenario.get_secret("api")["data"] |= certificate_objects.encode_entries({CA_ENTRY: "".join(older_cas)})
+    scenario.unwritable.add(("Secret", "api"))
+    scenario.are_targets_unknown = True
+    scenario.settle()
+    publication = scenario.objects["ConfigMap", scenario.component.bundle_configmap_name]
 
-    assert key_pairs.fingerprint(newest) not in certificate_objects.published(publication, world.now)
+    assert key_pairs.compute_fingerprint(newest_ca) not in certificate_objects.parse_published_times(
+        publication, scenario.now
+    )
 
 
 @proves("OSV-20")
@@ -211,200 +228,224 @@ def test_who_is_known_to_be_left_behind_ends_the_pause_though_others_may_be_too(
     "broken",
     [
         {},
-        {CERTIFICATE: "garbage", KEY: "garbage"},
-        {CERTIFICATE: "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"},
+        {CERTIFICATE_ENTRY: "garbage", PRIVATE_KEY_ENTRY: "garbage"},
+        {CERTIFICATE_ENTRY: "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"},
     ],
 )
-def test_a_corrupt_certificate_is_replaced_at_once_by_the_same_authority(world: World, broken: dict[str, str]) -> None:
-    trusted, other = world.trusted(), world.serial("handler")
-    world.secret("api")["data"] = certificate_objects.encoded(broken)
+def test_corrupt_certificate_is_replaced_at_once_by_the_same_ca(
+    scenario: CertificateScenario, broken: dict[str, str]
+) -> None:
+    trusted, other_serial = scenario.list_trusted_cas(), scenario.get_serial("handler")
+    scenario.get_secret("api")["data"] = certificate_objects.encode_entries(broken)
 
-    done = [write.reason for write in world.writes()]
+    reasons = [write.reason for write in scenario.apply_writes()]
 
-    assert done == [ISSUED, NOTED]
-    assert world.accepts("api", trusted)
-    assert world.serial("handler") == other
-
-
-@proves("OSV-20")
-def test_a_key_of_another_certificate_is_corrupt(world: World) -> None:
-    world.secret("api")["data"][KEY] = world.secret("handler")["data"][KEY]
-
-    world.settle()
-
-    assert certificate_objects.current(world.secret("api"))
+    assert reasons == [CERTIFICATE_ISSUED, STATUS_UPDATED]
+    assert scenario.is_trusted("api", trusted)
+    assert scenario.get_serial("handler") == other_serial
 
 
 @proves("OSV-20")
-def test_a_secret_that_is_gone_comes_again_as_it_was(world: World) -> None:
-    before = world.objects.pop(("Secret", "api"))
-    trusted = world.trusted()
+def test_key_of_another_certificate_is_replaced(scenario: CertificateScenario) -> None:
+    scenario.get_secret("api")["data"][PRIVATE_KEY_ENTRY] = scenario.get_secret("handler")["data"][PRIVATE_KEY_ENTRY]
 
-    world.settle()
+    scenario.settle()
 
-    again = world.secret("api")
+    assert certificate_objects.get_current_pair(scenario.get_secret("api"))
+
+
+@proves("OSV-20")
+def test_deleted_secret_is_created_again(scenario: CertificateScenario) -> None:
+    before = scenario.objects.pop(("Secret", "api"))
+    trusted = scenario.list_trusted_cas()
+
+    scenario.settle()
+
+    again = scenario.get_secret("api")
     assert again["type"] == before["type"]
     assert again["metadata"]["labels"] == before["metadata"]["labels"]
-    assert key_pairs.names(world.shown("api")) == ["api.svc"]
-    assert world.accepts("api", trusted)
+    assert key_pairs.get_subject_alt_names(scenario.get_certificate("api")) == ["api.svc"]
+    assert scenario.is_trusted("api", trusted)
 
 
 @proves("OSV-20", "OSV-22")
-@pytest.mark.parametrize("lost", ["gone", "corrupt"])
-def test_a_lost_authority_is_followed_by_another_without_locking_a_client_out(world: World, lost: str) -> None:
-    before, serial = world.trusted(), world.serial("api")
-    if lost == "gone":
-        del world.objects["Secret", world.component.authority]
+@pytest.mark.parametrize("loss", ["gone", "corrupt"])
+def test_lost_ca_is_replaced_without_breaking_clients(scenario: CertificateScenario, loss: str) -> None:
+    before, serial = scenario.list_trusted_cas(), scenario.get_serial("api")
+    if loss == "gone":
+        del scenario.objects["Secret", scenario.component.ca_secret_name]
     else:
-        world.secret(world.component.authority)["data"] = certificate_objects.encoded({CERTIFICATE: "garbage"})
+        scenario.get_secret(scenario.component.ca_secret_name)["data"] = certificate_objects.encode_entries(
+            {CERTIFICATE_ENTRY: "garbage"}
+        )
 
-    world.settle()
-    published = world.trusted()
-    kept = world.serial("api")
-    world.now += PAUSE
-    world.settle()
+    scenario.settle()
+    published = scenario.list_trusted_cas()
+    serial_before = scenario.get_serial("api")
+    scenario.now += PROPAGATION_DELAY
+    scenario.settle()
 
-    assert kept == serial
+    assert serial_before == serial
     assert published[1:] == before
-    assert world.accepts("api", published)
-    assert world.serial("api") != serial
+    assert scenario.is_trusted("api", published)
+    assert scenario.get_serial("api") != serial
 
 
 @proves("OSV-20")
-def test_with_authority_and_a_secret_lost_together_the_server_is_not_kept_waiting(world: World) -> None:
-    del world.objects["Secret", world.component.authority]
-    del world.objects["Secret", "api"]
+def test_server_is_reissued_at_once_if_ca_and_secret_are_lost(scenario: CertificateScenario) -> None:
+    del scenario.objects["Secret", scenario.component.ca_secret_name]
+    del scenario.objects["Secret", "api"]
 
-    world.settle()
+    scenario.settle()
 
-    assert world.accepts("api")
-    assert world.accepts("handler")
+    assert scenario.is_trusted("api")
+    assert scenario.is_trusted("handler")
 
 
 @proves("OSV-22")
-def test_a_certificate_of_somebody_else_is_believed_until_ours_takes_its_place() -> None:
+def test_certificate_of_another_issuer_is_trusted_until_replaced() -> None:
     """Publish the other issuer's CA together with ours, and replace the certificate one waiting period later."""
-    theirs = World("cdi", "api")
-    theirs.settle()
-    world = World("cdi")
-    world.add_server(
-        "api", data={entry: certificate_objects.text(theirs.secret("api"), entry) for entry in (CERTIFICATE, KEY, TRUSTED)}
+    other_scenario = CertificateScenario("cdi", "api")
+    other_scenario.settle()
+    own_scenario = CertificateScenario("cdi")
+    own_scenario.add_server(
+        "api",
+        data={
+            entry: certificate_objects.decode_entry(other_scenario.get_secret("api"), entry)
+            for entry in (CERTIFICATE_ENTRY, PRIVATE_KEY_ENTRY, CA_ENTRY)
+        },
     )
-    foreign = world.shown("api")
+    foreign = own_scenario.get_certificate("api")
 
-    world.settle()
-    kept, published = world.shown("api"), world.trusted()
-    world.now += PAUSE
-    world.settle()
+    own_scenario.settle()
+    foreign_certificate, published = own_scenario.get_certificate("api"), own_scenario.list_trusted_cas()
+    own_scenario.now += PROPAGATION_DELAY
+    own_scenario.settle()
 
-    assert kept == foreign
-    assert set(theirs.trusted()) < set(published)
-    assert world.shown("api") != foreign
-    assert world.accepts("api", published)
+    assert foreign_certificate == foreign
+    assert set(other_scenario.list_trusted_cas()) < set(published)
+    assert own_scenario.get_certificate("api") != foreign
+    assert own_scenario.is_trusted("api", published)
 
 
 @proves("OSV-20", "OSV-22")
-def test_when_the_published_bundle_is_lost_the_same_one_is_published(world: World) -> None:
-    world.now += timedelta(days=1)
-    world.settle()
-    before = world.trusted()
-    del world.objects["ConfigMap", world.component.publication]
+def test_lost_configmap_is_published_again_with_the_same_bundle(scenario: CertificateScenario) -> None:
+    scenario.now += timedelta(days=1)
+    scenario.settle()
+    before = scenario.list_trusted_cas()
+    del scenario.objects["ConfigMap", scenario.component.bundle_configmap_name]
 
-    world.settle()
+    scenario.settle()
 
     assert len(before) == 2
-    assert world.trusted() == before
+    assert scenario.list_trusted_cas() == before
 
 
-def test_who_may_write_the_bundle_alone_makes_nobody_trusted(world: World) -> None:
+def test_cas_added_to_the_configmap_are_not_trusted(scenario: CertificateScenario) -> None:
     """Ignore CAs that another writer adds to the ConfigMap: it counts only if the CA's Secret is lost."""
-    stranger = World("macpool", "api")
-    stranger.settle()
-    before = world.trusted()
-    publication = world.objects["ConfigMap", world.component.publication]
-    publication["data"][certificate_objects.BUNDLE] += "".join(stranger.trusted())
+    other_scenario = CertificateScenario("macpool", "api")
+    other_scenario.settle()
+    before = scenario.list_trusted_cas()
+    publication = scenario.objects["ConfigMap", scenario.component.bundle_configmap_name]
+    publication["data"][certificate_objects.BUNDLE_ENTRY] += "".join(other_scenario.list_trusted_cas())
 
-    world.settle()
+    scenario.settle()
 
-    assert world.trusted() == before
+    assert scenario.list_trusted_cas() == before
 
 
 @proves("OSV-20")
-def test_who_asks_gets_a_new_certificate_once(world: World) -> None:
-    before = world.serial("api"), world.serial("handler")
-    world.secret("api")["metadata"]["annotations"][certificate_objects.RENEW] = "now"
+def test_renew_annotation_issues_one_new_certificate(scenario: CertificateScenario) -> None:
+    before = scenario.get_serial("api"), scenario.get_serial("handler")
+    scenario.get_secret("api")["metadata"]["annotations"][certificate_objects.RENEW_ANNOTATION] = "now"
 
-    world.settle()
-    again = world.settle()
+    scenario.settle()
+    again = scenario.settle()
 
-    assert world.serial("api") != before[0]
-    assert world.serial("handler") == before[1]
+    assert scenario.get_serial("api") != before[0]
+    assert scenario.get_serial("handler") == before[1]
     assert again == []
-    assert world.secret("api")["metadata"]["annotations"] == {certificate_objects.NAMES: "api.svc"}
+    assert scenario.get_secret("api")["metadata"]["annotations"] == {
+        certificate_objects.DNS_NAMES_ANNOTATION: "api.svc"
+    }
 
 
-def test_other_names_are_another_certificate(world: World) -> None:
-    world.secret("api")["metadata"]["annotations"][certificate_objects.NAMES] = "api.svc, 127.0.0.1"
+def test_changed_dns_names_issue_a_new_certificate(scenario: CertificateScenario) -> None:
+    scenario.get_secret("api")["metadata"]["annotations"][certificate_objects.DNS_NAMES_ANNOTATION] = (
+        "api.svc, 127.0.0.1"
+    )
 
-    world.settle()
+    scenario.settle()
 
-    assert key_pairs.names(world.shown("api")) == ["api.svc", "127.0.0.1"]
+    assert key_pairs.get_subject_alt_names(scenario.get_certificate("api")) == ["api.svc", "127.0.0.1"]
 
 
-def test_without_names_nothing_is_issued_and_the_others_are() -> None:
-    world = World("cdi", "api")
-    world.put("Secret", "dumb", {"metadata": {"labels": {LABEL: "cdi"}}, "type": "Opaque"})
+def test_secret_without_dns_names_does_not_stop_other_servers() -> None:
+    scenario = CertificateScenario("cdi", "api")
+    scenario.put_object("Secret", "dumb", {"metadata": {"labels": {COMPONENT_LABEL: "cdi"}}, "type": "Opaque"})
 
-    world.settle()
+    scenario.settle()
 
-    assert world.accepts("api")
-    assert certificate_objects.current(world.secret("dumb")) is None
+    assert scenario.is_trusted("api")
+    assert certificate_objects.get_current_pair(scenario.get_secret("dumb")) is None
 
 
 @proves("OSV-20", "OSV-22")
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_between_any_two_writes_a_client_with_the_published_bundle_connects(component: str) -> None:
+def test_clients_trust_all_servers_between_any_two_writes(component: str) -> None:
     """Clients with the current bundle, or with one as old as the waiting period, accept every server that has a Secret.
 
     The test covers four periods and deletes a server's Secret, the CA's Secret and the ConfigMap in turn.
     """
-    world = World(component, "api", "handler")
-    webhook(world)
-    world.settle()
-    read = [(world.now, world.trusted())]
-    losses = [("Secret", "api"), ("Secret", world.component.authority), ("ConfigMap", world.component.publication)]
+    scenario = CertificateScenario(component, "api", "handler")
+    add_webhook_configuration(scenario)
+    scenario.settle()
+    bundles_by_time = [(scenario.now, scenario.list_trusted_cas())]
+    deletable_objects = [
+        ("Secret", "api"),
+        ("Secret", scenario.component.ca_secret_name),
+        ("ConfigMap", scenario.component.bundle_configmap_name),
+    ]
     steps = 0
-    while world.now < read[0][0] + 4 * world.component.period:
-        world.now += PAUSE if next_write(world.state(), world.now + PAUSE, PAUSE) else world.component.period / 8
+    while scenario.now < bundles_by_time[0][0] + 4 * scenario.component.renewal_period:
+        scenario.now += (
+            PROPAGATION_DELAY
+            if plan_next_write(scenario.build_state(), scenario.now + PROPAGATION_DELAY, PROPAGATION_DELAY)
+            else scenario.component.renewal_period / 8
+        )
         if steps % 5 == 4:
-            world.objects.pop(losses[steps // 5 % 3])
+            scenario.objects.pop(deletable_objects[steps // 5 % 3])
         steps += 1
-        for _ in world.writes():
-            there = [name for name in ("api", "handler") if ("Secret", name) in world.objects]
-            if world.trusted():
-                assert all(world.accepts(name) for name in there)
-            late = [bundle for at, bundle in read if at <= world.now - PAUSE][-1]
-            assert all(world.accepts(name, late) for name in there)
-        read.append((world.now, world.trusted()))
-        assert carries(world.objects["ValidatingWebhookConfiguration", "hook"], "".join(world.trusted()))
+        for _ in scenario.apply_writes():
+            present_names = [name for name in ("api", "handler") if ("Secret", name) in scenario.objects]
+            if scenario.list_trusted_cas():
+                assert all(scenario.is_trusted(name) for name in present_names)
+            oldest_bundle_in_use = [
+                bundle for time, bundle in bundles_by_time if time <= scenario.now - PROPAGATION_DELAY
+            ][-1]
+            assert all(scenario.is_trusted(name, oldest_bundle_in_use) for name in present_names)
+        bundles_by_time.append((scenario.now, scenario.list_trusted_cas()))
+        assert has_bundle(
+            scenario.objects["ValidatingWebhookConfiguration", "hook"], "".join(scenario.list_trusted_cas())
+        )
 
     assert steps > 30
 
 
-def test_what_is_noted_has_names_and_dates_and_no_key(world: World) -> None:
-    publication = world.objects["ConfigMap", world.component.publication]
-    status = json.loads(publication["data"][certificate_objects.STATUS])
+def test_status_has_names_and_dates_but_no_key(scenario: CertificateScenario) -> None:
+    publication = scenario.objects["ConfigMap", scenario.component.bundle_configmap_name]
+    status = json.loads(publication["data"][certificate_objects.STATUS_ENTRY])
 
-    assert status.keys() == {"api", "handler", world.component.authority}
-    assert status["api"]["serial"] == world.serial("api")
+    assert status.keys() == {"api", "handler", scenario.component.ca_secret_name}
+    assert status["api"]["serial"] == scenario.get_serial("api")
     assert status["api"]["ends"] > status["api"]["renewal"] > status["api"]["begins"]
     assert "PRIVATE" not in json.dumps(publication)
 
 
-def test_neither_a_pair_nor_a_write_shows_a_key_when_it_is_printed(world: World) -> None:
-    world.now += timedelta(days=1)
-    write = next_write(world.state(), world.now, PAUSE)
-    pair = certificate_objects.current(world.secret("api"))
+def test_repr_contains_no_private_key(scenario: CertificateScenario) -> None:
+    scenario.now += timedelta(days=1)
+    write = plan_next_write(scenario.build_state(), scenario.now, PROPAGATION_DELAY)
+    pair = certificate_objects.get_current_pair(scenario.get_secret("api"))
 
     assert write is not None
     assert pair is not None
@@ -413,20 +454,22 @@ def test_neither_a_pair_nor_a_write_shows_a_key_when_it_is_printed(world: World)
         assert "PRIVATE" not in text
 
 
-def test_an_authority_that_is_taken_out_of_its_secret_is_trusted_no_longer(world: World) -> None:
+def test_ca_removed_from_its_secret_is_no_longer_trusted(scenario: CertificateScenario) -> None:
     """Stop trusting a CA that the administrator removes from the CA's Secret, for example after a key was stolen.
 
     At that time, every server has a certificate from another CA.
     """
-    authority, (stolen,) = world.component.authority, world.trusted()
-    world.secret(authority)["metadata"]["annotations"] = {certificate_objects.RENEW: "now"}
-    world.settle()
-    world.now += PAUSE
-    world.settle()
-    world.secret(authority)["data"][TRUSTED] = world.secret(authority)["data"][CERTIFICATE]
+    ca_secret_name, (removed_ca,) = scenario.component.ca_secret_name, scenario.list_trusted_cas()
+    scenario.get_secret(ca_secret_name)["metadata"]["annotations"] = {certificate_objects.RENEW_ANNOTATION: "now"}
+    scenario.settle()
+    scenario.now += PROPAGATION_DELAY
+    scenario.settle()
+    scenario.get_secret(ca_secret_name)["data"][CA_ENTRY] = scenario.get_secret(ca_secret_name)["data"][
+        CERTIFICATE_ENTRY
+    ]
 
-    world.settle()
+    scenario.settle()
 
-    assert stolen not in world.trusted()
-    assert world.accepts("api")
-    assert world.accepts("handler")
+    assert removed_ca not in scenario.list_trusted_cas()
+    assert scenario.is_trusted("api")
+    assert scenario.is_trusted("handler")

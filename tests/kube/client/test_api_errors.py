@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from kube.client.api_errors import ApiError, Conflict, Denied, NotFound, Rejected, Unavailable, error_of
+from kube.client.api_errors import ApiError, Conflict, Denied, NotFound, Rejected, Unavailable, build_api_error
 from kube.paths import Object
 
-CAUSES = {"details": {"causes": [{"reason": "FieldValueInvalid"}]}}
+BODY_WITH_CAUSES = {"details": {"causes": [{"reason": "FieldValueInvalid"}]}}
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "patch", "kind"),
+    ("status", "body", "is_json_patch", "error_class"),
     [
         pytest.param(404, {}, False, NotFound, id="404"),
         pytest.param(410, {}, False, NotFound, id="410"),
         pytest.param(409, {}, False, Conflict, id="409"),
         pytest.param(422, {}, True, Conflict, id="failed test of a JSON patch"),
-        pytest.param(422, CAUSES, True, Rejected, id="JSON patch to an invalid value"),
+        pytest.param(422, BODY_WITH_CAUSES, True, Rejected, id="JSON patch to an invalid value"),
         pytest.param(422, {}, False, Rejected, id="422 of anything else"),
         pytest.param(400, {}, True, Rejected, id="400"),
         pytest.param(401, {}, False, Denied, id="401"),
@@ -27,25 +27,27 @@ CAUSES = {"details": {"causes": [{"reason": "FieldValueInvalid"}]}}
         pytest.param(503, {}, False, Unavailable, id="503"),
     ],
 )
-def test_an_answer_is_one_of_five_errors(status: int, body: Object, patch: bool, kind: type[ApiError]) -> None:
+def test_status_maps_to_one_of_five_error_classes(
+    status: int, body: Object, is_json_patch: bool, error_class: type[ApiError]
+) -> None:
     """X-6, NMO-4: each status maps to the error class that determines how the caller continues."""
-    error = error_of(status, {**body, "message": "its own words"}, patch=patch)
+    error = build_api_error(status, {**body, "message": "its own words"}, is_json_patch=is_json_patch)
 
-    assert type(error) is kind
+    assert type(error) is error_class
     assert (error.status, error.message, str(error)) == (status, "its own words", "its own words")
 
 
 @pytest.mark.parametrize("status", [404, 409, 410, 422])
-def test_what_a_webhook_refuses_is_no_conflict_and_nothing_gone(status: int) -> None:
+def test_webhook_denial_is_rejected_whatever_its_status(status: int) -> None:
     """X-6: a webhook's denial is `Rejected` whatever its status, so that the caller does not retry the patch."""
-    words = 'admission webhook "w.example.com" denied the request: not on Fridays'
+    message = 'admission webhook "w.example.com" denied the request: not on Fridays'
 
-    error = error_of(status, {"message": words}, patch=True)
+    error = build_api_error(status, {"message": message}, is_json_patch=True)
 
     assert type(error) is Rejected
-    assert (error.status, error.message) == (status, words)
+    assert (error.status, error.message) == (status, message)
 
 
-def test_an_answer_without_words_gets_some() -> None:
+def test_response_without_a_message_gets_a_default_message() -> None:
     """X-6: a response without a Status object, for example from a proxy, gets a default message."""
-    assert error_of(502, {}).message == "the API server answered 502"
+    assert build_api_error(502, {}).message == "the API server responded with status 502"

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from kube.client.api import Api
-from kube.nodes import NODES
+from kube.nodes import NODES_PATH
 from localcluster.cluster import LocalCluster
 
-STEPS = 80
+CANCELLATION_STEPS = 80
 STEP_SECONDS = 0.00025
 """A connection and its first response take about 5 ms here, so the cancellations hit every phase of it."""
 
 
-def sockets() -> set[Path]:
+def list_open_sockets() -> set[Path]:
     """Return the open sockets of this process."""
-    return {Path("/proc/self/fd") / str(number) for number in _descriptors()}
+    return {Path("/proc/self/fd") / str(number) for number in _list_socket_descriptors()}
 
 
-def _descriptors() -> Iterator[int]:
+def _list_socket_descriptors() -> Iterator[int]:
     for link in Path("/proc/self/fd").iterdir():
         try:
             if link.readlink().name.startswith("socket:"):
@@ -31,20 +31,20 @@ def _descriptors() -> Iterator[int]:
             continue
 
 
-async def _left_after(kubeconfig: str, seconds: float) -> set[Path]:
-    before = sockets()
+async def _find_leaked_sockets(kubeconfig: str, cancel_after_seconds: float) -> set[Path]:
+    before = list_open_sockets()
     api = await Api.connect(kubeconfig)
-    asking = asyncio.create_task(api.get(NODES))
-    await asyncio.sleep(seconds)
-    asking.cancel()
-    await asyncio.gather(asking, return_exceptions=True)
+    request_task = asyncio.create_task(api.get(NODES_PATH))
+    await asyncio.sleep(cancel_after_seconds)
+    request_task.cancel()
+    await asyncio.gather(request_task, return_exceptions=True)
     await api.close()
-    return sockets() - before
+    return list_open_sockets() - before
 
 
-@pytest.mark.parametrize("first", range(4))
-def test_a_request_cancelled_at_any_moment_leaves_no_socket(cluster: LocalCluster, first: int) -> None:
+@pytest.mark.parametrize("first_step", range(4))
+def test_a_request_cancelled_at_any_moment_leaves_no_socket(cluster: LocalCluster, first_step: int) -> None:
     """Close a connection even if it is cancelled between its TLS handshake and first byte, when no pool contains it."""
-    for step in range(first, STEPS, 4):
-        left = asyncio.run(_left_after(str(cluster.kubeconfig), step * STEP_SECONDS))
-        assert not left, f"cancelled after {step * STEP_SECONDS * 1000:g} ms"
+    for step in range(first_step, CANCELLATION_STEPS, 4):
+        leaked_sockets = asyncio.run(_find_leaked_sockets(str(cluster.kubeconfig), step * STEP_SECONDS))
+        assert not leaked_sockets, f"cancelled after {step * STEP_SECONDS * 1000:g} ms"

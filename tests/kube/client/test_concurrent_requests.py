@@ -8,54 +8,54 @@ import threading
 import pytest
 
 from kube.client.api_errors import Conflict
-from kube.client.concurrent_requests import together
-from kube.client.sync_client import Cluster
-from kube.nodes import NODES
+from kube.client.concurrent_requests import gather_all
+from kube.client.sync_client import SyncClient
+from kube.nodes import NODES_PATH
 from localcluster.cluster import LocalCluster
 
 
-async def _refused() -> None:
+async def _raise_conflict() -> None:
     raise Conflict(409, "written meanwhile")
 
 
-def test_an_error_is_raised_when_the_others_have_ended() -> None:
-    ended: list[str] = []
+def test_first_error_is_raised_after_all_calls_have_ended() -> None:
+    ended_calls: list[str] = []
 
-    async def slow() -> None:
+    async def finish_later() -> None:
         for _ in range(3):
             await asyncio.sleep(0)
-        ended.append("slow")
+        ended_calls.append("slow")
 
     with pytest.raises(Conflict, match="written meanwhile"):
-        asyncio.run(together(_refused(), slow()))
-    assert ended == ["slow"]
+        asyncio.run(gather_all(_raise_conflict(), finish_later()))
+    assert ended_calls == ["slow"]
 
 
-def test_results_come_in_the_order_of_the_calls() -> None:
-    async def after(turns: int) -> int:
+def test_results_are_in_the_order_of_the_calls() -> None:
+    async def return_after(turns: int) -> int:
         for _ in range(turns):
             await asyncio.sleep(0)
         return turns
 
-    assert asyncio.run(together(after(3), after(1), after(2))) == [3, 1, 2]
+    assert asyncio.run(gather_all(return_after(3), return_after(1), return_after(2))) == [3, 1, 2]
 
 
-def test_closing_a_cluster_ends_what_is_still_at_work(cluster: LocalCluster) -> None:
-    door = Cluster(str(cluster.kubeconfig))
-    ended = threading.Event()
+def test_close_cancels_running_tasks(cluster: LocalCluster) -> None:
+    client = SyncClient(str(cluster.kubeconfig))
+    is_cancelled = threading.Event()
 
-    async def hanging() -> None:
+    async def wait_forever() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            ended.set()
+            is_cancelled.set()
 
-    async def started() -> asyncio.Task[None]:
-        task = asyncio.create_task(hanging())
-        await door.api.list(NODES)
+    async def start_waiting_task() -> asyncio.Task[None]:
+        task = asyncio.create_task(wait_forever())
+        await client.api.list(NODES_PATH)
         return task
 
-    task = door.run(started())
-    door.close()
-    assert ended.is_set()
+    task = client.run(start_waiting_task())
+    client.close()
+    assert is_cancelled.is_set()
     assert task.cancelled()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kube.client.decoding import hear, hearing
+from kube.client.decoding import collect_warnings, record_warnings
 
 
 @pytest.mark.parametrize(
-    ("headers", "texts"),
+    ("headers", "warnings"),
     [
         ([], []),
         (['299 - "pods will be gone"'], ["pods will be gone"]),
@@ -17,17 +17,17 @@ from kube.client.decoding import hear, hearing
         (["", "110 - stale", '199 - "x"', "299 - unquoted"], []),
     ],
 )
-def test_each_warning_is_heard_once(headers: list[str], texts: list[str]) -> None:
-    with hearing() as heard:
-        hear(headers)
+def test_each_warning_is_collected_once(headers: list[str], warnings: list[str]) -> None:
+    with collect_warnings() as collected:
+        record_warnings(headers)
 
-    assert heard == texts
+    assert collected == warnings
 
 
-def test_nobody_has_to_listen() -> None:
-    hear(['299 - "lost"'])
+def test_warnings_outside_a_block_are_dropped() -> None:
+    record_warnings(['299 - "lost"'])
 
-    with hearing() as heard:
+    with collect_warnings() as warnings:
         pass
 
-    assert heard == []
+    assert warnings == []

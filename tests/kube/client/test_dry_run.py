@@ -7,96 +7,108 @@ from collections.abc import Callable
 import pytest
 
 from kube.client.api import JSON_PATCH
-from kube.client.sync_client import Cluster
-from kube.evictions import eviction_of, eviction_path, pod_path
+from kube.client.sync_client import SyncClient
+from kube.evictions import build_eviction, build_eviction_path, build_pod_path
 from kube.maintenance import kubernetes_events, leases
 from kube.maintenance import objects as m
-from kube.nodes import cordon_patch, node_path
+from kube.nodes import build_cordon_patch, build_node_path
 from kube.paths import Object
-from kube.times import moment
+from kube.times import parse_time
 from localcluster.cluster import LocalCluster
-from tests.kube.samples import maintenance
-from tests.workload import Workload, audit, is_dry
+from tests.kube.samples import make_maintenance
+from tests.workload import Workload, is_dry_run, start_audit
 
-Write = Callable[[Cluster, Workload, str], tuple[str, Object]]
-UNTRUE = "nothing that happened"
+WriteFunction = Callable[[SyncClient, Workload, str], tuple[str, Object]]
+UNIQUE_ERROR_TEXT = "nothing that happened"
 """A text that no function writes, in case one runs on this cluster."""
 
 
-def _cordon(door: Cluster, work: Workload, node: str) -> tuple[str, Object]:
-    return node_path(node), door.patch(node_path(node), cordon_patch(work.read_node(node)), JSON_PATCH)
+def _cordon_node(client: SyncClient, workload: Workload, node: str) -> tuple[str, Object]:
+    return build_node_path(node), client.patch(
+        build_node_path(node), build_cordon_patch(workload.read_node(node)), JSON_PATCH
+    )
 
 
-def _merge(door: Cluster, work: Workload, node: str) -> tuple[str, Object]:
-    return node_path(node), door.patch(node_path(node), {"metadata": {"labels": {"a": "b"}}})
+def _merge_node_label(client: SyncClient, workload: Workload, node: str) -> tuple[str, Object]:
+    return build_node_path(node), client.patch(build_node_path(node), {"metadata": {"labels": {"a": "b"}}})
 
 
-def _status(door: Cluster, work: Workload, node: str) -> tuple[str, Object]:
-    item = work.maintenance(node)
-    return m.path(item), door.patch(f"{m.path(item)}/status", {"status": {"lastError": UNTRUE}})
+def _write_status(client: SyncClient, workload: Workload, node: str) -> tuple[str, Object]:
+    item = workload.create_maintenance(node)
+    return m.build_path(item), client.patch(
+        f"{m.build_path(item)}/status", {"status": {"lastError": UNIQUE_ERROR_TEXT}}
+    )
 
 
-def _delete(door: Cluster, work: Workload, node: str) -> tuple[str, Object]:
-    item = work.maintenance(node)
-    return m.path(item), door.delete(m.path(item), uid=item["metadata"]["uid"])
+def _delete_maintenance(client: SyncClient, workload: Workload, node: str) -> tuple[str, Object]:
+    item = workload.create_maintenance(node)
+    return m.build_path(item), client.delete(m.build_path(item), uid=item["metadata"]["uid"])
 
 
-def _evict(door: Cluster, work: Workload, node: str) -> tuple[str, Object]:
-    (pod,) = work.pods(node, "a")
-    return pod_path(pod), door.create(eviction_path(pod), eviction_of(pod))
+def _evict_pod(client: SyncClient, workload: Workload, node: str) -> tuple[str, Object]:
+    (pod,) = workload.create_bare_pods(node, "a")
+    return build_pod_path(pod), client.create(build_eviction_path(pod), build_eviction(pod))
 
 
-WRITES = {"JSON patch": _cordon, "merge patch": _merge, "status": _status, "delete": _delete, "eviction": _evict}
+WRITE_FUNCTIONS = {
+    "JSON patch": _cordon_node,
+    "merge patch": _merge_node_label,
+    "status": _write_status,
+    "delete": _delete_maintenance,
+    "eviction": _evict_pod,
+}
 
 
 @pytest.fixture
-def work(installed: LocalCluster, admin: Cluster) -> Workload:
+def workload(installed_cluster: LocalCluster, admin_client: SyncClient) -> Workload:
     """Return a workload in a namespace of its own."""
-    return Workload(installed, admin)
+    return Workload(installed_cluster, admin_client)
 
 
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_write_is_answered_and_not_kept(work: Workload, admin: Cluster, write: Write) -> None:
+@pytest.mark.parametrize("write_object", WRITE_FUNCTIONS.values(), ids=WRITE_FUNCTIONS)
+def test_dry_run_write_changes_nothing(
+    workload: Workload, admin_client: SyncClient, write_object: WriteFunction
+) -> None:
     """X-2: a dry-run write succeeds, leaves the object unchanged, and is a dry run in the audit log."""
-    node = work.node()
-    seen = audit(work.local)
+    node = workload.take_node()
+    audit = start_audit(workload.local_cluster)
 
-    path, _ = write(admin.dry_run(), work, node)
+    path, _ = write_object(admin_client.with_dry_run(), workload, node)
 
-    found = work.admin.get(path)
-    written = [entry for entry in seen.writes_by("admin") if entry["requestURI"].startswith(path)][-1]
-    assert is_dry(written)
+    current = workload.client.get(path)
+    written = [entry for entry in audit.list_writes_by("admin") if entry["requestURI"].startswith(path)][-1]
+    assert is_dry_run(written)
     assert written["responseStatus"]["code"] in (200, 201)
-    assert not found["metadata"].get("deletionTimestamp")
-    assert not found["spec"].get("unschedulable")
-    assert "a" not in (found["metadata"].get("labels") or {})
-    assert (found.get("status") or {}).get("lastError") != UNTRUE
+    assert not current["metadata"].get("deletionTimestamp")
+    assert not current["spec"].get("unschedulable")
+    assert "a" not in (current["metadata"].get("labels") or {})
+    assert (current.get("status") or {}).get("lastError") != UNIQUE_ERROR_TEXT
 
 
-@pytest.mark.parametrize("path", [leases.LEASES, kubernetes_events.EVENTS], ids=["lease", "event"])
-def test_a_new_object_is_answered_and_not_kept(work: Workload, admin: Cluster, path: str) -> None:
+@pytest.mark.parametrize("path", [leases.LEASES_PATH, kubernetes_events.EVENTS_PATH], ids=["lease", "event"])
+def test_dry_run_creation_stores_nothing(workload: Workload, admin_client: SyncClient, path: str) -> None:
     """X-2, NMO-27, OSV-12: Leases and Events created in a dry run are not stored either."""
-    now, node = moment("2026-01-02T03:04:05Z"), work.node()
-    item = maintenance()  # nonexistent, because functions may run on this cluster and would acquire its Lease
-    lease = leases.lease_of(node, item, now)
-    wanted = lease if path == leases.LEASES else kubernetes_events.node_event(node, "Test", "text", item, now)
+    now, node = parse_time("2026-01-02T03:04:05Z"), workload.take_node()
+    item = make_maintenance()  # nonexistent, because functions may run on this cluster and would acquire its Lease
+    lease = leases.build_lease(node, item, now)
+    body = lease if path == leases.LEASES_PATH else kubernetes_events.build_node_event(node, "Test", "text", item, now)
 
-    made = admin.dry_run().create(path, wanted)
+    created = admin_client.with_dry_run().create(path, body)
 
-    names = {each["metadata"]["name"] for each in admin.list(path)["items"]}
-    assert made["metadata"]["name"] == wanted["metadata"]["name"]
-    assert made["metadata"]["name"] not in names
+    names = {each["metadata"]["name"] for each in admin_client.list(path)["items"]}
+    assert created["metadata"]["name"] == body["metadata"]["name"]
+    assert created["metadata"]["name"] not in names
 
 
-def test_what_would_be_refused_is_refused(work: Workload, admin: Cluster) -> None:
+def test_dry_run_eviction_is_refused_by_its_budget(workload: Workload, admin_client: SyncClient) -> None:
     """NMO-6: a dry-run eviction is refused by its budget as a real one is; reads work as usual."""
-    node = work.node()
-    (pod,) = work.pods(node, "held", labels={"app": "db"})
-    work.budget("keep", {"app": "db"}, 1, counted=1)
-    dry = admin.dry_run()
+    node = workload.take_node()
+    (pod,) = workload.create_bare_pods(node, "held", labels={"app": "db"})
+    workload.create_budget("keep", {"app": "db"}, 1, expected_healthy=1)
+    dry = admin_client.with_dry_run()
 
-    with pytest.raises(Exception, match="disruption budget") as refused:
-        dry.create(eviction_path(pod), eviction_of(pod))
+    with pytest.raises(Exception, match="disruption budget") as error:
+        dry.create(build_eviction_path(pod), build_eviction(pod))
 
-    assert getattr(refused.value, "status", 0) == 429
-    assert dry.get(pod_path(pod))["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert getattr(error.value, "status", 0) == 429
+    assert dry.get(build_pod_path(pod))["metadata"]["uid"] == pod["metadata"]["uid"]

@@ -11,384 +11,414 @@ from typing import Any
 
 import pytest
 
-from kube.budgets import Plan, plan
+from kube.budgets import EvictionPlan, plan_evictions
 from kube.client import eviction_batch, eviction_tracker
 from kube.client.api_errors import Unavailable
-from kube.client.eviction_batch import evict_batch, evict_batches, granted_late, orphans
-from kube.client.eviction_limits import CROWD
-from kube.client.eviction_tracker import Sending
-from kube.client.paging import Listed
-from kube.client.sync_client import Cluster
-from kube.evictions import Batch
+from kube.client.eviction_batch import evict_batch, evict_batches, find_orphan_uids, take_late_evictions
+from kube.client.eviction_limits import CONGESTION_THRESHOLD
+from kube.client.eviction_tracker import EvictionTracker
+from kube.client.paging import ListResult
+from kube.client.sync_client import SyncClient
+from kube.evictions import EvictionResult
 from kube.paths import Object
 from kube.pods import Pod
 from localcluster.cluster import LocalCluster
-from tests.functions.request_hooks import requests_of
+from tests.functions.request_hooks import count_requests
 from tests.kube import samples
-from tests.workload import Audit, Workload
+from tests.workload import AuditLog, Workload
 
 
 @pytest.fixture
-def work(installed: LocalCluster, admin: Cluster) -> Workload:
+def workload(installed_cluster: LocalCluster, admin_client: SyncClient) -> Workload:
     """Return a workload in a namespace of its own, with pods on node-1 or on a node of its own.
 
     Some tests need their own node: a batch also reports its node's late evictions, for example of the previous test.
     """
-    return Workload(installed, admin)
+    return Workload(installed_cluster, admin_client)
 
 
-def batch(admin: Cluster, *pods: Object, seconds: float = 1.0) -> Batch:
-    return admin.run(evict_batch(admin.api, Plan(free=list(pods)), seconds))
+def run_batch(client: SyncClient, *pods: Object, max_seconds: float = 1.0) -> EvictionResult:
+    return client.run(evict_batch(client.api, EvictionPlan(unbudgeted=list(pods)), max_seconds))
 
 
-def test_the_servers_no_is_data(work: Workload, admin: Cluster) -> None:
+def test_429_by_closed_budget_blocks_pod(workload: Workload, admin_client: SyncClient) -> None:
     """NMO-6, X-6: a pod refused with 429 is blocked, with the budget's name and the API server's message."""
-    (pod,) = work.pods("node-1", "a", labels={"app": "db"})
-    work.budget("keep-all", {"app": "db"}, 1, counted=1)
+    (pod,) = workload.create_bare_pods("node-1", "a", labels={"app": "db"})
+    workload.create_budget("keep-all", {"app": "db"}, 1, expected_healthy=1)
 
-    (blocked,) = batch(admin, pod).blocked
+    (blocked,) = run_batch(admin_client, pod).blocked
 
     assert (blocked.reason, blocked.budget) == ("DisruptionBudget", "keep-all")
     assert blocked.message == "The disruption budget keep-all needs 1 healthy pods and has 1 currently"
 
 
-def test_two_budgets_are_a_500_that_is_data_too(work: Workload, admin: Cluster) -> None:
+def test_500_by_two_budgets_blocks_pod(workload: Workload, admin_client: SyncClient) -> None:
     """NMO-6: a pod under two budgets, refused with 500, is blocked for that reason; the other pod is evicted."""
-    twice, free = work.pods("node-1", "twice", labels={"app": "db"})[0], work.pods("node-1", "free")[0]
+    budgeted_pod, unbudgeted_pod = (
+        workload.create_bare_pods("node-1", "twice", labels={"app": "db"})[0],
+        workload.create_bare_pods("node-1", "free")[0],
+    )
     for name in ("one", "two"):
-        work.budget(name, {"app": "db"}, 0, counted=1)
+        workload.create_budget(name, {"app": "db"}, 0, expected_healthy=1)
 
-    done = batch(admin, twice, free)
+    done = run_batch(admin_client, budgeted_pod, unbudgeted_pod)
 
     assert [item.reason for item in done.blocked] == ["MultipleBudgets"]
     assert [item["name"] for item in done.evicted] == ["free"]
 
 
-def test_a_pod_that_is_refused_by_itself_does_not_hold_the_queue(work: Workload, admin: Cluster) -> None:
+def test_pod_refused_for_its_own_reason_does_not_stop_the_queue(workload: Workload, admin_client: SyncClient) -> None:
     """NMO-6: after a pod is refused for a reason of its own, the batch still evicts the other pods under its budget."""
-    (refused,) = work.pods("node-1", "refused", labels={"app": "db", "also": "yes"})
-    others = work.pods("node-1", "b", "c", labels={"app": "db"})
-    budget = work.budget("one", {"app": "db"}, 0, counted=3)
-    work.budget("two", {"also": "yes"}, 0, counted=1)
-    queue = Plan(queues={f"{work.namespace}/one": [refused, *others]}, budgets={f"{work.namespace}/one": budget})
+    (refused_pod,) = workload.create_bare_pods("node-1", "refused", labels={"app": "db", "also": "yes"})
+    other_pods = workload.create_bare_pods("node-1", "b", "c", labels={"app": "db"})
+    budget = workload.create_budget("one", {"app": "db"}, 0, expected_healthy=3)
+    workload.create_budget("two", {"also": "yes"}, 0, expected_healthy=1)
+    queue = EvictionPlan(
+        queues_by_budget={f"{workload.namespace}/one": [refused_pod, *other_pods]},
+        budgets_by_key={f"{workload.namespace}/one": budget},
+    )
 
-    done = admin.run(evict_batch(admin.api, queue))
+    done = admin_client.run(evict_batch(admin_client.api, queue))
 
     assert [(item.pod["name"], item.reason) for item in done.blocked] == [("refused", "MultipleBudgets")]
-    assert {item["name"] for item in [*done.evicted, *done.under_way]} == {"b", "c"}
+    assert {item["name"] for item in [*done.evicted, *done.in_flight]} == {"b", "c"}
 
 
-def test_behind_a_pod_that_its_budget_refuses_none_is_sent(work: Workload, admin: Cluster) -> None:
+def test_refusal_by_budget_stops_its_queue(workload: Workload, admin_client: SyncClient) -> None:
     """NMO-6, X-6: after a budget refuses one of ten pods, the batch blocks the rest without a request for each."""
-    audit = Audit(work.local.audit_log)
-    pods: list[Mapping[str, Any]] = [*work.pods("node-1", *"abcdefghij", labels={"app": "db"})]
-    budget = work.budget("keep-all", {"app": "db"}, 10, counted=10)
-    queue = Plan(queues={f"{work.namespace}/keep-all": pods}, budgets={f"{work.namespace}/keep-all": budget})
+    audit = AuditLog(workload.local_cluster.audit_log)
+    pods: list[Mapping[str, Any]] = [*workload.create_bare_pods("node-1", *"abcdefghij", labels={"app": "db"})]
+    budget = workload.create_budget("keep-all", {"app": "db"}, 10, expected_healthy=10)
+    queue = EvictionPlan(
+        queues_by_budget={f"{workload.namespace}/keep-all": pods},
+        budgets_by_key={f"{workload.namespace}/keep-all": budget},
+    )
 
-    done = admin.run(evict_batch(admin.api, queue))
+    done = admin_client.run(evict_batch(admin_client.api, queue))
 
     assert {item.pod["name"] for item in done.blocked} == set("abcdefghij")
     assert {item.reason for item in done.blocked} == {"DisruptionBudget"}
-    assert len(audit.evictions()) < 10
+    assert len(audit.list_evictions()) < 10
 
 
-def test_behind_evictions_without_an_answer_the_rest_is_left_to_the_next_hint(work: Workload, admin: Cluster) -> None:
+def test_unanswered_evictions_leave_the_queue_to_the_next_event(workload: Workload, admin_client: SyncClient) -> None:
     """Design rule 9: a batch that can send no eviction reports no deferred pod, so that no pass follows at once."""
-    audit = Audit(work.local.audit_log)
-    pods: list[Mapping[str, Any]] = [*work.pods("node-1", *"abc", labels={"app": "db"})]
-    budget, name = work.budget("some", {"app": "db"}, 0, counted=3), f"{work.namespace}/some"
-    queue = Plan(queues={name: pods}, budgets={name: budget})
+    audit = AuditLog(workload.local_cluster.audit_log)
+    pods: list[Mapping[str, Any]] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
+    budget, name = workload.create_budget("some", {"app": "db"}, 0, expected_healthy=3), f"{workload.namespace}/some"
+    queue = EvictionPlan(queues_by_budget={name: pods}, budgets_by_key={name: budget})
 
-    async def behind_sleepers() -> Batch:
-        lane = Sending.of(admin.api).lane(name)
-        sleepers = [asyncio.create_task(asyncio.sleep(60)) for _ in range(CROWD + 2)]
-        for sleeper in sleepers:
-            lane.put(sleeper)
-        batch = await evict_batch(admin.api, queue)
-        for sleeper in sleepers:
-            sleeper.cancel()
+    async def evict_after_unanswered() -> EvictionResult:
+        serial_queue = EvictionTracker.for_client(admin_client.api).get_queue(name)
+        unanswered_tasks = [asyncio.create_task(asyncio.sleep(60)) for _ in range(CONGESTION_THRESHOLD + 2)]
+        for task in unanswered_tasks:
+            serial_queue.track(task)
+        batch = await evict_batch(admin_client.api, queue)
+        for task in unanswered_tasks:
+            task.cancel()
         return batch
 
-    held = admin.run(behind_sleepers())
-    sent = audit.evictions()
-    free = admin.run(evict_batch(admin.api, queue))
+    first_result = admin_client.run(evict_after_unanswered())
+    evictions = audit.list_evictions()
+    second_result = admin_client.run(evict_batch(admin_client.api, queue))
 
-    assert (held, sent) == (Batch(), [])
-    assert free.evicted
+    assert (first_result, evictions) == (EvictionResult(), [])
+    assert second_result.evicted
 
 
-@pytest.mark.parametrize("what", ["never-there", "another-of-its-name"])
-def test_a_pod_that_is_gone_counts_as_gone(work: Workload, admin: Cluster, what: str) -> None:
+@pytest.mark.parametrize("pod_name", ["never-there", "another-of-its-name"])
+def test_404_and_changed_uid_count_as_gone(workload: Workload, admin_client: SyncClient, pod_name: str) -> None:
     """NMO-6: a pod with a 404 counts as gone, and the uid precondition protects another pod of the same name."""
-    pod = samples.pod(what, namespace=work.namespace)
-    if what == "another-of-its-name":
-        work.pods("node-1", what)
+    pod = samples.make_pod(pod_name, namespace=workload.namespace)
+    if pod_name == "another-of-its-name":
+        workload.create_bare_pods("node-1", pod_name)
 
-    done = batch(admin, pod)
+    done = run_batch(admin_client, pod)
 
-    assert [item["name"] for item in done.gone] == [what]
+    assert [item["name"] for item in done.already_gone] == [pod_name]
     assert done.blocked == []
-    if what == "another-of-its-name":
-        now = admin.get(f"/api/v1/namespaces/{work.namespace}/pods/{what}")
+    if pod_name == "another-of-its-name":
+        now = admin_client.get(f"/api/v1/namespaces/{workload.namespace}/pods/{pod_name}")
         assert "deletionTimestamp" not in now["metadata"]
 
 
-def test_a_batch_ends_in_time(work: Workload, admin: Cluster) -> None:
+def test_batch_without_time_defers_its_pods(workload: Workload, admin_client: SyncClient) -> None:
     """NMO-6: after its time is up, a batch sends no eviction and reports the remaining pods as deferred."""
-    pods = work.pods("node-1", "a", "b")
+    pods = workload.create_bare_pods("node-1", "a", "b")
 
-    done = batch(admin, *pods, seconds=-1)
+    done = run_batch(admin_client, *pods, max_seconds=-1)
 
-    assert (done.evicted, done.unsent) == ([], pods)
+    assert (done.evicted, done.deferred) == ([], pods)
 
 
-def test_a_pod_that_an_old_list_shows_is_not_evicted_twice(
-    work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
+def test_pods_of_an_outdated_list_are_not_evicted_twice(
+    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """X-2: pods that an outdated cached list still shows are not evicted a second time."""
-    monkeypatch.setattr(eviction_tracker, "GRANTED_SECONDS", 60.0)  # longer than the batches take on any machine
-    audit = Audit(work.local.audit_log)
-    bare = work.pods("node-1", "bare")
-    behind: list[Mapping[str, Any]] = [*work.pods("node-1", "a", "b", labels={"app": "db"})]
-    budget, name = work.budget("some", {"app": "db"}, 0, counted=2), f"{work.namespace}/some"
-    asked = Plan(free=[*bare], queues={name: behind}, budgets={name: budget})
+    monkeypatch.setattr(eviction_tracker, "GRANTED_TTL_SECONDS", 60.0)  # longer than the batches take on any machine
+    audit = AuditLog(workload.local_cluster.audit_log)
+    unbudgeted = workload.create_bare_pods("node-1", "bare")
+    budgeted: list[Mapping[str, Any]] = [*workload.create_bare_pods("node-1", "a", "b", labels={"app": "db"})]
+    budget, name = workload.create_budget("some", {"app": "db"}, 0, expected_healthy=2), f"{workload.namespace}/some"
+    plan = EvictionPlan(unbudgeted=[*unbudgeted], queues_by_budget={name: budgeted}, budgets_by_key={name: budget})
 
     evicted: list[str] = []
     while len(evicted) < 3:  # a slow API server may respond during a later batch
-        evicted += [item["name"] for item in admin.run(evict_batch(admin.api, asked)).evicted]
-    last = admin.run(evict_batch(admin.api, asked))
+        evicted += [item["name"] for item in admin_client.run(evict_batch(admin_client.api, plan)).evicted]
+    last_result = admin_client.run(evict_batch(admin_client.api, plan))
 
     assert sorted(evicted) == ["a", "b", "bare"]
-    assert (last.evicted, last.unsent) == ([], [])
-    assert {item["name"] for item in last.under_way} == {"bare", "a", "b"}
-    assert [entry["responseStatus"]["code"] for entry in audit.evictions()].count(201) == 3
+    assert (last_result.evicted, last_result.deferred) == ([], [])
+    assert {item["name"] for item in last_result.in_flight} == {"bare", "a", "b"}
+    assert [entry["responseStatus"]["code"] for entry in audit.list_evictions()].count(201) == 3
 
 
 @pytest.mark.slow
-def test_what_was_granted_behind_its_batch_is_told_by_the_next_one(work: Workload, admin: Cluster) -> None:
+def test_late_eviction_is_reported_by_the_nodes_next_batch(workload: Workload, admin_client: SyncClient) -> None:
     """NMO-17: an eviction granted after its batch is reported once, by the node's next batch.
 
     At that time the pod is terminating, so no plan contains it.
     """
-    node = work.node()
-    (pod,) = work.pods(node, "slow")
+    node = workload.take_node()
+    (pod,) = workload.create_bare_pods(node, "slow")
 
-    async def batches() -> list[Batch]:
-        await _answered(Sending.of(admin.api), pod)
+    async def run_three_batches() -> list[EvictionResult]:
+        await _send_and_await(EvictionTracker.for_client(admin_client.api), pod)
         nodes = ("node-2", node, node)
-        return [await evict_batch(admin.api, Plan(), node=each) for each in nodes]
+        return [await evict_batch(admin_client.api, EvictionPlan(), node_name=each) for each in nodes]
 
-    assert [[item["name"] for item in batch.evicted] for batch in admin.run(batches())] == [[], ["slow"], []]
+    assert [[item["name"] for item in batch.evicted] for batch in admin_client.run(run_three_batches())] == [
+        [],
+        ["slow"],
+        [],
+    ]
 
 
 @pytest.mark.slow
-def test_what_was_granted_behind_the_last_batch_is_taken_without_one(work: Workload, admin: Cluster) -> None:
+def test_late_eviction_is_taken_without_a_further_batch(workload: Workload, admin_client: SyncClient) -> None:
     """Take the late outcomes of a node for which no further batch follows, because it is drained."""
-    node = work.node()
-    (pod,) = work.pods(node, "slow")
+    node = workload.take_node()
+    (pod,) = workload.create_bare_pods(node, "slow")
 
-    async def taken() -> list[dict[str, str]]:
-        await _answered(Sending.of(admin.api), pod)
-        return await granted_late(admin.api, node)
+    async def evict_and_take() -> list[dict[str, str]]:
+        await _send_and_await(EvictionTracker.for_client(admin_client.api), pod)
+        return await take_late_evictions(admin_client.api, node)
 
-    assert [item["name"] for item in admin.run(taken())] == ["slow"]
+    assert [item["name"] for item in admin_client.run(evict_and_take())] == ["slow"]
 
 
 @pytest.mark.slow
-def test_of_its_own_alone_a_batch_takes_the_outcome(work: Workload, admin: Cluster) -> None:
+def test_own_only_batch_ignores_evictions_of_other_batches(workload: Workload, admin_client: SyncClient) -> None:
     """Replays during a drain neither repeat the drain's evictions nor take their outcomes."""
-    node = work.node()
-    slow, other = work.pods(node, "slow", "other")
+    node = workload.take_node()
+    slow_pod, other_pod = workload.create_bare_pods(node, "slow", "other")
 
-    async def batches() -> list[Batch]:
-        await _answered(Sending.of(admin.api), slow)
-        asked = Plan(free=[slow, other])
-        own = await evict_batch(admin.api, asked, node=node, own_only=True)
-        return [own, await evict_batch(admin.api, Plan(), node=node)]
+    async def run_two_batches() -> list[EvictionResult]:
+        await _send_and_await(EvictionTracker.for_client(admin_client.api), slow_pod)
+        plan = EvictionPlan(unbudgeted=[slow_pod, other_pod])
+        own_result = await evict_batch(admin_client.api, plan, node_name=node, own_only=True)
+        return [own_result, await evict_batch(admin_client.api, EvictionPlan(), node_name=node)]
 
-    own, later = admin.run(batches())
-    assert "slow" in [item["name"] for item in own.under_way]
-    assert [item["name"] for item in own.evicted] in (["other"], [])
-    assert "slow" in [item["name"] for item in later.evicted]
+    own_result, next_result = admin_client.run(run_two_batches())
+    assert "slow" in [item["name"] for item in own_result.in_flight]
+    assert [item["name"] for item in own_result.evicted] in (["other"], [])
+    assert "slow" in [item["name"] for item in next_result.evicted]
 
 
-async def _answered(sending: Sending, pod: Mapping[str, Any]) -> None:
-    sent = await sending.send(pod, time.monotonic() + 1)
-    assert sent is not None
-    await sent.task
+async def _send_and_await(sending: EvictionTracker, pod: Mapping[str, Any]) -> None:
+    eviction = await sending.send(pod, time.monotonic() + 1)
+    assert eviction is not None
+    await eviction.task
 
 
 @pytest.mark.parametrize("budgeted", [False, True])
-def test_the_pod_of_the_process_goes_alone_and_last(work: Workload, admin: Cluster, budgeted: bool) -> None:
+def test_own_pod_is_evicted_last(workload: Workload, admin_client: SyncClient, budgeted: bool) -> None:
     """Evict the process's own pod last, because an exiting process cannot report the outcomes of other evictions."""
-    node, labels = work.node(), {"app": "evict"}
-    (own,) = work.pods(node, "own", labels=labels)
-    others = work.pods(node, "a", "b")
-    budget, name = work.budget("evict", labels, 0, counted=1), f"{work.namespace}/evict"
-    free: list[Pod] = [] if budgeted else [own]
-    queues: dict[str, list[Pod]] = {name: [own]} if budgeted else {}
-    asked = Plan(free=[*free, *others], queues=queues, budgets={name: budget})
-    told: list[str] = []
-    while len(told) < 2:  # a slow API server may respond during a later batch
-        done = admin.run(evict_batch(admin.api, asked, node=node, host="own"))
-        told += [item["name"] for item in done.evicted]
-        assert done.unsent == [own] or not done.evicted
-    left, last = Plan(free=free, queues=queues, budgets={name: budget}), Batch(unsent=[own])
-    while last.unsent:  # an eviction of the previous test may still be in flight
-        last = admin.run(evict_batch(admin.api, left, node=node, host="own"))
+    node, labels = workload.take_node(), {"app": "evict"}
+    (own_pod,) = workload.create_bare_pods(node, "own", labels=labels)
+    other_pods = workload.create_bare_pods(node, "a", "b")
+    budget, name = workload.create_budget("evict", labels, 0, expected_healthy=1), f"{workload.namespace}/evict"
+    unbudgeted: list[Pod] = [] if budgeted else [own_pod]
+    queues: dict[str, list[Pod]] = {name: [own_pod]} if budgeted else {}
+    plan = EvictionPlan(unbudgeted=[*unbudgeted, *other_pods], queues_by_budget=queues, budgets_by_key={name: budget})
+    evicted_names: list[str] = []
+    while len(evicted_names) < 2:  # a slow API server may respond during a later batch
+        done = admin_client.run(evict_batch(admin_client.api, plan, node_name=node, own_pod_name="own"))
+        evicted_names += [item["name"] for item in done.evicted]
+        assert done.deferred == [own_pod] or not done.evicted
+    own_plan, last_result = (
+        EvictionPlan(unbudgeted=unbudgeted, queues_by_budget=queues, budgets_by_key={name: budget}),
+        EvictionResult(deferred=[own_pod]),
+    )
+    while last_result.deferred:  # an eviction of the previous test may still be in flight
+        last_result = admin_client.run(evict_batch(admin_client.api, own_plan, node_name=node, own_pod_name="own"))
 
-    assert sorted(told) == ["a", "b"]
-    assert [item["name"] for item in [*last.evicted, *last.under_way]] == ["own"]
+    assert sorted(evicted_names) == ["a", "b"]
+    assert [item["name"] for item in [*last_result.evicted, *last_result.in_flight]] == ["own"]
 
 
-def test_the_pod_of_the_process_waits_for_answers(
-    work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
+def test_own_pod_waits_for_evictions_in_flight(
+    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Report no deferred pod, because an immediate pass would find the same state."""
-    node = work.node()
-    own, other = work.pods(node, "own", "other")
-    monkeypatch.setattr(Sending, "_request", lambda *_: asyncio.sleep(1))  # no response within the batch
+    node = workload.take_node()
+    own_pod, other_pod = workload.create_bare_pods(node, "own", "other")
+    monkeypatch.setattr(EvictionTracker, "_send_request", lambda *_: asyncio.sleep(1))  # no response within the batch
 
-    async def beside_one_under_way() -> Batch:
-        await Sending.of(admin.api).send(other, time.monotonic() + 1)
-        return await evict_batch(admin.api, Plan(free=[own]), node=node, host="own")
+    async def evict_with_one_in_flight() -> EvictionResult:
+        await EvictionTracker.for_client(admin_client.api).send(other_pod, time.monotonic() + 1)
+        return await evict_batch(
+            admin_client.api, EvictionPlan(unbudgeted=[own_pod]), node_name=node, own_pod_name="own"
+        )
 
-    assert admin.run(beside_one_under_way()) == Batch()
+    assert admin_client.run(evict_with_one_in_flight()) == EvictionResult()
 
 
-def test_the_pod_of_the_process_waits_for_answers_from_other_nodes(work: Workload, admin: Cluster) -> None:
+def test_own_pod_is_deferred_by_evictions_of_other_nodes(workload: Workload, admin_client: SyncClient) -> None:
     """Report the process's own pod as deferred, because events of other nodes start no pass for this node."""
-    (own,), (other,) = work.pods("node-3", "own"), work.pods("node-2", "other")
+    (own_pod,), (other_pod,) = workload.create_bare_pods("node-3", "own"), workload.create_bare_pods("node-2", "other")
 
-    async def beside_one_under_way() -> Batch:
-        await Sending.of(admin.api).send(other, time.monotonic() + 1)
-        return await evict_batch(admin.api, Plan(free=[own]), node="node-3", host="own")
+    async def evict_with_one_in_flight() -> EvictionResult:
+        await EvictionTracker.for_client(admin_client.api).send(other_pod, time.monotonic() + 1)
+        return await evict_batch(
+            admin_client.api, EvictionPlan(unbudgeted=[own_pod]), node_name="node-3", own_pod_name="own"
+        )
 
-    assert admin.run(beside_one_under_way()) == Batch(unsent=[own])
-
-
-def budget_that_opens(work: Workload, counted: int, allows: int) -> Object:
-    """Create a budget that admits all its pods, and return it with a status that admits only `allows` of them."""
-    budget = work.budget("some", {"app": "db"}, 0, counted=counted)
-    return {**budget, "status": {**budget["status"], "disruptionsAllowed": allows}}
+    assert admin_client.run(evict_with_one_in_flight()) == EvictionResult(deferred=[own_pod])
 
 
-def batches(admin: Cluster, pods: Sequence[Pod], budget: Object, host: str = "") -> tuple[Batch, int]:
+def create_budget_with_stale_status(workload: Workload, healthy: int, disruptions_allowed: int) -> Object:
+    """Create a budget that admits all its pods, and return it with a status that admits only `disruptions_allowed`."""
+    budget = workload.create_budget("some", {"app": "db"}, 0, expected_healthy=healthy)
+    return {**budget, "status": {**budget["status"], "disruptionsAllowed": disruptions_allowed}}
+
+
+def run_batches(
+    client: SyncClient, pods: Sequence[Pod], budget: Object, own_pod_name: str = ""
+) -> tuple[EvictionResult, int]:
     """Return the result of the batches, and how often they read budgets."""
-    with requests_of(admin.api) as asked:
-        done = admin.run(evict_batches(admin.api, plan(pods, [budget]), pods, host=host))
-    return done, sum(count for what, count in asked.items() if "poddisruptionbudgets" in what)
+    with count_requests(client.api) as requests:
+        done = client.run(evict_batches(client.api, plan_evictions(pods, [budget]), pods, own_pod_name=own_pod_name))
+    return done, sum(count for request, count in requests.items() if "poddisruptionbudgets" in request)
 
 
-def names(pods: Iterable[Mapping[str, str]]) -> list[str]:
+def sorted_names(pods: Iterable[Mapping[str, str]]) -> list[str]:
     return sorted(pod["name"] for pod in pods)
 
 
-def test_what_opens_while_a_batch_is_sent_goes_in_the_same_look(
-    work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
+def test_newly_admitted_pods_are_evicted_in_the_same_pass(
+    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Evict newly admitted pods in the same pass: one list of budgets saves another pass and status write."""
-    monkeypatch.setattr(eviction_batch, "OPENED_SECONDS", 0.0)
-    pods: list[Pod] = [*work.pods("node-1", *"abc", labels={"app": "db"})]
+    monkeypatch.setattr(eviction_batch, "MIN_BATCH_SECONDS", 0.0)
+    pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
 
-    done, read = batches(admin, pods, budget_that_opens(work, 3, allows=1))
+    done, read_count = run_batches(
+        admin_client, pods, create_budget_with_stale_status(workload, 3, disruptions_allowed=1)
+    )
 
-    assert names([*done.evicted, *done.under_way]) == ["a", "b", "c"]
-    assert (done.blocked, done.unsent, read) == ([], [], 1)
+    assert sorted_names([*done.evicted, *done.in_flight]) == ["a", "b", "c"]
+    assert (done.blocked, done.deferred, read_count) == ([], [], 1)
 
 
-def test_behind_a_short_batch_no_budget_is_read_again(
-    work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
+def test_short_batch_reads_no_budgets_again(
+    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Read no budgets after a short batch: no replacement pod is ready yet, and each pod would cost a request."""
-    monkeypatch.setattr(eviction_batch, "OPENED_SECONDS", 60.0)
-    pods: list[Pod] = [*work.pods("node-1", *"abc", labels={"app": "db"})]
+    monkeypatch.setattr(eviction_batch, "MIN_BATCH_SECONDS", 60.0)
+    pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
 
-    done, read = batches(admin, pods, budget_that_opens(work, 3, allows=1))
+    done, read_count = run_batches(
+        admin_client, pods, create_budget_with_stale_status(workload, 3, disruptions_allowed=1)
+    )
 
-    assert (len(done.evicted) + len(done.under_way), len(done.blocked), read) == (1, 2, 0)
+    assert (len(done.evicted) + len(done.in_flight), len(done.blocked), read_count) == (1, 2, 0)
 
 
-def test_a_budget_that_stays_closed_ends_the_look(
-    work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
+def test_pass_ends_if_the_budget_admits_no_more_pods(
+    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule 3: the pass ends if the budget admits no more pods, and reports each waiting pod as blocked once."""
-    monkeypatch.setattr(eviction_batch, "OPENED_SECONDS", 0.0)
-    pods: list[Pod] = [*work.pods("node-1", *"abc", labels={"app": "db"})]
-    budget = work.budget("some", {"app": "db"}, 2, counted=3)
+    monkeypatch.setattr(eviction_batch, "MIN_BATCH_SECONDS", 0.0)
+    pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
+    budget = workload.create_budget("some", {"app": "db"}, 2, expected_healthy=3)
 
-    done, read = batches(admin, pods, budget)
+    done, read_count = run_batches(admin_client, pods, budget)
 
-    assert (len(done.evicted) + len(done.under_way), read) == (1, 1)
+    assert (len(done.evicted) + len(done.in_flight), read_count) == (1, 1)
     assert len({item.pod["name"] for item in done.blocked}) == len(done.blocked) == 2
     assert {item.reason for item in done.blocked} == {"DisruptionBudget"}
 
 
-def test_a_server_that_counts_otherwise_is_not_asked_again(
-    work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
+def test_refusal_of_an_admitted_pod_ends_the_pass(
+    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule 9: no further batch follows in this pass if the API server refuses an eviction that the plan admitted."""
-    monkeypatch.setattr(eviction_batch, "OPENED_SECONDS", 0.0)
-    pods: list[Pod] = [*work.pods("node-1", *"abc", labels={"app": "db"})]
-    budget = work.budget("some", {"app": "db"}, 3, counted=3)
-    stale = {**budget, "status": {**budget["status"], "disruptionsAllowed": 1}}
+    monkeypatch.setattr(eviction_batch, "MIN_BATCH_SECONDS", 0.0)
+    pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
+    budget = workload.create_budget("some", {"app": "db"}, 3, expected_healthy=3)
+    outdated_budget = {**budget, "status": {**budget["status"], "disruptionsAllowed": 1}}
 
-    done, read = batches(admin, pods, stale)
+    done, read_count = run_batches(admin_client, pods, outdated_budget)
 
-    assert (done.evicted, len(done.blocked), read) == ([], 3, 0)
+    assert (done.evicted, len(done.blocked), read_count) == ([], 3, 0)
 
 
-def test_the_pod_of_the_process_is_in_no_later_batch(
-    work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
+def test_own_pod_is_in_no_later_batch(
+    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Leave the process's own pod to the next pass: an exiting process could not report the first batch's outcomes."""
-    monkeypatch.setattr(eviction_batch, "OPENED_SECONDS", 0.0)
-    pods: list[Pod] = [*work.pods("node-1", "a", "own", labels={"app": "db"})]
+    monkeypatch.setattr(eviction_batch, "MIN_BATCH_SECONDS", 0.0)
+    pods: list[Pod] = [*workload.create_bare_pods("node-1", "a", "own", labels={"app": "db"})]
 
-    done, _ = batches(admin, pods, budget_that_opens(work, 2, allows=1), host="own")
+    done, _ = run_batches(
+        admin_client, pods, create_budget_with_stale_status(workload, 2, disruptions_allowed=1), own_pod_name="own"
+    )
 
-    assert names([*done.evicted, *done.under_way]) == ["a"]
-    assert names(item.pod for item in done.blocked) == ["own"]
+    assert sorted_names([*done.evicted, *done.in_flight]) == ["a"]
+    assert sorted_names(item.pod for item in done.blocked) == ["own"]
 
 
-def test_budgets_that_cannot_be_read_lose_no_outcome(
-    work: Workload, admin: Cluster, monkeypatch: pytest.MonkeyPatch
+def test_outcomes_are_kept_if_budgets_cannot_be_read_again(
+    workload: Workload, admin_client: SyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Report the evicted pods even if budgets cannot be read again; the other pods wait for the next event."""
 
-    async def refused(*_: object) -> Listed:
+    async def raise_unavailable(*_: object) -> ListResult:
         raise Unavailable(503, "the server is busy")
 
-    monkeypatch.setattr(eviction_batch, "OPENED_SECONDS", 0.0)
-    monkeypatch.setattr(eviction_batch, "budgets_over", refused)
-    pods: list[Pod] = [*work.pods("node-1", *"abc", labels={"app": "db"})]
+    monkeypatch.setattr(eviction_batch, "MIN_BATCH_SECONDS", 0.0)
+    monkeypatch.setattr(eviction_batch, "list_covering_budgets", raise_unavailable)
+    pods: list[Pod] = [*workload.create_bare_pods("node-1", *"abc", labels={"app": "db"})]
 
-    done, _ = batches(admin, pods, budget_that_opens(work, 3, allows=1))
+    done, _ = run_batches(admin_client, pods, create_budget_with_stale_status(workload, 3, disruptions_allowed=1))
 
-    assert (len(done.evicted) + len(done.under_way), len(done.blocked)) == (1, 2)
+    assert (len(done.evicted) + len(done.in_flight), len(done.blocked)) == (1, 2)
 
 
-class Weak(dict[str, Any]):
+class WeakReferablePod(dict[str, Any]):
     """A pod dict that supports weak references, so that a test can check whether it is still in memory."""
 
 
-def test_a_pod_is_forgotten_when_its_eviction_is_booked(work: Workload, admin: Cluster) -> None:
+def test_pod_is_freed_when_its_outcome_is_recorded(workload: Workload, admin_client: SyncClient) -> None:
     """NMO-6: an evicted pod is freed from memory once its outcome is recorded, because a drain evicts thousands."""
-    pod = Weak(work.pods("node-1", "a")[0])
-    seen, name = weakref.ref(pod), f"eviction of {pod['metadata']['uid']}"
+    pod = WeakReferablePod(workload.create_bare_pods("node-1", "a")[0])
+    reference, name = weakref.ref(pod), f"eviction of {pod['metadata']['uid']}"
 
-    done = batch(admin, pod)
+    done = run_batch(admin_client, pod)
     del pod
     gc.collect()
 
     assert [item["name"] for item in done.evicted] == ["a"]
-    assert seen() is None
+    assert reference() is None
     assert not [each for each in gc.get_objects() if isinstance(each, asyncio.Task) and each.get_name() == name]
 
 
-def test_an_orphan_is_a_daemon_whose_daemonset_is_gone(work: Workload, admin: Cluster) -> None:
+def test_orphan_is_a_daemonset_pod_without_daemonset(workload: Workload, admin_client: SyncClient) -> None:
     """NMO-7: only a DaemonSet pod whose DaemonSet does not exist is an orphan."""
-    living = work.daemonset("agent", "node-1")
-    orphan = samples.pod("orphan", namespace=work.namespace, owner="DaemonSet")
+    owned_pod = workload.create_daemonset("agent", "node-1")
+    orphan = samples.make_pod("orphan", namespace=workload.namespace, owner="DaemonSet")
 
-    assert admin.run(orphans(admin.api, [living, orphan, samples.pod("bare")])) == {orphan["metadata"]["uid"]}
+    assert admin_client.run(find_orphan_uids(admin_client.api, [owned_pod, orphan, samples.make_pod("bare")])) == {
+        orphan["metadata"]["uid"]
+    }

@@ -10,285 +10,310 @@ from typing import Any
 
 import pytest
 
-from kube.client.eviction_limits import LEAST, MOST, OVERTAKEN, SLOW, Lane, Pace, Usual, Window, pause, per_second
+from kube.client.eviction_limits import (
+    MAX_CONCURRENCY,
+    MIN_CONCURRENCY,
+    SLOW_RANGE_SECONDS,
+    START_INTERVAL_SECONDS,
+    ConcurrencyLimiter,
+    MedianLatency,
+    RateLimiter,
+    SerialQueue,
+    compute_delay,
+    parse_evictions_per_second,
+)
 
-SHORTEST, LONGEST = OVERTAKEN
+MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = START_INTERVAL_SECONDS
 
 
-def run(scenario: Coroutine[Any, Any, Any]) -> Any:
+def run_scenario(scenario: Coroutine[Any, Any, Any]) -> Any:
     """Run the scenario on its own event loop, and return its result."""
     return asyncio.run(scenario)
 
 
-async def _order(pace: Pace, *nodes: str) -> list[str]:
+async def _get_turn_order(rate_limiter: RateLimiter, *nodes: str) -> list[str]:
     """Return the nodes in the order of their turns, which all tasks request at once."""
     order: list[str] = []
 
-    async def one(node: str) -> None:
-        assert await pace.turn(node, 10)
+    async def take_turn(node: str) -> None:
+        assert await rate_limiter.acquire(node, 10)
         order.append(node)
 
-    await asyncio.gather(*map(one, nodes))
+    await asyncio.gather(*map(take_turn, nodes))
     return order
 
 
-def test_what_is_within_a_second_goes_at_once() -> None:
+def test_turns_within_one_seconds_limit_are_granted_at_once() -> None:
     """Grant turns at once as long as tokens are left."""
 
     async def scenario() -> float:
-        pace, started = Pace(50), asyncio.get_running_loop().time()
-        await _order(pace, *["a"] * 50)
-        return asyncio.get_running_loop().time() - started
+        rate_limiter, start_time = RateLimiter(50), asyncio.get_running_loop().time()
+        await _get_turn_order(rate_limiter, *["a"] * 50)
+        return asyncio.get_running_loop().time() - start_time
 
-    assert run(scenario()) < 0.5
+    assert run_scenario(scenario()) < 0.5
 
 
-def test_no_second_has_more() -> None:
+def test_rate_does_not_exceed_the_limit() -> None:
     """Take at least 0.4 s for forty turns beyond the first hundred, at a hundred per second."""
 
     async def scenario() -> float:
-        pace, started = Pace(100), asyncio.get_running_loop().time()
-        await _order(pace, *["a"] * 140)
-        return asyncio.get_running_loop().time() - started
+        rate_limiter, start_time = RateLimiter(100), asyncio.get_running_loop().time()
+        await _get_turn_order(rate_limiter, *["a"] * 140)
+        return asyncio.get_running_loop().time() - start_time
 
-    assert run(scenario()) >= 0.39
+    assert run_scenario(scenario()) >= 0.39
 
 
-def test_nodes_take_turns() -> None:
+def test_rate_limiter_serves_nodes_in_rotation() -> None:
     """Nodes with few pods do not wait for the twenty pods of another node."""
 
     async def scenario() -> list[str]:
-        pace = Pace(50)
-        pace.rest(1.0)  # all ask before the first one has its turn
-        return await _order(pace, *["big"] * 20, "small", "small")
+        rate_limiter = RateLimiter(50)
+        rate_limiter.back_off(1.0)  # all ask before the first one has its turn
+        return await _get_turn_order(rate_limiter, *["big"] * 20, "small", "small")
 
-    order = run(scenario())
+    order = run_scenario(scenario())
     assert order.index("small") <= 2
     assert [index for index, node in enumerate(order) if node == "small"][1] <= 4
     assert order.count("big") == 20
 
 
-def test_a_turn_that_does_not_come_in_time_is_given_up() -> None:
+def test_timed_out_task_spends_no_token() -> None:
     """Spend no token on a task whose time is up."""
 
     async def scenario() -> tuple[bool, bool]:
-        pace = Pace(10)
-        await _order(pace, *["a"] * 10)
-        early, late = await asyncio.gather(pace.turn("a", 0.01), pace.turn("b", 5))
-        return early, late
+        rate_limiter = RateLimiter(10)
+        await _get_turn_order(rate_limiter, *["a"] * 10)
+        has_first_turn, has_second_turn = await asyncio.gather(
+            rate_limiter.acquire("a", 0.01), rate_limiter.acquire("b", 5)
+        )
+        return has_first_turn, has_second_turn
 
-    assert run(scenario()) == (False, True)
+    assert run_scenario(scenario()) == (False, True)
 
 
-def test_a_busy_server_is_left_in_peace() -> None:
+def test_busy_api_server_gets_no_evictions_during_backoff() -> None:
     """Grant no turn during the backoff that the API server requested."""
 
     async def scenario() -> float:
-        pace, loop = Pace(100), asyncio.get_running_loop()
-        await _order(pace, "a")
-        started = loop.time()
-        pace.rest(0.3)
-        await _order(pace, "a", "b")
-        return loop.time() - started
+        rate_limiter, loop = RateLimiter(100), asyncio.get_running_loop()
+        await _get_turn_order(rate_limiter, "a")
+        start_time = loop.time()
+        rate_limiter.back_off(0.3)
+        await _get_turn_order(rate_limiter, "a", "b")
+        return loop.time() - start_time
 
-    assert run(scenario()) >= 0.29
+    assert run_scenario(scenario()) >= 0.29
 
 
-@pytest.mark.parametrize("words", ["0", "-1", "fast", "nan", "inf"])
-def test_a_wrong_setting_is_named_with_the_remedy(words: str) -> None:
-    with pytest.raises(ValueError, match=f"EVICTIONS_PER_SECOND={words} is no number of 1 or more; unset it for 100"):
-        per_second({"EVICTIONS_PER_SECOND": words})
+@pytest.mark.parametrize("value", ["0", "-1", "fast", "nan", "inf"])
+def test_invalid_rate_is_reported_with_the_remedy(value: str) -> None:
+    with pytest.raises(ValueError, match=f"EVICTIONS_PER_SECOND={value} is not a number of at least 1: .*default 100"):
+        parse_evictions_per_second({"EVICTIONS_PER_SECOND": value})
 
 
 @pytest.mark.parametrize(("environment", "expected"), [({}, 100.0), ({"EVICTIONS_PER_SECOND": "20"}, 20.0)])
-def test_the_setting(environment: dict[str, str], expected: float) -> None:
-    assert per_second(environment) == expected
+def test_rate_is_read_from_the_environment(environment: dict[str, str], expected: float) -> None:
+    assert parse_evictions_per_second(environment) == expected
 
 
-def usual(*seconds: float) -> Usual:
-    """Return a `Usual` that has recorded these response times."""
-    known = Usual()
+def make_latency(*seconds: float) -> MedianLatency:
+    """Return a `MedianLatency` that has recorded these response times."""
+    latency = MedianLatency()
     for each in seconds:
-        known.add(each)
-    return known
+        latency.record(each)
+    return latency
 
 
 @pytest.mark.parametrize(
-    ("usually", "unanswered", "seconds"),
+    ("median_seconds", "unanswered_count", "expected_seconds"),
     [
-        pytest.param(0.0, 1, 0.12, id="one without an answer is overtaken"),
-        pytest.param(0.02, 1, 0.12, id="not sooner where answers are quick"),
-        pytest.param(0.3, 1, 0.45, id="later where all answers take their time"),
-        pytest.param(0.0, 4, 0.12, id="so are four"),
-        pytest.param(0.0, 5, 1.0, id="five sleep, and wake first"),
-        pytest.param(0.4, 5, 1.0, id="five, where all are slow"),
-        pytest.param(0.0, 7, 4.0, id="seven: no collision any more"),
+        pytest.param(0.0, 1, 0.12, id="one unanswered"),
+        pytest.param(0.02, 1, 0.12, id="one unanswered, quick responses"),
+        pytest.param(0.3, 1, 0.45, id="one unanswered, slow responses"),
+        pytest.param(0.0, 4, 0.12, id="four unanswered"),
+        pytest.param(0.0, 5, 1.0, id="five unanswered"),
+        pytest.param(0.4, 5, 1.0, id="five unanswered, slow responses"),
+        pytest.param(0.0, 7, 4.0, id="seven unanswered"),
     ],
 )
-def test_the_more_have_no_answer_the_longer_the_next_one_waits(usually: float, unanswered: int, seconds: float) -> None:
+def test_delay_grows_with_unanswered_evictions(
+    median_seconds: float, unanswered_count: int, expected_seconds: float
+) -> None:
     """Design rule 9: the delay grows with the unanswered evictions, because each new one may conflict with them."""
-    assert pause(0.12, usually, unanswered) == pytest.approx(seconds)
+    assert compute_delay(0.12, median_seconds, unanswered_count) == pytest.approx(expected_seconds)
 
 
-def test_what_is_usual_is_told_by_those_that_did_not_sleep() -> None:
+def test_median_latency_ignores_responses_with_a_sleep() -> None:
     """Compute the median without the responses that include the API server's sleep, even if those are the majority."""
-    assert usual(0.1, 0.7, 0.12, 0.9, 1.4, 0.8, 0.11, 0.6).seconds() == 0.11
-    assert usual(*[0.4] * 16, *[0.1] * 16).seconds() == 0.1
-    assert usual(3.0, 0.6).seconds() == 0.0
+    assert make_latency(0.1, 0.7, 0.12, 0.9, 1.4, 0.8, 0.11, 0.6).compute_median() == 0.11
+    assert make_latency(*[0.4] * 16, *[0.1] * 16).compute_median() == 0.1
+    assert make_latency(3.0, 0.6).compute_median() == 0.0
 
 
-async def _starts(count: int, answer: float, usually: Usual | None = None) -> list[float]:
-    """Return the start times of `count` evictions, each of which is answered after `answer` seconds."""
-    lane, starts, tasks = Lane(usually or Usual()), [], []
+async def _measure_starts(count: int, response_seconds: float, latency: MedianLatency | None = None) -> list[float]:
+    """Return the start times of `count` evictions, each of which is answered after `response_seconds` seconds."""
+    queue, start_times, tasks = SerialQueue(latency or MedianLatency()), [], []
     for _ in range(count):
-        assert await lane.turn(time.monotonic() + 10)
-        starts.append(time.monotonic())
-        tasks.append(asyncio.create_task(asyncio.sleep(answer)))
-        lane.put(tasks[-1])
+        assert await queue.wait_turn(time.monotonic() + 10)
+        start_times.append(time.monotonic())
+        tasks.append(asyncio.create_task(asyncio.sleep(response_seconds)))
+        queue.track(tasks[-1])
     for task in tasks:
         task.cancel()
-    return starts
+    return start_times
 
 
-def _apart(starts: list[float]) -> list[float]:
-    return [later - earlier for earlier, later in pairwise(starts)]
+def _compute_intervals(start_times: list[float]) -> list[float]:
+    return [later - earlier for earlier, later in pairwise(start_times)]
 
 
-def test_an_answer_lets_the_next_one_start_at_once() -> None:
+def test_response_lets_the_next_eviction_start_at_once() -> None:
     """Start evictions one after another without a delay if the responses are quick."""
-    assert sum(_apart(run(_starts(6, answer=0.01)))) < 5 * SHORTEST
+    assert sum(_compute_intervals(run_scenario(_measure_starts(6, response_seconds=0.01)))) < 5 * MIN_INTERVAL_SECONDS
 
 
-def test_who_sleeps_is_overtaken_but_not_by_a_crowd() -> None:
+def test_sixth_eviction_waits_for_five_unanswered_ones() -> None:
     """Start five unanswered evictions quickly, and the sixth only after these had time to wake up."""
-    *soon, last = _apart(run(_starts(6, answer=60)))
+    *short_intervals, last_interval = _compute_intervals(run_scenario(_measure_starts(6, response_seconds=60)))
 
-    assert len(soon) == 4
-    assert all(SHORTEST <= seconds < 1 for seconds in soon)
-    assert last >= 1
+    assert len(short_intervals) == 4
+    assert all(MIN_INTERVAL_SECONDS <= seconds < 1 for seconds in short_intervals)
+    assert last_interval >= 1
 
 
-def test_where_all_are_slow_one_is_not_overtaken_before_its_time() -> None:
+def test_slow_responses_delay_the_next_eviction() -> None:
     """Delay the next eviction by the usual response time: on a slow server, an unanswered one is hardly sleeping."""
-    apart = _apart(run(_starts(4, answer=0.25, usually=usual(*[0.25] * 16))))
+    intervals = _compute_intervals(
+        run_scenario(_measure_starts(4, response_seconds=0.25, latency=make_latency(*[0.25] * 16)))
+    )
 
-    assert all(seconds >= 0.24 for seconds in apart)
+    assert all(seconds >= 0.24 for seconds in intervals)
 
 
-def test_a_turn_that_does_not_come_in_time_is_none() -> None:
+def test_wait_turn_returns_false_at_the_deadline() -> None:
     """Return False at the deadline; the queue still has an unanswered eviction."""
 
     async def scenario() -> tuple[bool, bool]:
-        lane, sleeper = Lane(Usual()), asyncio.create_task(asyncio.sleep(60))
-        lane.put(sleeper)
-        had = await lane.turn(time.monotonic() + SHORTEST / 2)
-        held = lane.is_held
-        sleeper.cancel()
-        return had, held
+        queue, unanswered_task = SerialQueue(MedianLatency()), asyncio.create_task(asyncio.sleep(60))
+        queue.track(unanswered_task)
+        has_turn = await queue.wait_turn(time.monotonic() + MIN_INTERVAL_SECONDS / 2)
+        has_unanswered = queue.has_unanswered
+        unanswered_task.cancel()
+        return has_turn, has_unanswered
 
-    assert run(scenario()) == (False, True)
+    assert run_scenario(scenario()) == (False, True)
 
 
-def test_two_nodes_share_the_lane_of_a_budget() -> None:
+def test_nodes_share_the_queue_of_a_budget() -> None:
     """Start the evictions of two nodes under one budget one after another, like those of one node."""
 
     async def scenario() -> list[float]:
-        lane, starts, tasks = Lane(Usual()), [], []
+        queue, start_times, tasks = SerialQueue(MedianLatency()), [], []
 
-        async def queue() -> None:
+        async def start_two_evictions() -> None:
             for _ in range(2):
-                assert await lane.turn(time.monotonic() + 10)
-                starts.append(time.monotonic())
+                assert await queue.wait_turn(time.monotonic() + 10)
+                start_times.append(time.monotonic())
                 tasks.append(asyncio.create_task(asyncio.sleep(0.05)))
-                lane.put(tasks[-1])
+                queue.track(tasks[-1])
 
-        await asyncio.gather(queue(), queue())
-        return starts
+        await asyncio.gather(start_two_evictions(), start_two_evictions())
+        return start_times
 
-    assert all(seconds >= 0.04 for seconds in _apart(run(scenario())))
+    assert all(seconds >= 0.04 for seconds in _compute_intervals(run_scenario(scenario())))
 
 
-def test_slow_answers_narrow_the_window_and_quick_ones_widen_it_again() -> None:
+def test_concurrency_limit_adapts_to_response_times() -> None:
     """Keep the limit between a minimum for small API servers and the number of connections for evictions."""
-    window = Window()
-    for _ in range(MOST):
-        window.learn(SLOW[0])
-    assert window.size == LEAST
+    limiter = ConcurrencyLimiter()
+    for _ in range(MAX_CONCURRENCY):
+        limiter.record_latency(SLOW_RANGE_SECONDS[0])
+    assert limiter.limit == MIN_CONCURRENCY
 
-    for _ in range(4 * MOST):
-        window.learn(0.1)
-    assert window.size == MOST
-
-
-def test_an_answer_that_waited_for_a_webhook_says_nothing_of_the_server() -> None:
-    window = Window()
-
-    window.learn(SLOW[1])
-
-    assert window.size == MOST
+    for _ in range(4 * MAX_CONCURRENCY):
+        limiter.record_latency(0.1)
+    assert limiter.limit == MAX_CONCURRENCY
 
 
-async def _two_in_a_window_of_one(first: asyncio.Future[None]) -> list[bool]:
-    window = Window()
-    window.size = 1
-    assert await window.turn("a", time.monotonic() + 1)
-    window.put(asyncio.ensure_future(_until(first)))
-    late = await window.turn("a", time.monotonic() + 0.05)
-    waiting = asyncio.create_task(window.turn("a", time.monotonic() + 5))
+def test_webhook_delay_does_not_change_the_concurrency_limit() -> None:
+    limiter = ConcurrencyLimiter()
+
+    limiter.record_latency(SLOW_RANGE_SECONDS[1])
+
+    assert limiter.limit == MAX_CONCURRENCY
+
+
+async def _acquire_with_limit_of_one(first_response: asyncio.Future[None]) -> list[bool]:
+    limiter = ConcurrencyLimiter()
+    limiter.limit = 1
+    assert await limiter.acquire("a", time.monotonic() + 1)
+    limiter.track(asyncio.ensure_future(_await_future(first_response)))
+    is_acquired_in_time = await limiter.acquire("a", time.monotonic() + 0.05)
+    waiting_task = asyncio.create_task(limiter.acquire("a", time.monotonic() + 5))
     await asyncio.sleep(0)
-    first.set_result(None)
-    return [late, await waiting]
+    first_response.set_result(None)
+    return [is_acquired_in_time, await waiting_task]
 
 
-async def _until(done: asyncio.Future[None]) -> None:
+async def _await_future(done: asyncio.Future[None]) -> None:
     await done
 
 
-def test_who_finds_no_place_in_time_takes_none() -> None:
+def test_timed_out_task_takes_no_slot() -> None:
     """Give a freed slot to the task that still waits, not to the one whose time was up."""
 
     async def scenario() -> list[bool]:
-        return await _two_in_a_window_of_one(asyncio.get_running_loop().create_future())
+        return await _acquire_with_limit_of_one(asyncio.get_running_loop().create_future())
 
-    assert run(scenario()) == [False, True]
+    assert run_scenario(scenario()) == [False, True]
 
 
-def test_a_place_that_comes_as_time_runs_out_is_not_lost() -> None:
+def test_slot_granted_at_the_timeout_is_not_lost() -> None:
     """Keep a slot that is granted at the timeout; since Python 3.12, `asyncio.wait_for` would drop it."""
 
     async def scenario() -> tuple[bool, bool]:
-        window = Window()
-        window.size = 1
-        assert await window.turn("a", time.monotonic() + 1)
-        asyncio.get_running_loop().call_later(0.01, window.leave)
-        waiting = asyncio.create_task(window.turn("b", time.monotonic() + 0.02))
+        limiter = ConcurrencyLimiter()
+        limiter.limit = 1
+        assert await limiter.acquire("a", time.monotonic() + 1)
+        asyncio.get_running_loop().call_later(0.01, limiter.release)
+        waiting_task = asyncio.create_task(limiter.acquire("b", time.monotonic() + 0.02))
         await asyncio.sleep(0)
         time.sleep(0.05)  # slot and timeout are both due in the next loop iteration
-        had = await waiting
-        if had:
-            window.leave()
-        return had, await window.turn("c", time.monotonic() + 1)
+        is_acquired = await waiting_task
+        if is_acquired:
+            limiter.release()
+        return is_acquired, await limiter.acquire("c", time.monotonic() + 1)
 
-    assert run(scenario()) == (True, True)
+    assert run_scenario(scenario()) == (True, True)
 
 
-async def _order_in_a_window_of_one(*nodes: str) -> list[str]:
-    window, order = Window(), []
-    window.size = 1
+async def _get_slot_order_with_limit_of_one(*nodes: str) -> list[str]:
+    limiter, order = ConcurrencyLimiter(), []
+    limiter.limit = 1
 
     async def pass_through(node: str) -> None:
-        assert await window.turn(node, time.monotonic() + 10)
+        assert await limiter.acquire(node, time.monotonic() + 10)
         order.append(node)
-        window.leave()
+        limiter.release()
 
-    assert await window.turn("first", time.monotonic() + 10)
-    waiting = [asyncio.create_task(pass_through(node)) for node in nodes]
+    assert await limiter.acquire("first", time.monotonic() + 10)
+    waiting_tasks = [asyncio.create_task(pass_through(node)) for node in nodes]
     await asyncio.sleep(0)
-    window.leave()
-    await asyncio.gather(*waiting)
+    limiter.release()
+    await asyncio.gather(*waiting_tasks)
     return order
 
 
-def test_nodes_take_turns_at_the_window() -> None:
+def test_concurrency_limiter_serves_nodes_in_rotation() -> None:
     """P7: a hundred pods of one node do not delay another node's only pod until their pass ends."""
-    assert run(_order_in_a_window_of_one("a", "a", "a", "b", "c", "a", "b")) == ["a", "b", "c", "a", "b", "a", "a"]
+    assert run_scenario(_get_slot_order_with_limit_of_one("a", "a", "a", "b", "c", "a", "b")) == [
+        "a",
+        "b",
+        "c",
+        "a",
+        "b",
+        "a",
+        "a",
+    ]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from kube.client.lazy_aiohttp import LateContext, reading_late
+from kube.client.lazy_aiohttp import LazySSLContext, defer_certificate_loading
 from localcluster.cluster import LocalCluster
 from tests.sources import ROOT
 
-ASK = """
+REQUEST_SCRIPT = """
 import asyncio, sys
 from kube.client.lazy_aiohttp import aiohttp
 
@@ -29,25 +29,28 @@ asyncio.run(ask())
 """
 
 
-def late() -> ssl.SSLContext:
-    with reading_late():
+def create_lazy_context() -> ssl.SSLContext:
+    with defer_certificate_loading():
         return ssl.create_default_context()
 
 
-def test_a_late_context_trusts_what_an_early_one_does() -> None:
+def test_lazy_context_trusts_the_same_certificates() -> None:
     """Load the certificates at first use; afterwards the context is an ordinary one."""
-    early, context = ssl.create_default_context(), late()
+    default_context, context = ssl.create_default_context(), create_lazy_context()
 
-    assert type(context) is LateContext
-    assert context.cert_store_stats() == early.cert_store_stats()
+    assert type(context) is LazySSLContext
+    assert context.cert_store_stats() == default_context.cert_store_stats()
     assert type(context) is ssl.SSLContext
-    assert sorted(map(str, late().get_ca_certs())) == sorted(map(str, early.get_ca_certs()))
-    assert (context.verify_mode, context.check_hostname) == (early.verify_mode, early.check_hostname)
+    assert sorted(map(str, create_lazy_context().get_ca_certs())) == sorted(map(str, default_context.get_ca_certs()))
+    assert (context.verify_mode, context.check_hostname) == (
+        default_context.verify_mode,
+        default_context.check_hostname,
+    )
 
 
-def test_contexts_made_afterwards_are_as_ever() -> None:
+def test_later_contexts_are_ordinary() -> None:
     """Restore the methods of `ssl.SSLContext` at the end of the block."""
-    late()
+    create_lazy_context()
     names = {"load_default_certs", "set_default_verify_paths"}
 
     assert type(ssl.create_default_context()) is ssl.SSLContext
@@ -55,15 +58,15 @@ def test_contexts_made_afterwards_are_as_ever() -> None:
     assert ssl.SSLContext.load_default_certs.__module__ == "ssl"
 
 
-@pytest.mark.parametrize(("trusted", "said"), [(True, "403"), (False, "untrusted")])
-def test_a_connection_trusts_the_systems_certificates(
-    cluster: LocalCluster, tmp_path: Path, trusted: bool, said: str
+@pytest.mark.parametrize(("is_trusted", "output"), [(True, "403"), (False, "untrusted")])
+def test_connection_trusts_only_the_systems_certificates(
+    cluster: LocalCluster, tmp_path: Path, is_trusted: bool, output: str
 ) -> None:
     """Accept a server, such as an https sink, only if the system's certificates contain its CA."""
     system = tmp_path / "system.crt"
     system.write_text(cluster.certificate)
-    file = {"SSL_CERT_FILE": str(system)} if trusted else {}
-    words = [sys.executable, "-c", ASK, f"{cluster.url}/api/v1/nodes"]
-    done = subprocess.run(words, cwd=ROOT, env={**os.environ, **file}, capture_output=True, text=True, check=True)
+    file = {"SSL_CERT_FILE": str(system)} if is_trusted else {}
+    command = [sys.executable, "-c", REQUEST_SCRIPT, f"{cluster.url}/api/v1/nodes"]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **file}, capture_output=True, text=True, check=True)
 
-    assert done.stdout.strip() == said
+    assert done.stdout.strip() == output

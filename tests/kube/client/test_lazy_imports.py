@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from kube.client.lazy_imports import postpone
+from kube.client.lazy_imports import defer_import
 from tests.sources import ROOT
 
-PACKAGE = """
+PACKAGE_CODE = """
 from time import sleep
 sleep({seconds})
 from put_off import part
@@ -26,23 +26,23 @@ runs = globals().get("runs", 0) + 1
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def package_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Yield the path of the `__init__.py` of a package `put_off`, which is not imported yet."""
     folder = tmp_path / "put_off"
     folder.mkdir()
     (folder / "part.py").write_text("VALUE = 7\n")
     init = folder / "__init__.py"
-    init.write_text(PACKAGE.format(seconds=0))
+    init.write_text(PACKAGE_CODE.format(seconds=0))
     monkeypatch.syspath_prepend(tmp_path)
     yield init
     for name in [name for name in sys.modules if name.partition(".")[0] == "put_off"]:
         del sys.modules[name]
 
 
-@pytest.mark.usefixtures("package")
-def test_a_part_is_imported_without_the_whole() -> None:
+@pytest.mark.usefixtures("package_init")
+def test_submodule_is_imported_without_the_package_code() -> None:
     """Import a submodule without running the package's code; the first access to one of its names runs it once."""
-    postpone("put_off")
+    defer_import("put_off")
 
     assert import_module("put_off.part").VALUE == 7
     module = sys.modules["put_off"]
@@ -51,52 +51,52 @@ def test_a_part_is_imported_without_the_whole() -> None:
     assert import_module("put_off") is module
 
 
-@pytest.mark.usefixtures("package")
-def test_what_is_imported_already_stays() -> None:
+@pytest.mark.usefixtures("package_init")
+def test_imported_package_is_not_deferred() -> None:
     """Leave a package unchanged that is already imported."""
-    whole = import_module("put_off")
-    postpone("put_off")
+    package = import_module("put_off")
+    defer_import("put_off")
 
-    assert sys.modules["put_off"] is whole
-    assert whole.runs == 1
+    assert sys.modules["put_off"] is package
+    assert package.runs == 1
 
 
-@pytest.mark.usefixtures("package")
-def test_what_is_nowhere_is_said_as_ever() -> None:
+@pytest.mark.usefixtures("package_init")
+def test_missing_names_and_packages_raise_the_usual_errors() -> None:
     """Raise the usual errors for a missing name and for a package that is not installed."""
-    postpone("put_off")
+    defer_import("put_off")
 
     with pytest.raises(AttributeError, match="module 'put_off' has no attribute 'nothing'"):
         _ = sys.modules["put_off"].nothing
     with pytest.raises(ModuleNotFoundError, match="put_on"):
-        postpone("put_on")
+        defer_import("put_on")
 
 
-def test_an_error_of_the_code_comes_each_time(package: Path) -> None:
+def test_import_error_is_raised_at_each_access(package_init: Path) -> None:
     """Raise the error of the package's code at each access, not only at the first."""
-    package.write_text("raise RuntimeError('broken')")
-    postpone("put_off")
+    package_init.write_text("raise RuntimeError('broken')")
+    defer_import("put_off")
 
     for _ in range(2):
         with pytest.raises(RuntimeError, match="broken"):
             _ = sys.modules["put_off"].value
 
 
-def test_threads_wait_for_the_one_that_runs_the_code(package: Path) -> None:
+def test_threads_wait_for_the_running_import(package_init: Path) -> None:
     """Concurrent accesses wait for the running import, so that no thread sees a partial package."""
-    package.write_text(PACKAGE.format(seconds=0.2))
-    postpone("put_off")
-    module, started = sys.modules["put_off"], time.perf_counter()
+    package_init.write_text(PACKAGE_CODE.format(seconds=0.2))
+    defer_import("put_off")
+    module, start_time = sys.modules["put_off"], time.perf_counter()
 
     with ThreadPoolExecutor(4) as pool:
         values = list(pool.map(lambda _: (module.value, module.runs), range(4)))
 
     assert values == [(7, 1)] * 4
-    assert time.perf_counter() - started >= 0.2
+    assert time.perf_counter() - start_time >= 0.2
 
 
 @pytest.mark.slow
-def test_the_kubernetes_package_lacks_nothing() -> None:
+def test_whole_kubernetes_package_is_still_importable() -> None:
     """Check that the whole `kubernetes` package is still importable in a process that uses the API client."""
     code = """
         import sys
@@ -110,8 +110,8 @@ def test_the_kubernetes_package_lacks_nothing() -> None:
         from kubernetes import *
         print(config.__name__, watch.Watch.__name__)
     """
-    words = [sys.executable, "-c", textwrap.dedent(code)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert done.stdout.split("\n")[:2] == [
         "CoreV1Api kubernetes.aio.client.api_client new_client_from_config",

@@ -6,33 +6,48 @@ from typing import Any
 
 import pytest
 
-from kube.cpu.hyperconverged import DEFAULTS, NAME, Settings, chosen, settings
-from kube.cpu.models import ALWAYS_OBSOLETE
-from kube.cpu.problems import MALFORMED_SETTINGS, SEVERAL, UNKNOWN_MODEL, Problem
+from kube.cpu.hyperconverged import (
+    DEFAULT_SETTINGS,
+    HYPERCONVERGED_NAME,
+    CpuModelSettings,
+    parse_settings,
+    select_hyperconverged,
+)
+from kube.cpu.models import ALWAYS_OBSOLETE_MODELS
+from kube.cpu.problems import HYPERCONVERGED_IGNORED, MALFORMED_SETTINGS, UNKNOWN_MODEL, Problem
 from kube.paths import Object
 from tests.proofs import proves
 
 
-def hyperconverged(told: Any, *, namespace: str = "openshift-cnv", created: str = "2026-01-01T00:00:00Z") -> Object:
-    metadata = {"name": NAME, "namespace": namespace, "uid": f"uid-{namespace}", "creationTimestamp": created}
-    return {"metadata": metadata, "spec": {"obsoleteCPUs": told}}
+def make_hyperconverged(
+    obsolete_cpus: Any, *, namespace: str = "openshift-cnv", created: str = "2026-01-01T00:00:00Z"
+) -> Object:
+    metadata = {
+        "name": HYPERCONVERGED_NAME,
+        "namespace": namespace,
+        "uid": f"uid-{namespace}",
+        "creationTimestamp": created,
+    }
+    return {"metadata": metadata, "spec": {"obsoleteCPUs": obsolete_cpus}}
 
 
-def read(told: Any) -> Settings:
-    found = settings(hyperconverged(told))
-    assert isinstance(found, Settings), found
-    return found
+def parse_obsolete_cpus(obsolete_cpus: Any) -> CpuModelSettings:
+    settings = parse_settings(make_hyperconverged(obsolete_cpus))
+    assert isinstance(settings, CpuModelSettings), settings
+    return settings
 
 
 @proves("OSV-31")
-def test_what_is_named_is_added_to_what_is_always_obsolete() -> None:
+def test_listed_models_extend_the_always_obsolete_ones() -> None:
     """Accept models that are unknown or always obsolete anyway."""
-    assert read({"cpuModels": ["Haswell", "Conroe", "Nobody"]}).obsolete == ALWAYS_OBSOLETE | {"Haswell", "Nobody"}
+    assert parse_obsolete_cpus(
+        {"cpuModels": ["Haswell", "Conroe", "Nobody"]}
+    ).obsolete_models == ALWAYS_OBSOLETE_MODELS | {"Haswell", "Nobody"}
 
 
 @proves("OSV-32", "C12")
 @pytest.mark.parametrize(
-    ("told", "least"),
+    ("obsolete_cpus", "min_model"),
     [
         (None, "Penryn"),
         ({}, "Penryn"),
@@ -43,53 +58,55 @@ def test_what_is_named_is_added_to_what_is_always_obsolete() -> None:
         ({"minCPUModel": "Nehalem", "minCPU": "Haswell"}, "Nehalem"),
     ],
 )
-def test_the_least_model_has_a_default(told: Any, least: str) -> None:
+def test_minimum_model_has_a_default_and_two_field_names(obsolete_cpus: Any, min_model: str) -> None:
     """Read the minimum model from either of the two field names in the requirement documents."""
-    assert read(told).least == least
+    assert parse_obsolete_cpus(obsolete_cpus).min_model == min_model
 
 
 @proves("OSV-32")
-def test_an_unknown_least_model_is_a_problem_and_no_settings() -> None:
+def test_unknown_minimum_model_is_a_problem() -> None:
     """Return a problem: without a minimum model, every feature of every node would become a label."""
-    found = settings(hyperconverged({"minCPUModel": "penryn"}))
+    settings = parse_settings(make_hyperconverged({"minCPUModel": "penryn"}))
 
-    assert isinstance(found, Problem)
-    assert found.reason == UNKNOWN_MODEL
-    assert found.message.startswith('spec.obsoleteCPUs.minCPUModel "penryn" is not known: write a model of libvirt')
+    assert isinstance(settings, Problem)
+    assert settings.reason == UNKNOWN_MODEL
+    assert settings.message.startswith('spec.obsoleteCPUs.minCPUModel "penryn" is unknown: use a model name of libvirt')
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("obsolete_cpus", "message"),
     [
-        ([], "spec.obsoleteCPUs is no object: write {cpuModels: [...], minCPUModel: ...}"),
-        ({"cpuModels": "486"}, 'spec.obsoleteCPUs.cpuModels is text: write a list of names, such as ["Haswell"]'),
-        ({"cpuModels": [486]}, 'spec.obsoleteCPUs.cpuModels[0] is a number: write text, in quotes: "486"'),
-        ({"cpuModels": ["a", ""]}, "spec.obsoleteCPUs.cpuModels[1] is empty: write a name, or leave it out"),
-        ({"minCPUModel": ["a"]}, 'spec.obsoleteCPUs.minCPUModel is a list: write text, in quotes: "Haswell"'),
+        ([], "spec.obsoleteCPUs is not an object: write {cpuModels: [...], minCPUModel: ...}"),
+        ({"cpuModels": "486"}, 'spec.obsoleteCPUs.cpuModels is a string: use a list of names, such as ["Haswell"]'),
+        ({"cpuModels": [486]}, 'spec.obsoleteCPUs.cpuModels[0] is a number: use a quoted string, such as "486"'),
+        ({"cpuModels": ["a", ""]}, "spec.obsoleteCPUs.cpuModels[1] is empty: use a name, or omit it"),
+        ({"minCPUModel": ["a"]}, 'spec.obsoleteCPUs.minCPUModel is a list: use a quoted string, such as "Haswell"'),
     ],
 )
-def test_what_is_malformed_names_field_and_remedy(told: Any, message: str) -> None:
+def test_malformed_settings_are_reported_with_field_and_remedy(obsolete_cpus: Any, message: str) -> None:
     """Report a problem for values that a CRD without a schema accepts."""
-    found = settings(hyperconverged(told))
+    settings = parse_settings(make_hyperconverged(obsolete_cpus))
 
-    assert isinstance(found, Problem)
-    assert (found.reason, found.message) == (
+    assert isinstance(settings, Problem)
+    assert (settings.reason, settings.message) == (
         MALFORMED_SETTINGS,
-        f"{message}; the labels stay as they are until then",
+        f"{message}; meanwhile, the node labels stay unchanged",
     )
 
 
 @proves("C18")
-def test_of_two_the_oldest_counts_and_the_other_is_told() -> None:
+def test_oldest_hyperconverged_applies_and_others_are_reported() -> None:
     """Choose the oldest object in any namespace, and ignore objects with another name."""
-    old, new = hyperconverged({}), hyperconverged({}, namespace="other", created="2026-02-01T00:00:00Z")
-    stranger = {"metadata": {**old["metadata"], "name": "stranger"}}
-    item, problems = chosen([new, stranger, old])
+    old, new = make_hyperconverged({}), make_hyperconverged({}, namespace="other", created="2026-02-01T00:00:00Z")
+    other_name = {"metadata": {**old["metadata"], "name": "stranger"}}
+    item, problems = select_hyperconverged([new, other_name, old])
 
     assert item is old
-    assert [(problem.about["namespace"], problem.reason) for problem in problems] == [("other", SEVERAL)]
+    assert [(problem.involved_object["namespace"], problem.reason) for problem in problems] == [
+        ("other", HYPERCONVERGED_IGNORED)
+    ]
 
 
-def test_without_an_object_the_defaults_hold() -> None:
-    assert chosen([]) == (None, [])
-    assert settings(None) == settings({"metadata": {}}) == DEFAULTS
+def test_defaults_apply_without_a_hyperconverged() -> None:
+    assert select_hyperconverged([]) == (None, [])
+    assert parse_settings(None) == parse_settings({"metadata": {}}) == DEFAULT_SETTINGS

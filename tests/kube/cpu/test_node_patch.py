@@ -7,17 +7,28 @@ from typing import Any
 import pytest
 
 from kube.cpu.capabilities import Capability
-from kube.cpu.hyperconverged import DEFAULTS
-from kube.cpu.models import features_of
-from kube.cpu.node_patch import FEATURE, MARK, MODEL, SKIP, due_labels, is_skipped, patch, skip_problem
-from kube.cpu.problems import SKIP_UNREAD
+from kube.cpu.hyperconverged import DEFAULT_SETTINGS
+from kube.cpu.models import get_model_features
+from kube.cpu.node_patch import (
+    FEATURE_LABEL_PREFIX,
+    MANAGED_LABEL,
+    MODEL_LABEL_PREFIX,
+    SKIP_ANNOTATION,
+    build_labels_patch,
+    compute_desired_labels,
+    find_skip_problem,
+    is_skipped,
+)
+from kube.cpu.problems import SKIP_NODE_IGNORED
 from kube.paths import Object
-from tests.kube.cpu.test_models import PRINTED
+from tests.kube.cpu.test_models import HASWELL_FEATURES_ABOVE_PENRYN
 from tests.proofs import proves
 
-HASWELL = Capability(frozenset({"Conroe", "Haswell", "conroe"}), features_of("Haswell") or frozenset())
-OLDER = ("feature.node.kubernetes.io/cpu-model-Conroe", "feature.node.kubernetes.io/cpu-feature-avx")
-FOREIGN = (
+HASWELL_CAPABILITY = Capability(
+    frozenset({"Conroe", "Haswell", "conroe"}), get_model_features("Haswell") or frozenset()
+)
+LEGACY_LABELS = ("feature.node.kubernetes.io/cpu-model-Conroe", "feature.node.kubernetes.io/cpu-feature-avx")
+FOREIGN_LABELS = (
     *("cpu-model-migration.node.kubevirt.io/Haswell", "host-model-cpu.node.kubevirt.io/Haswell"),
     *("cpu-vendor.node.kubevirt.io/Intel", "node-labeller.kubevirt.io/obsolete-host-model"),
     *("feature.node.kubernetes.io/cpu-model.family", "feature.node.kubernetes.io/cpu-cpuid.AVX"),
@@ -25,77 +36,97 @@ FOREIGN = (
 )
 
 
-def node(*labels: str, annotations: Any = None, **more: str) -> Object:
+def make_labelled_node(*labels: str, annotations: Any = None, **label_values: str) -> Object:
     metadata: Object = {"name": "a", "uid": "u", "resourceVersion": "7", "annotations": annotations}
-    return {"metadata": {**metadata, "labels": {**dict.fromkeys(labels, "true"), **more}}}
+    return {"metadata": {**metadata, "labels": {**dict.fromkeys(labels, "true"), **label_values}}}
 
 
-def operations(found: list[Object]) -> dict[str, set[str]]:
+def group_labels_by_operation(json_patch: list[Object]) -> dict[str, set[str]]:
     """Return the labels that a patch changes, by operation, without the leading test operation."""
-    assert found[0] == {"op": "test", "path": "/metadata/resourceVersion", "value": "7"}
+    assert json_patch[0] == {"op": "test", "path": "/metadata/resourceVersion", "value": "7"}
     done: dict[str, set[str]] = {}
-    for each in found[1:]:
+    for each in json_patch[1:]:
         done.setdefault(each["op"], set()).add(each["path"].removeprefix("/metadata/labels/").replace("~1", "/"))
     return done
 
 
 @proves("OSV-30", "OSV-33", "OSV-35", "OSV-36")
-def test_models_that_are_not_obsolete_and_features_that_the_least_one_has_not() -> None:
+def test_desired_labels_exclude_obsolete_models_and_base_features() -> None:
     """Compare model names case-sensitively, and add the label that marks the node as managed."""
-    due = due_labels(HASWELL, DEFAULTS)
+    desired = compute_desired_labels(HASWELL_CAPABILITY, DEFAULT_SETTINGS)
 
-    assert due == dict.fromkeys(
-        [MARK, f"{MODEL}Haswell", f"{MODEL}conroe", *(FEATURE + name for name in (*PRINTED.split(), "smep"))], "true"
+    assert desired == dict.fromkeys(
+        [
+            MANAGED_LABEL,
+            f"{MODEL_LABEL_PREFIX}Haswell",
+            f"{MODEL_LABEL_PREFIX}conroe",
+            *(FEATURE_LABEL_PREFIX + name for name in (*HASWELL_FEATURES_ABOVE_PENRYN.split(), "smep")),
+        ],
+        "true",
     )
 
 
 @proves("OSV-36")
-def test_one_patch_adds_replaces_and_removes_what_is_ours_and_nothing_else() -> None:
+def test_patch_changes_only_own_labels() -> None:
     """Remove labels in KubeVirt's old format, and keep the labels of other owners."""
-    there = node(f"{MODEL}Gone", f"{FEATURE}gone", MARK, *OLDER, *FOREIGN, **{f"{MODEL}Haswell": "false"})
-    due = dict.fromkeys([MARK, f"{MODEL}Haswell", f"{FEATURE}avx"], "true")
+    node = make_labelled_node(
+        f"{MODEL_LABEL_PREFIX}Gone",
+        f"{FEATURE_LABEL_PREFIX}gone",
+        MANAGED_LABEL,
+        *LEGACY_LABELS,
+        *FOREIGN_LABELS,
+        **{f"{MODEL_LABEL_PREFIX}Haswell": "false"},
+    )
+    desired = dict.fromkeys([MANAGED_LABEL, f"{MODEL_LABEL_PREFIX}Haswell", f"{FEATURE_LABEL_PREFIX}avx"], "true")
 
-    assert operations(patch(there, due)) == {
-        "remove": {f"{MODEL}Gone", f"{FEATURE}gone", *OLDER},
-        "replace": {f"{MODEL}Haswell"},
-        "add": {f"{FEATURE}avx"},
+    assert group_labels_by_operation(build_labels_patch(node, desired)) == {
+        "remove": {f"{MODEL_LABEL_PREFIX}Gone", f"{FEATURE_LABEL_PREFIX}gone", *LEGACY_LABELS},
+        "replace": {f"{MODEL_LABEL_PREFIX}Haswell"},
+        "add": {f"{FEATURE_LABEL_PREFIX}avx"},
     }
 
 
-def test_a_node_that_is_as_it_should_be_needs_no_patch() -> None:
+def test_correct_labels_need_no_patch() -> None:
     """Return no patch if the labels are correct, or if the node has none of ours and needs none."""
-    due = due_labels(HASWELL, DEFAULTS)
+    desired = compute_desired_labels(HASWELL_CAPABILITY, DEFAULT_SETTINGS)
 
-    assert patch(node(*due, *FOREIGN), due) == []
-    assert patch(node(*FOREIGN), {}) == []
+    assert build_labels_patch(make_labelled_node(*desired, *FOREIGN_LABELS), desired) == []
+    assert build_labels_patch(make_labelled_node(*FOREIGN_LABELS), {}) == []
 
 
-def test_a_node_without_any_label_gets_its_first() -> None:
+def test_patch_adds_the_label_map_if_it_is_missing() -> None:
     """Add the whole label map, because a JSON patch cannot add a key to a missing map."""
-    bare: Object = {"metadata": {"name": "a", "resourceVersion": "7"}}
-    assert patch(bare, {MARK: "true"})[1:] == [{"op": "add", "path": "/metadata/labels", "value": {MARK: "true"}}]
+    node: Object = {"metadata": {"name": "a", "resourceVersion": "7"}}
+    assert build_labels_patch(node, {MANAGED_LABEL: "true"})[1:] == [
+        {"op": "add", "path": "/metadata/labels", "value": {MANAGED_LABEL: "true"}}
+    ]
 
 
 @proves("OSV-39", "C29")
 @pytest.mark.parametrize(
-    ("annotations", "skipped", "told"),
+    ("annotations", "is_node_skipped", "is_reported"),
     [
         (None, False, False),
         ({}, False, False),
-        ({SKIP: "true"}, True, False),
-        ({SKIP: "false"}, False, False),
-        ({SKIP: ""}, False, True),
-        ({SKIP: "yes"}, False, True),
-        ({SKIP: "True"}, False, True),
+        ({SKIP_ANNOTATION: "true"}, True, False),
+        ({SKIP_ANNOTATION: "false"}, False, False),
+        ({SKIP_ANNOTATION: ""}, False, True),
+        ({SKIP_ANNOTATION: "yes"}, False, True),
+        ({SKIP_ANNOTATION: "True"}, False, True),
     ],
 )
-def test_the_annotation_skips_a_node_by_its_value(annotations: Any, skipped: bool, told: bool) -> None:
+def test_skip_annotation_applies_only_with_the_value_true(
+    annotations: Any, is_node_skipped: bool, is_reported: bool
+) -> None:
     """Skip a node only for the value `true`; report any other value except `false`."""
-    item = node(annotations=annotations)
-    problem = skip_problem(item)
+    item = make_labelled_node(annotations=annotations)
+    problem = find_skip_problem(item)
 
-    assert is_skipped(item) is skipped
-    assert (problem is not None) is told
+    assert is_skipped(item) is is_node_skipped
+    assert (problem is not None) is is_reported
     if problem:
-        assert problem.reason == SKIP_UNREAD
-        assert f'is "{annotations[SKIP]}", and the node is labelled all the same: write "true"' in problem.message
+        assert problem.reason == SKIP_NODE_IGNORED
+        assert (
+            f'is "{annotations[SKIP_ANNOTATION]}" instead of "true" or "false", so the node is labelled: set "true"'
+            in problem.message
+        )

@@ -11,147 +11,164 @@ from hypothesis import strategies as st
 from kube.maintenance import drain_flags
 from kube.maintenance import objects as m
 from kube.maintenance.drain_flags import (
-    SKIPPED,
-    UNSELECTED,
-    drain_of,
-    going,
-    known_orphans,
-    left_out,
-    options_of,
-    refused,
-    sorted_for,
-    warned,
+    SKIPPED_MESSAGE,
+    UNSELECTED_MESSAGE,
+    build_drain_spec,
+    build_drain_warning,
+    classify_for_drain,
+    find_refused,
+    find_reported_orphans,
+    get_exclusion_reason,
+    parse_drain_options,
+    select_evictable,
 )
 from kube.paths import Object
-from kube.pods import NODE_MAINTENANCE, DrainOptions, sort, uid
-from kube.selectors import parsed
-from tests.kube.samples import maintenance, pod, pods
+from kube.pods import DEFAULT_DRAIN_OPTIONS, DrainOptions, classify_pods, get_uid
+from kube.selectors import parse_selector
+from tests.kube.samples import make_maintenance, make_pod, pod_lists
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
-STRICT = DrainOptions(force=False, ignore_daemonsets=False, delete_emptydir_data=False)
-EMPTY_DIR = {"volumes": [{"name": "scratch", "emptyDir": {}}]}
-WEB, DB = {"app": "web"}, {"app": "db"}
+STRICT_OPTIONS = DrainOptions(force=False, ignore_daemonsets=False, delete_emptydir_data=False)
+EMPTY_DIR_SPEC = {"volumes": [{"name": "scratch", "emptyDir": {}}]}
+WEB_LABELS, DB_LABELS = {"app": "web"}, {"app": "db"}
 
 
-def item(drain: object, status: Object | None = None) -> Object:
+def make_maintenance_with_drain(drain: object, status: Object | None = None) -> Object:
     """Return a maintenance with this `spec.drain`."""
-    made = maintenance(status)
-    return {**made, "spec": {**made["spec"], "drain": drain}}
+    maintenance = make_maintenance(status)
+    return {**maintenance, "spec": {**maintenance["spec"], "drain": drain}}
 
 
-def scratch(**more: str) -> Object:
+def make_pod_with_empty_dir(**pod_arguments: str) -> Object:
     """Return a pod with an emptyDir volume."""
-    return {**pod(**more), "spec": EMPTY_DIR}  # type: ignore[arg-type]
+    return {**make_pod(**pod_arguments), "spec": EMPTY_DIR_SPEC}  # type: ignore[arg-type]
 
 
-def reasons(leaving: list[Object], options: DrainOptions, orphans: set[str] | None = None) -> list[str]:
-    return [item.reason for item in refused(sorted_for(leaving, options, NOW, orphans or set()), options)]
+def get_refusal_reasons(leaving: list[Object], options: DrainOptions, orphans: set[str] | None = None) -> list[str]:
+    return [item.reason for item in find_refused(classify_for_drain(leaving, options, NOW, orphans or set()), options)]
 
 
 @pytest.mark.parametrize(
     ("drain", "options"),
     [
-        pytest.param(None, NODE_MAINTENANCE, id="unset"),
-        pytest.param({}, NODE_MAINTENANCE, id="empty"),
-        pytest.param("all", NODE_MAINTENANCE, id="no object"),
+        pytest.param(None, DEFAULT_DRAIN_OPTIONS, id="unset"),
+        pytest.param({}, DEFAULT_DRAIN_OPTIONS, id="empty"),
+        pytest.param("all", DEFAULT_DRAIN_OPTIONS, id="no object"),
         pytest.param({"force": False}, DrainOptions(force=False), id="force"),
-        pytest.param({"force": "false"}, NODE_MAINTENANCE, id="no boolean"),
+        pytest.param({"force": "false"}, DEFAULT_DRAIN_OPTIONS, id="no boolean"),
         pytest.param({"deleteEmptyDirData": False}, DrainOptions(delete_emptydir_data=False), id="emptyDir"),
         pytest.param({"ignoreDaemonSets": False}, DrainOptions(ignore_daemonsets=False), id="DaemonSets"),
         pytest.param({"podSelector": "app=web"}, DrainOptions(pod_selector="app=web"), id="selector"),
-        pytest.param({"gracePeriodSeconds": -1}, NODE_MAINTENANCE, id="own grace period"),
+        pytest.param({"gracePeriodSeconds": -1}, DEFAULT_DRAIN_OPTIONS, id="own grace period"),
         pytest.param({"gracePeriodSeconds": 0}, DrainOptions(grace_period_seconds=0), id="no grace period"),
         pytest.param({"disableEviction": True}, DrainOptions(disable_eviction=True), id="deletion"),
         pytest.param({"skipWaitForDeleteTimeoutSeconds": 5}, DrainOptions(skip_wait_seconds=5), id="skip"),
-        pytest.param({"skipWaitForDeleteTimeoutSeconds": True}, NODE_MAINTENANCE, id="no number"),
+        pytest.param({"skipWaitForDeleteTimeoutSeconds": True}, DEFAULT_DRAIN_OPTIONS, id="no number"),
     ],
 )
-def test_what_the_spec_asks_for(drain: object, options: DrainOptions) -> None:
+def test_spec_drain_gives_the_drain_options(drain: object, options: DrainOptions) -> None:
     """DRN-1a: unset and invalid fields have the defaults of the drain in the requirement documents."""
-    assert options_of(item(drain)) == options
+    assert parse_drain_options(make_maintenance_with_drain(drain)) == options
 
 
-@given(pods)
-def test_unset_it_is_the_drain_of_the_documents(listed: list[Object]) -> None:
+@given(pod_lists)
+def test_default_options_drain_as_documented(pods: list[Object]) -> None:
     """DRN-1a: without `spec.drain`, the same pods leave as in the documents' drain, and no pod is blocked."""
-    found = sorted_for(listed, options_of(maintenance()), NOW)
+    classification = classify_for_drain(pods, parse_drain_options(make_maintenance()), NOW)
 
-    assert found == sort(listed)
-    assert refused(found, NODE_MAINTENANCE) == []
+    assert classification == classify_pods(pods)
+    assert find_refused(classification, DEFAULT_DRAIN_OPTIONS) == []
 
 
 @pytest.mark.parametrize(
-    ("waiting", "options", "reason"),
+    ("blocked_pod", "options", "reason"),
     [
-        pytest.param(pod(), DrainOptions(force=False), "Force", id="bare"),
-        pytest.param(pod(owner="Job"), STRICT, "", id="of a controller"),
-        pytest.param(scratch(), DrainOptions(delete_emptydir_data=False), "DeleteEmptyDirData", id="emptyDir"),
-        pytest.param(scratch(), STRICT, "DeleteEmptyDirData", id="emptyDir before force, as kubectl does"),
-        pytest.param(pod(owner="DaemonSet"), STRICT, "IgnoreDaemonSets", id="daemon"),
-        pytest.param(scratch(owner="DaemonSet"), STRICT, "IgnoreDaemonSets", id="daemon first, as kubectl does"),
-        pytest.param(pod(phase="Succeeded"), STRICT, "", id="finished"),
-        pytest.param(pod(owner="DaemonSet", phase="Failed"), STRICT, "", id="finished daemon"),
-        pytest.param(pod(deletionTimestamp="2026-01-02T03:05:00Z"), STRICT, "", id="on its way"),
+        pytest.param(make_pod(), DrainOptions(force=False), "Force", id="bare"),
+        pytest.param(make_pod(owner="Job"), STRICT_OPTIONS, "", id="of a controller"),
+        pytest.param(
+            make_pod_with_empty_dir(), DrainOptions(delete_emptydir_data=False), "DeleteEmptyDirData", id="emptyDir"
+        ),
+        pytest.param(
+            make_pod_with_empty_dir(), STRICT_OPTIONS, "DeleteEmptyDirData", id="emptyDir before force, as kubectl does"
+        ),
+        pytest.param(make_pod(owner="DaemonSet"), STRICT_OPTIONS, "IgnoreDaemonSets", id="DaemonSet pod"),
+        pytest.param(
+            make_pod_with_empty_dir(owner="DaemonSet"),
+            STRICT_OPTIONS,
+            "IgnoreDaemonSets",
+            id="DaemonSet before the others, as kubectl does",
+        ),
+        pytest.param(make_pod(phase="Succeeded"), STRICT_OPTIONS, "", id="finished"),
+        pytest.param(make_pod(owner="DaemonSet", phase="Failed"), STRICT_OPTIONS, "", id="finished DaemonSet pod"),
+        pytest.param(make_pod(deletionTimestamp="2026-01-02T03:05:00Z"), STRICT_OPTIONS, "", id="terminating"),
     ],
 )
-def test_what_a_flag_refuses(waiting: Object, options: DrainOptions, reason: str) -> None:
+def test_flag_blocks_only_its_pods(blocked_pod: Object, options: DrainOptions, reason: str) -> None:
     """DRN-1a: a pod that a flag blocks still has to leave; all other pods are evicted."""
-    other = pod("other", owner="ReplicaSet")
-    found = sorted_for([waiting, other], options, NOW)
+    other_pod = make_pod("other", owner="ReplicaSet")
+    classification = classify_for_drain([blocked_pod, other_pod], options, NOW)
 
-    assert found.leaving == [waiting, other]
-    assert reasons([waiting, other], options) == ([reason] if reason else [])
-    assert going(found, options) == ([other] if reason else [waiting, other])
+    assert classification.leaving == [blocked_pod, other_pod]
+    assert get_refusal_reasons([blocked_pod, other_pod], options) == ([reason] if reason else [])
+    assert select_evictable(classification, options) == ([other_pod] if reason else [blocked_pod, other_pod])
 
 
 @pytest.mark.parametrize(
-    ("waiting", "message"),
+    ("blocked_pod", "message"),
     [
-        (pod(), "no controller makes it again: set spec.drain.force, or delete it"),
-        (scratch(), "its emptyDir data would be lost: set spec.drain.deleteEmptyDirData, or delete it"),
+        (make_pod(), "no controller would recreate it: set spec.drain.force, or delete the pod"),
         (
-            pod(owner="DaemonSet"),
-            "its DaemonSet makes it again here at once: set spec.drain.ignoreDaemonSets, "
-            "or keep the DaemonSet off the node",
+            make_pod_with_empty_dir(),
+            "its emptyDir data would be lost: set spec.drain.deleteEmptyDirData, or delete the pod",
+        ),
+        (
+            make_pod(owner="DaemonSet"),
+            "its DaemonSet would recreate it on this node at once: set spec.drain.ignoreDaemonSets, "
+            "or exclude the node from the DaemonSet",
         ),
     ],
 )
-def test_a_refusal_names_flag_and_remedy(waiting: Object, message: str) -> None:
-    (blocked,) = refused(sorted_for([waiting], STRICT, NOW), STRICT)
+def test_a_refusal_names_flag_and_remedy(blocked_pod: Object, message: str) -> None:
+    (blocked,) = find_refused(classify_for_drain([blocked_pod], STRICT_OPTIONS, NOW), STRICT_OPTIONS)
 
     assert blocked.message == message
     assert blocked.retry_after == ""
 
 
 @pytest.mark.parametrize("static", [{"kubernetes.io/config.mirror": "x"}])
-def test_static_pods_are_nobodys_business(static: dict[str, str]) -> None:
-    assert sorted_for([pod(annotations=static)], STRICT, NOW).leaving == []
+def test_static_pods_never_have_to_leave(static: dict[str, str]) -> None:
+    assert classify_for_drain([make_pod(annotations=static)], STRICT_OPTIONS, NOW).leaving == []
 
 
-def test_pods_that_are_not_selected_are_none_of_its() -> None:
+def test_unselected_pods_are_ignored() -> None:
     """DRN-1a, DRN-5: unselected pods are neither pending nor blocked, even DaemonSet pods and unmanaged pods."""
-    web, listed = pod("web", labels=WEB), [pod("db", labels=DB), pod("agent", owner="DaemonSet"), pod("none")]
+    selected, unselected = (
+        make_pod("web", labels=WEB_LABELS),
+        [make_pod("db", labels=DB_LABELS), make_pod("agent", owner="DaemonSet"), make_pod("none")],
+    )
 
-    found = sorted_for([web, *listed], DrainOptions(pod_selector="app=web", ignore_daemonsets=False), NOW)
+    classification = classify_for_drain(
+        [selected, *unselected], DrainOptions(pod_selector="app=web", ignore_daemonsets=False), NOW
+    )
 
-    assert (found.leaving, found.daemons) == ([web], [])
+    assert (classification.leaving, classification.daemonset_pods) == ([selected], [])
 
 
-def test_a_selector_that_cannot_be_read_lets_nobody_go() -> None:
+def test_invalid_selector_blocks_all_pods() -> None:
     """DRN-1a: an invalid selector, which an older schema admits, blocks all pods, because it may select any of them."""
     options = DrainOptions(pod_selector="app=(")
-    found = sorted_for([pod("a", owner="Job"), pod("b")], options, NOW)
+    classification = classify_for_drain([make_pod("a", owner="Job"), make_pod("b")], options, NOW)
 
-    assert going(found, options) == []
-    assert {item.reason for item in refused(found, options)} == {"PodSelector"}
-    assert refused(found, options)[0].message == (
-        "spec.drain.podSelector cannot be read: 'app=(' is no condition on a label, such as app=web; "
-        "correct it, or leave it out"
+    assert select_evictable(classification, options) == []
+    assert {item.reason for item in find_refused(classification, options)} == {"PodSelector"}
+    assert find_refused(classification, options)[0].message == (
+        "spec.drain.podSelector cannot be read: 'app=(' is not a condition on a label, such as app=web; "
+        "correct it, or omit it"
     )
 
 
 @pytest.mark.parametrize(
-    ("skip", "until", "waited"),
+    ("skip_wait_seconds", "deletion_timestamp", "is_pending"),
     [
         (0, "2026-01-01T00:00:00Z", True),
         (10, "", True),
@@ -161,80 +178,92 @@ def test_a_selector_that_cannot_be_read_lets_nobody_go() -> None:
     ],
     ids=["never skipped", "not deleted", "ten seconds", "eleven seconds", "has time left"],
 )
-def test_who_is_not_waited_for(skip: int, until: str, waited: bool) -> None:
+def test_overdue_terminating_pods_are_skipped(
+    skip_wait_seconds: int, deletion_timestamp: str, is_pending: bool
+) -> None:
     """DRN-1a: `skipWaitForDeleteTimeoutSeconds` has the effect of kubectl's --skip-wait-for-delete-timeout."""
-    waiting = pod(deletionTimestamp=until) if until else pod()
+    pod = make_pod(deletionTimestamp=deletion_timestamp) if deletion_timestamp else make_pod()
 
-    options = DrainOptions(skip_wait_seconds=skip)
-    assert (sorted_for([waiting], options, NOW).leaving == [waiting]) is waited
-    assert left_out(waiting, options, NOW) == ("" if waited else SKIPPED)
-    assert left_out(waiting, DrainOptions(pod_selector="app=other"), NOW) == UNSELECTED
+    options = DrainOptions(skip_wait_seconds=skip_wait_seconds)
+    assert (classify_for_drain([pod], options, NOW).leaving == [pod]) is is_pending
+    assert get_exclusion_reason(pod, options, NOW) == ("" if is_pending else SKIPPED_MESSAGE)
+    assert get_exclusion_reason(pod, DrainOptions(pod_selector="app=other"), NOW) == UNSELECTED_MESSAGE
 
 
-def test_a_daemon_without_its_daemonset_is_bare() -> None:
+def test_daemonset_pod_without_daemonset_needs_force() -> None:
     """DRN-1a, NMO-7: `force: false` blocks a DaemonSet pod without a DaemonSet, and its status entry identifies it."""
-    orphan = pod("agent", owner="DaemonSet")
+    orphan = make_pod("agent", owner="DaemonSet")
     blocked = {"namespace": "ns", "name": "agent", "reason": "Force"}
 
-    assert reasons([orphan], DrainOptions(force=False), {uid(orphan)}) == ["Force"]
-    assert reasons([orphan], STRICT, {uid(orphan)}) == ["Force"]
-    assert known_orphans([orphan, pod("bare")], [blocked]) == {uid(orphan)}
-    assert known_orphans([orphan], [{**blocked, "reason": "IgnoreDaemonSets"}]) == set()
+    assert get_refusal_reasons([orphan], DrainOptions(force=False), {get_uid(orphan)}) == ["Force"]
+    assert get_refusal_reasons([orphan], STRICT_OPTIONS, {get_uid(orphan)}) == ["Force"]
+    assert find_reported_orphans([orphan, make_pod("bare")], [blocked]) == {get_uid(orphan)}
+    assert find_reported_orphans([orphan], [{**blocked, "reason": "IgnoreDaemonSets"}]) == set()
 
 
-def test_the_warning_names_whom_it_concerns() -> None:
+def test_warning_names_no_blocked_pod() -> None:
     """NMO-8a: the warning names no blocked pod, neither as deleted nor as ignored."""
-    listed = [pod("agent", owner="DaemonSet"), pod("bare"), scratch(name="scratch")]
-    kept = DrainOptions(delete_emptydir_data=False)
+    pods = [make_pod("agent", owner="DaemonSet"), make_pod("bare"), make_pod_with_empty_dir(name="scratch")]
+    options = DrainOptions(delete_emptydir_data=False)
 
-    assert warned(sorted_for(listed, kept, NOW), kept).startswith("ignoring DaemonSet-managed Pods: ns/agent; deleting")
-    assert warned(sorted_for(listed, kept, NOW), kept).endswith(": ns/bare")
-    assert warned(sorted_for(listed, STRICT, NOW), STRICT) == ""
+    assert build_drain_warning(classify_for_drain(pods, options, NOW), options).startswith(
+        "ignoring DaemonSet-managed Pods: ns/agent; deleting"
+    )
+    assert build_drain_warning(classify_for_drain(pods, options, NOW), options).endswith(": ns/bare")
+    assert build_drain_warning(classify_for_drain(pods, STRICT_OPTIONS, NOW), STRICT_OPTIONS) == ""
 
 
-def test_what_is_told_already() -> None:
+def test_refusal_is_reported_only_with_the_same_reason() -> None:
     """DRN-1a: a refusal counts as reported only if the status lists the pod with the same reason."""
-    (one,) = refused(sorted_for([pod()], STRICT, NOW), STRICT)
-    told = {"namespace": "ns", "name": "pod", "reason": "Force"}
+    (refusal,) = find_refused(classify_for_drain([make_pod()], STRICT_OPTIONS, NOW), STRICT_OPTIONS)
+    reported = {"namespace": "ns", "name": "pod", "reason": "Force"}
 
-    assert drain_flags.are_told([one], item({}, {"blockedPods": [told]}))
-    assert drain_flags.are_told([], item({}))
-    assert not drain_flags.are_told([one], item({}, {"blockedPods": [{**told, "reason": "DisruptionBudget"}]}))
-    assert not drain_flags.are_told([one], item({}))
+    assert drain_flags.are_reported([refusal], make_maintenance_with_drain({}, {"blockedPods": [reported]}))
+    assert drain_flags.are_reported([], make_maintenance_with_drain({}))
+    assert not drain_flags.are_reported(
+        [refusal], make_maintenance_with_drain({}, {"blockedPods": [{**reported, "reason": "DisruptionBudget"}]})
+    )
+    assert not drain_flags.are_reported([refusal], make_maintenance_with_drain({}))
 
 
 @pytest.mark.parametrize(
-    ("seen", "changed"), [(1, True), (2, False), (3, False), (None, False)], ids=["older", "same", "newer", "none"]
+    ("observed_generation", "is_changed"),
+    [(1, True), (2, False), (3, False), (None, False)],
+    ids=["older", "same", "newer", "none"],
 )
-def test_a_spec_that_the_status_does_not_speak_of_is_changed(seen: int | None, changed: bool) -> None:
-    status = {"conditions": [{"type": "Drained", **({"observedGeneration": seen} if seen else {})}]}
-    made = item({}, status)
-    made["metadata"]["generation"] = 2
+def test_spec_is_changed_if_newer_than_the_status(observed_generation: int | None, is_changed: bool) -> None:
+    status = {
+        "conditions": [
+            {"type": "Drained", **({"observedGeneration": observed_generation} if observed_generation else {})}
+        ]
+    }
+    maintenance = make_maintenance_with_drain({}, status)
+    maintenance["metadata"]["generation"] = 2
 
-    assert m.is_changed(made) is changed
+    assert m.is_spec_changed(maintenance) is is_changed
 
 
 @given(st.dictionaries(st.sampled_from(["force", "podSelector"]), st.sampled_from([None, False, "app=web"])))
-def test_what_is_not_given_is_not_set(given_flags: dict[str, object]) -> None:
-    spec = drain_of(given_flags)
+def test_unset_flags_are_omitted_from_the_spec(given_flags: dict[str, object]) -> None:
+    spec = build_drain_spec(given_flags)
 
     assert spec.get("drain", {}) == {name: value for name, value in given_flags.items() if value is not None}
     assert spec == {} or spec["drain"]
 
 
-def test_a_selector_that_cannot_be_read_is_read_once() -> None:
+def test_invalid_selector_is_parsed_once() -> None:
     """Rule 9: an invalid selector is parsed once, although each pass needs it for each pod and it may be long."""
-    options, before = DrainOptions(pod_selector="once in (" + " " * 2000), parsed.cache_info().misses
+    options, before = DrainOptions(pod_selector="once in (" + " " * 2000), parse_selector.cache_info().misses
 
-    found = sorted_for([pod(str(number)) for number in range(250)], options, NOW)
+    classification = classify_for_drain([make_pod(str(number)) for number in range(250)], options, NOW)
 
-    assert len(refused(found, options)) == 250
-    assert parsed.cache_info().misses - before == 1
+    assert len(find_refused(classification, options)) == 250
+    assert parse_selector.cache_info().misses - before == 1
 
 
-@given(pods)
-def test_by_default_no_flag_refuses_anybody(leaving: list[Object]) -> None:
+@given(pod_lists)
+def test_default_flags_block_no_pod(leaving: list[Object]) -> None:
     """DRN-1a: with the default flags, neither emptyDir data nor DaemonSets block any pod."""
-    everybody = [{**it, "spec": EMPTY_DIR} for it in leaving]
+    pods = [{**pod, "spec": EMPTY_DIR_SPEC} for pod in leaving]
 
-    assert reasons(everybody, NODE_MAINTENANCE, {uid(it) for it in everybody}) == []
+    assert get_refusal_reasons(pods, DEFAULT_DRAIN_OPTIONS, {get_uid(pod) for pod in pods}) == []

@@ -5,54 +5,54 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta, timezone
 
-from kube.kubernetes_events import LONGEST_NAME
+from kube.kubernetes_events import MAX_NAME_CHARACTERS
 from kube.maintenance.kubernetes_events import (
-    CORDON,
-    FAIL,
-    SUCCEED,
-    TEXTS,
-    counted_again,
-    maintenance_events,
-    node_event,
-    this_one,
+    CORDON_REASON,
+    EVENT_MESSAGES,
+    FAIL_REASON,
+    SUCCEED_REASON,
+    build_event_selector,
+    build_increment_patch,
+    build_maintenance_events,
+    build_node_event,
 )
 from kube.paths import Object
-from kube.times import timestamp
-from tests.kube.samples import maintenance
+from kube.times import format_time
+from tests.kube.samples import make_maintenance
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 
 
-def name_of(event: Object) -> str:
+def get_name(event: Object) -> str:
     return str(event["metadata"]["name"])
 
 
-def test_the_event_is_as_a_kubelet_writes_it() -> None:
+def test_node_event_has_the_kubelets_form() -> None:
     """OSV-12: an Event about a node is Normal, in namespace default, and has the node's name in place of its uid."""
-    event = node_event("node-1", CORDON, "said", maintenance(), NOW)
+    event = build_node_event("node-1", CORDON_REASON, "said", make_maintenance(), NOW)
 
     assert event["metadata"]["namespace"] == "default"
     assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"}
-    assert (event["type"], event["reason"], event["message"]) == ("Normal", CORDON, "said")
-    assert event["firstTimestamp"] == event["lastTimestamp"] == timestamp(NOW)
+    assert (event["type"], event["reason"], event["message"]) == ("Normal", CORDON_REASON, "said")
+    assert event["firstTimestamp"] == event["lastTimestamp"] == format_time(NOW)
 
 
-def test_an_event_is_whole() -> None:
+def test_maintenance_event_has_all_fields() -> None:
     """OSV-12, NMO-27: a maintenance's Event has its uid and count 1; its name is the maintenance's name and a hash."""
-    itself, _ = maintenance_events(FAIL, "why", maintenance(), NOW)
-    name = itself["metadata"].pop("name")
+    maintenance_event, _ = build_maintenance_events(FAIL_REASON, "why", make_maintenance(), NOW)
+    name = maintenance_event["metadata"].pop("name")
 
-    about = {
+    involved_object = {
         "apiVersion": "nodemaintenance.medik8s.io/v1beta1",
         "kind": "NodeMaintenance",
         "name": "nm",
         "uid": "nm-uid",
     }
-    assert itself == {
+    assert maintenance_event == {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"namespace": "default"},
-        "involvedObject": about,
+        "involvedObject": involved_object,
         "type": "Warning",
         "reason": "FailedMaintenance",
         "message": "Failed a node maintenance: why",
@@ -62,68 +62,81 @@ def test_an_event_is_whole() -> None:
         "count": 1,
     }
     assert re.fullmatch(r"nm\.[0-9a-f]{16}", name)
-    node = node_event("node-1", FAIL, "why", maintenance(), NOW)
-    assert this_one("node-1", FAIL, maintenance()) == f"metadata.name={node['metadata']['name']}"
+    node = build_node_event("node-1", FAIL_REASON, "why", make_maintenance(), NOW)
+    assert (
+        build_event_selector("node-1", FAIL_REASON, make_maintenance()) == f"metadata.name={node['metadata']['name']}"
+    )
 
 
-def test_told_twice_it_has_one_name() -> None:
+def test_repeated_event_has_the_same_name() -> None:
     """OSV-12, X-2: the name of an Event depends on maintenance, object and reason, not on message and time."""
-    first = node_event("node-1", "A", "said", maintenance(), NOW)
+    first_event = build_node_event("node-1", "A", "said", make_maintenance(), NOW)
 
-    assert name_of(node_event("node-1", "A", "said again", maintenance(), NOW)) == name_of(first)
-    assert name_of(node_event("node-1", "B", "said", maintenance(), NOW)) != name_of(first)
-    assert name_of(node_event("node-1", "A", "said", maintenance(), NOW + timedelta(seconds=1))) == name_of(first)
+    assert get_name(build_node_event("node-1", "A", "said again", make_maintenance(), NOW)) == get_name(first_event)
+    assert get_name(build_node_event("node-1", "B", "said", make_maintenance(), NOW)) != get_name(first_event)
+    assert get_name(
+        build_node_event("node-1", "A", "said", make_maintenance(), NOW + timedelta(seconds=1))
+    ) == get_name(first_event)
 
 
-def test_told_again_it_is_counted() -> None:
+def test_repeated_event_increases_the_count() -> None:
     """OSV-12: a repeated Event increases the count and replaces only the message and the last timestamp."""
-    later = node_event("node-1", "A", "said again", maintenance(), NOW + timedelta(seconds=1))
+    later_event = build_node_event("node-1", "A", "said again", make_maintenance(), NOW + timedelta(seconds=1))
 
-    patch = counted_again({"count": 2, "firstTimestamp": timestamp(NOW)}, later)
+    patch = build_increment_patch({"count": 2, "firstTimestamp": format_time(NOW)}, later_event)
 
-    assert patch == {"count": 3, "message": "said again", "lastTimestamp": later["lastTimestamp"]}
+    assert patch == {"count": 3, "message": "said again", "lastTimestamp": later_event["lastTimestamp"]}
 
 
-def test_a_maintenance_is_told_at_itself_by_its_uid_and_at_its_node() -> None:
+def test_maintenance_and_node_each_get_an_event() -> None:
     """NMO-27: a maintenance and its node each get an Event with the same message, a Warning for a failure.
 
     Without a node there is only the Event about the maintenance.
     """
-    item = maintenance()
+    item = make_maintenance()
 
-    itself, node = maintenance_events(FAIL, "why", item, NOW)
+    maintenance_event, node_event = build_maintenance_events(FAIL_REASON, "why", item, NOW)
 
-    assert itself["involvedObject"]["uid"] == item["metadata"]["uid"]
-    assert node["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"}
-    assert {(event["type"], event["message"]) for event in (itself, node)} == {
+    assert maintenance_event["involvedObject"]["uid"] == item["metadata"]["uid"]
+    assert node_event["involvedObject"] == {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"}
+    assert {(event["type"], event["message"]) for event in (maintenance_event, node_event)} == {
         ("Warning", "Failed a node maintenance: why")
     }
-    assert len(maintenance_events(FAIL, "why", {**item, "spec": {}}, NOW)) == 1
+    assert len(build_maintenance_events(FAIL_REASON, "why", {**item, "spec": {}}, NOW)) == 1
 
 
-def test_a_long_name_and_a_long_message_make_an_event_all_the_same() -> None:
+def test_long_name_and_message_give_a_valid_event() -> None:
     """NMO-27: an Event about an object with the longest possible name has a valid name, and its message is truncated.
 
     Names of Events have at most 253 characters and are DNS subdomains.
     """
-    name = "a" * (LONGEST_NAME - 1) + "-b.example.com"
+    name = "a" * (MAX_NAME_CHARACTERS - 1) + "-b.example.com"
 
-    event = node_event(name, "R", "x" * 10_000, maintenance(), NOW)
+    event = build_node_event(name, "R", "x" * 10_000, make_maintenance(), NOW)
 
-    assert name_of(event).startswith("a" * (LONGEST_NAME - 1) + ".")
-    assert len(name_of(event)) <= 253
+    assert get_name(event).startswith("a" * (MAX_NAME_CHARACTERS - 1) + ".")
+    assert len(get_name(event)) <= 253
     assert event["involvedObject"]["name"] == name
     assert len(event["message"]) <= 1024
 
 
-def test_what_is_announced_says_all_that_is_looked_for() -> None:
+def test_success_event_is_normal_and_names_the_object() -> None:
     """NMO-27: an Event names the object and the reason, has type Normal if nothing failed, and starts with count 1."""
-    itself, node = maintenance_events(SUCCEED, "", maintenance(), NOW)
+    maintenance_event, node_event = build_maintenance_events(SUCCEED_REASON, "", make_maintenance(), NOW)
 
-    known = {"apiVersion": maintenance()["apiVersion"], "kind": "NodeMaintenance", "name": "nm", "uid": "nm-uid"}
-    assert itself["involvedObject"] == known
-    for event in (itself, node):
-        assert (event["reason"], event["message"], event["type"]) == (SUCCEED, TEXTS[SUCCEED], "Normal")
-        assert event["firstTimestamp"] == event["lastTimestamp"] == timestamp(NOW)
+    involved_object = {
+        "apiVersion": make_maintenance()["apiVersion"],
+        "kind": "NodeMaintenance",
+        "name": "nm",
+        "uid": "nm-uid",
+    }
+    assert maintenance_event["involvedObject"] == involved_object
+    for event in (maintenance_event, node_event):
+        assert (event["reason"], event["message"], event["type"]) == (
+            SUCCEED_REASON,
+            EVENT_MESSAGES[SUCCEED_REASON],
+            "Normal",
+        )
+        assert event["firstTimestamp"] == event["lastTimestamp"] == format_time(NOW)
         assert event["count"] == 1
-    assert counted_again({}, itself)["count"] == 2
+    assert build_increment_patch({}, maintenance_event)["count"] == 2

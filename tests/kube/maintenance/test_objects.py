@@ -9,10 +9,10 @@ import pytest
 
 from kube.maintenance import objects as m
 from kube.maintenance.groups import GROUPS
-from kube.maintenance.objects import snapshot
+from kube.maintenance.objects import parse_annotated_counts
 from kube.paths import Object
-from kube.times import moment, moment_or_none, timestamp
-from tests.kube.samples import maintenance, node
+from kube.times import format_time, parse_time, parse_time_or_none
+from tests.kube.samples import make_maintenance, make_node
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 
@@ -20,91 +20,115 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 @pytest.mark.parametrize(
     ("annotations", "counts"),
     [
-        pytest.param({m.SNAPSHOT: '{"totalpods": 4, "evictionPods": 2, "uid": "u"}'}, (4, 2), id="good"),
-        pytest.param({m.SNAPSHOT: '{"totalpods": 4, "evictionPods": 2, "uid": "v"}'}, None, id="another's"),
-        pytest.param({m.SNAPSHOT: '{"totalpods": 4, "evictionPods": 2}'}, None, id="nobody's"),
+        pytest.param(
+            {m.INITIAL_COUNTS_ANNOTATION: '{"totalpods": 4, "evictionPods": 2, "uid": "u"}'}, (4, 2), id="valid"
+        ),
+        pytest.param(
+            {m.INITIAL_COUNTS_ANNOTATION: '{"totalpods": 4, "evictionPods": 2, "uid": "v"}'}, None, id="other uid"
+        ),
+        pytest.param({m.INITIAL_COUNTS_ANNOTATION: '{"totalpods": 4, "evictionPods": 2}'}, None, id="no uid"),
         pytest.param({}, None, id="none"),
         pytest.param(None, None, id="no annotations"),
-        pytest.param({m.SNAPSHOT: ""}, None, id="empty"),
-        pytest.param({m.SNAPSHOT: "nonsense"}, None, id="no JSON"),
-        pytest.param({m.SNAPSHOT: "[]"}, None, id="a list"),
-        pytest.param({m.SNAPSHOT: '{"totalpods": 1e999, "evictionPods": 1, "uid": "u"}'}, None, id="infinite"),
-        pytest.param({m.SNAPSHOT: "[" * 100_000}, None, id="deep"),
-        pytest.param({m.SNAPSHOT: '{"totalpods": 4, "uid": "u"}'}, None, id="half"),
-        pytest.param({m.SNAPSHOT: '{"totalpods": "x", "evictionPods": 2, "uid": "u"}'}, None, id="no number"),
-        pytest.param({m.SNAPSHOT: '{"totalpods": -3, "evictionPods": 2, "uid": "u"}'}, None, id="negative"),
-        pytest.param({m.SNAPSHOT: f'{{"totalpods": {2**31}, "evictionPods": 2, "uid": "u"}}'}, None, id="too many"),
-        pytest.param({m.SNAPSHOT: '{"totalpods": 4, "evictionPods": true, "uid": "u"}'}, None, id="a truth"),
-        pytest.param({m.SNAPSHOT: '{"totalpods": null, "evictionPods": 2, "uid": "u"}'}, None, id="null"),
+        pytest.param({m.INITIAL_COUNTS_ANNOTATION: ""}, None, id="empty"),
+        pytest.param({m.INITIAL_COUNTS_ANNOTATION: "nonsense"}, None, id="no JSON"),
+        pytest.param({m.INITIAL_COUNTS_ANNOTATION: "[]"}, None, id="a list"),
+        pytest.param(
+            {m.INITIAL_COUNTS_ANNOTATION: '{"totalpods": 1e999, "evictionPods": 1, "uid": "u"}'}, None, id="infinite"
+        ),
+        pytest.param({m.INITIAL_COUNTS_ANNOTATION: "[" * 100_000}, None, id="nested too deeply"),
+        pytest.param({m.INITIAL_COUNTS_ANNOTATION: '{"totalpods": 4, "uid": "u"}'}, None, id="incomplete"),
+        pytest.param(
+            {m.INITIAL_COUNTS_ANNOTATION: '{"totalpods": "x", "evictionPods": 2, "uid": "u"}'}, None, id="no number"
+        ),
+        pytest.param(
+            {m.INITIAL_COUNTS_ANNOTATION: '{"totalpods": -3, "evictionPods": 2, "uid": "u"}'}, None, id="negative"
+        ),
+        pytest.param(
+            {m.INITIAL_COUNTS_ANNOTATION: f'{{"totalpods": {2**31}, "evictionPods": 2, "uid": "u"}}'},
+            None,
+            id="too many",
+        ),
+        pytest.param(
+            {m.INITIAL_COUNTS_ANNOTATION: '{"totalpods": 4, "evictionPods": true, "uid": "u"}'}, None, id="a boolean"
+        ),
+        pytest.param(
+            {m.INITIAL_COUNTS_ANNOTATION: '{"totalpods": null, "evictionPods": 2, "uid": "u"}'}, None, id="null"
+        ),
     ],
 )
-def test_the_snapshot(annotations: Object | None, counts: tuple[int, int] | None) -> None:
+def test_annotated_counts_are_parsed(annotations: Object | None, counts: tuple[int, int] | None) -> None:
     """NMO-11: the annotated counts are read as they were written; an invalid annotation counts as missing."""
     item = {"metadata": {"uid": "u", "annotations": annotations, "finalizers": [m.FINALIZER]}}
 
-    assert snapshot(item) == (counts and {"totalpods": counts[0], "evictionPods": counts[1]})
+    assert parse_annotated_counts(item) == (counts and {"totalpods": counts[0], "evictionPods": counts[1]})
     assert m.has_begun(item) is (counts is not None)
 
 
-COUNTS = {"totalpods": 4, "evictionPods": 2}
+POD_COUNTS = {"totalpods": 4, "evictionPods": 2}
 
 
-def no_finalizer() -> Object:
+def make_maintenance_without_finalizer() -> Object:
     """Return a maintenance that has not begun but has a snapshot, as in a manifest saved from an earlier object."""
-    item = maintenance()
+    item = make_maintenance()
     return {**item, "metadata": {**item["metadata"], "finalizers": []}}
 
 
 @pytest.mark.parametrize(
     ("item", "counts"),
     [
-        pytest.param(maintenance(), {"totalpods": 9, "evictionPods": 5}, id="snapshot"),
-        pytest.param(maintenance({"phase": "Running", **COUNTS}), COUNTS, id="the status wins"),
-        pytest.param(maintenance({"phase": "Running", **COUNTS}, counts=""), COUNTS, id="snapshot gone"),
-        pytest.param(maintenance({"phase": "Failed"}, counts=""), None, id="never begun"),
-        pytest.param(maintenance({"totalpods": "many", "evictionPods": 2}, counts=""), None, id="no number"),
-        pytest.param(maintenance({"totalpods": 4}, counts=""), None, id="half"),
-        pytest.param(maintenance(counts=""), None, id="new"),
-        pytest.param(no_finalizer(), None, id="somebody's snapshot"),
+        pytest.param(make_maintenance(), {"totalpods": 9, "evictionPods": 5}, id="snapshot"),
+        pytest.param(make_maintenance({"phase": "Running", **POD_COUNTS}), POD_COUNTS, id="the status wins"),
+        pytest.param(make_maintenance({"phase": "Running", **POD_COUNTS}, counts=""), POD_COUNTS, id="snapshot gone"),
+        pytest.param(make_maintenance({"phase": "Failed"}, counts=""), None, id="never begun"),
+        pytest.param(make_maintenance({"totalpods": "many", "evictionPods": 2}, counts=""), None, id="no number"),
+        pytest.param(make_maintenance({"totalpods": 4}, counts=""), None, id="incomplete"),
+        pytest.param(make_maintenance(counts=""), None, id="new"),
+        pytest.param(make_maintenance_without_finalizer(), None, id="foreign snapshot"),
     ],
 )
-def test_the_counts_outlive_the_snapshot(item: Object, counts: Object | None) -> None:
+def test_counts_come_from_the_status_or_the_annotation(item: Object, counts: Object | None) -> None:
     """NMO-11: the counts never change, even if a user replaces the object's metadata."""
-    assert m.counted(item) == counts
+    assert m.find_initial_counts(item) == counts
 
 
-@pytest.mark.parametrize("odd", ["x", 1, ["x"], True, None], ids=str)
+@pytest.mark.parametrize("invalid_value", ["x", 1, ["x"], True, None], ids=str)
 @pytest.mark.parametrize("field", ["spec", "status"])
-def test_what_is_no_object_says_nothing(field: str, odd: object) -> None:
+def test_invalid_spec_or_status_counts_as_empty(field: str, invalid_value: object) -> None:
     """X-3: a spec or status that is not an object counts as empty, so that other objects are still listed.
 
     The CRD of another product may admit such values.
     """
-    item = {**maintenance({"phase": "Running", "lastError": "x", **COUNTS}), field: odd}
+    item = {**make_maintenance({"phase": "Running", "lastError": "x", **POD_COUNTS}), field: invalid_value}
 
-    cut = m.trimmed(item)
+    trimmed = m.trim_maintenance(item)
 
-    said = (m.node_name(item), m.phase(item), m.last_error(item), m.condition(item, "Drained"), m.blocked_pods(item))
-    assert said == (("", "Running", "x", {}, []) if field == "spec" else ("node-1", "", "", {}, []))
-    assert (m.node_name(cut), m.phase(cut)) == said[:2]
-    assert m.has_node(item)
-    assert m.counted(item) == (COUNTS if field == "spec" else snapshot(item))
+    values = (
+        m.get_node_name(item),
+        m.get_phase(item),
+        m.get_last_error(item),
+        m.get_condition(item, "Drained"),
+        m.get_blocked_pods(item),
+    )
+    assert values == (("", "Running", "x", {}, []) if field == "spec" else ("node-1", "", "", {}, []))
+    assert (m.get_node_name(trimmed), m.get_phase(trimmed)) == values[:2]
+    assert m.owns_node(item)
+    assert m.find_initial_counts(item) == (POD_COUNTS if field == "spec" else parse_annotated_counts(item))
 
 
-def test_what_is_whole_is_not_begun_again() -> None:
+def test_begin_patch_sets_only_what_is_missing() -> None:
     """X-2: the begin patch is empty if finalizer, owner and counts are set, and otherwise sets what is missing."""
-    item = maintenance()
-    assert m.begin_patch(item, node(), COUNTS) == {}
+    item = make_maintenance()
+    assert m.build_begin_patch(item, make_node(), POD_COUNTS) == {}
 
     for name in ("finalizers", "ownerReferences", "annotations"):
-        without = {**item, "metadata": {**item["metadata"], name: None}}
-        metadata = m.begin_patch(without, node(), COUNTS)["metadata"]
+        incomplete = {**item, "metadata": {**item["metadata"], name: None}}
+        metadata = m.build_begin_patch(incomplete, make_node(), POD_COUNTS)["metadata"]
         assert m.has_begun({"metadata": {**item["metadata"], **metadata}})
         assert [owner["uid"] for owner in metadata["ownerReferences"]] == ["node-uid"]
 
 
 @pytest.mark.parametrize(
-    ("deletion", "finalizers", "over"),
+    ("deletion_timestamp", "finalizers", "is_released"),
     [
         (None, [m.FINALIZER], False),
         (None, [], False),
@@ -112,44 +136,46 @@ def test_what_is_whole_is_not_begun_again() -> None:
         ("2026-01-02T03:04:05Z", [m.LEGACY_FINALIZERS[0]], False),
         ("2026-01-02T03:04:05Z", ["example.com/hold"], True),
     ],
-    ids=["active", "new", "to be restored", "the old operator's", "kept by others"],
+    ids=["active", "new", "deleted", "the old operator's", "foreign finalizer"],
 )
-def test_what_is_deleted_and_released_is_over(deletion: str | None, finalizers: list[str], over: bool) -> None:
+def test_deleted_maintenance_without_our_finalizer_is_released(
+    deletion_timestamp: str | None, finalizers: list[str], is_released: bool
+) -> None:
     """Rule 12: a maintenance that is deleted and released has no claim to its node."""
-    item = {"metadata": {"deletionTimestamp": deletion, "finalizers": finalizers}}
+    item = {"metadata": {"deletionTimestamp": deletion_timestamp, "finalizers": finalizers}}
 
-    assert m.is_over(item) is over
+    assert m.is_released(item) is is_released
 
 
-def test_an_heir_is_kept_by_our_finalizer_beside_those_of_others() -> None:
+def test_finalizer_patch_keeps_other_finalizers() -> None:
     """X-7: a successor gets our finalizer in addition to others, for the resourceVersion that was read."""
-    item = maintenance(counts="")
+    item = make_maintenance(counts="")
     item["metadata"]["finalizers"] = ["example.com/hold"]
 
-    assert m.keep_patch(item) == {
+    assert m.build_finalizer_patch(item) == {
         "metadata": {"resourceVersion": "7", "finalizers": ["example.com/hold", m.FINALIZER]},
     }
 
 
-def test_begin_writes_all_at_once() -> None:
+def test_begin_patch_sets_everything_in_one_patch() -> None:
     """NMO-11, NMO-16, NMO-20: one patch sets finalizer, owner and counts, for the resourceVersion that was read."""
-    item = maintenance(counts="")
+    item = make_maintenance(counts="")
     item["metadata"] |= {
         "finalizers": ["example.com/hold"],
         "ownerReferences": [{"kind": "Team", "uid": "t"}, {"kind": "Node", "name": "node-1", "uid": "node-uid"}],
     }
 
-    metadata = m.begin_patch(item, node(), {"totalpods": 2, "evictionPods": 1})["metadata"]
+    metadata = m.build_begin_patch(item, make_node(), {"totalpods": 2, "evictionPods": 1})["metadata"]
 
     assert metadata["resourceVersion"] == "7"
     assert metadata["finalizers"] == ["example.com/hold", m.FINALIZER]
     owner = {"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-uid"}
     assert metadata["ownerReferences"] == [{"kind": "Team", "uid": "t"}, owner]
-    assert snapshot({"metadata": {**item["metadata"], **metadata}}) == {"totalpods": 2, "evictionPods": 1}
+    assert parse_annotated_counts({"metadata": {**item["metadata"], **metadata}}) == {"totalpods": 2, "evictionPods": 1}
 
 
 @pytest.mark.parametrize(
-    ("owners", "same"),
+    ("owners", "is_same_node"),
     [
         (None, True),
         ([{"kind": "Node", "uid": "node-uid"}], True),
@@ -159,96 +185,102 @@ def test_begin_writes_all_at_once() -> None:
     ],
     ids=["no owner", "this node", "another node", "no node", "both"],
 )
-def test_the_owner_reference_says_on_which_node_it_began(owners: list[Object] | None, same: bool) -> None:
+def test_owner_reference_identifies_the_node(owners: list[Object] | None, is_same_node: bool) -> None:
     """NMO-20: the uid in the owner reference decides on which node the maintenance began, if there is one."""
-    item = maintenance()
+    item = make_maintenance()
     item["metadata"]["ownerReferences"] = owners
 
-    assert m.began_on(item, node()) is same
+    assert m.has_begun_on(item, make_node()) is is_same_node
 
 
-def test_release_takes_ours_and_the_old_operators() -> None:
+def test_release_patch_removes_own_and_legacy_finalizers() -> None:
     """NMO-16: the release patch removes our finalizer and the replaced operator's, and keeps all others."""
-    item = maintenance()
+    item = make_maintenance()
     item["metadata"]["finalizers"] = ["a/b", m.FINALIZER, "foregroundDeleteNodeMaintenance"]
 
-    assert m.release_patch(item)["metadata"] == {"resourceVersion": "7", "finalizers": ["a/b"]}
+    assert m.build_release_patch(item)["metadata"] == {"resourceVersion": "7", "finalizers": ["a/b"]}
 
 
-def test_a_trimmed_one_tells_whether_it_has_begun_and_is_over() -> None:
+def test_trimmed_maintenance_has_no_large_fields() -> None:
     """Keep only fields that do not grow with the node's pods, because PodSource stores each trimmed object."""
-    item = maintenance({"phase": m.RUNNING, "pendingPods": ["a"] * 500})
+    item = make_maintenance({"phase": m.RUNNING, "pendingPods": ["a"] * 500})
     item["metadata"] |= {"deletionTimestamp": "2026-01-02T03:04:05Z", "managedFields": [{}]}
 
-    kept = m.trimmed(item)
+    trimmed = m.trim_maintenance(item)
 
     names = {"name", "uid", "resourceVersion", "deletionTimestamp", "finalizers", "annotations"}
     metadata = {name: value for name, value in item["metadata"].items() if name in names}
-    assert kept == {"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": {"phase": m.RUNNING}}
-    assert "annotations" not in m.trimmed(maintenance(counts=""))["metadata"]
-    assert m.trimmed({"metadata": {}, "spec": {"drain": {"force": False}}})["spec"]["drain"] == {"force": False}
-    assert m.trimmed({"metadata": {}, "spec": None})["spec"] == {"nodeName": ""}
+    assert trimmed == {"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": {"phase": m.RUNNING}}
+    assert "annotations" not in m.trim_maintenance(make_maintenance(counts=""))["metadata"]
+    assert m.trim_maintenance({"metadata": {}, "spec": {"drain": {"force": False}}})["spec"]["drain"] == {
+        "force": False
+    }
+    assert m.trim_maintenance({"metadata": {}, "spec": None})["spec"] == {"nodeName": ""}
 
 
-SPEC_BY = {"manager": "kubectl-create", "fieldsV1": {"f:spec": {}}}
-STATUS_BY = {"manager": "nodemaintenance", "fieldsV1": {"f:status": {}}}
+SPEC_MANAGER = {"manager": "kubectl-create", "fieldsV1": {"f:spec": {}}}
+STATUS_MANAGER = {"manager": "nodemaintenance", "fieldsV1": {"f:status": {}}}
 
 
 @pytest.mark.parametrize(
-    ("metadata", "who"),
+    ("metadata", "requester"),
     [
-        ({"annotations": {m.REQUESTER: "mary"}, "managedFields": [SPEC_BY]}, "mary"),
-        ({"annotations": None, "managedFields": [STATUS_BY, SPEC_BY]}, "the program kubectl-create"),
-        ({"managedFields": [STATUS_BY]}, ""),
+        ({"annotations": {m.REQUESTER_ANNOTATION: "mary"}, "managedFields": [SPEC_MANAGER]}, "mary"),
+        ({"annotations": None, "managedFields": [STATUS_MANAGER, SPEC_MANAGER]}, "the program kubectl-create"),
+        ({"managedFields": [STATUS_MANAGER]}, ""),
         ({"managedFields": [{"fieldsV1": {"f:spec": {}}}]}, ""),
         ({}, ""),
     ],
-    ids=["a user", "a program", "only the status's writer", "a program without a name", "nobody known"],
+    ids=["a user", "a program", "only the status's writer", "a program without a name", "no requester"],
 )
-def test_who_asked_is_the_user_or_else_the_program(metadata: Object, who: str) -> None:
-    assert m.requester({"metadata": metadata}) == who
+def test_requester_is_the_user_or_the_program(metadata: Object, requester: str) -> None:
+    assert m.get_requester({"metadata": metadata}) == requester
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"nodeName": None}, {"nodeName": ""}], ids=str)
-def test_no_node_is_an_empty_name(spec: Object | None) -> None:
+def test_missing_node_gives_an_empty_name(spec: Object | None) -> None:
     """NMO-2: an object without a node, which an old schema admitted, has the node name ""."""
-    assert m.node_name({"metadata": {}, "spec": spec}) == ""
+    assert m.get_node_name({"metadata": {}, "spec": spec}) == ""
 
 
 @pytest.mark.parametrize("api_version", GROUPS)
-def test_the_group_selects_path_and_taint(api_version: str) -> None:
+def test_group_determines_path_and_taint(api_version: str) -> None:
     """X-7, C2, C3: the API group determines the path and the drain taint."""
-    item = {**maintenance(), "apiVersion": api_version}
+    item = {**make_maintenance(), "apiVersion": api_version}
 
-    assert m.path(item) == f"/apis/{api_version}/nodemaintenances/nm"
-    assert m.group(item).drain_taint == ("medik8s.io/drain" if "medik8s" in api_version else "kubevirt.io/drain")
+    assert m.build_path(item) == f"/apis/{api_version}/nodemaintenances/nm"
+    assert m.get_group(item).drain_taint == ("medik8s.io/drain" if "medik8s" in api_version else "kubevirt.io/drain")
 
 
 def test_times_are_in_utc_with_seconds() -> None:
     """NMO-12: `lastUpdate` is RFC 3339 in UTC, whatever the time zone of the input."""
-    east = timezone(timedelta(hours=5))
+    eastern_zone = timezone(timedelta(hours=5))
 
-    assert timestamp(NOW.astimezone(east).replace(microsecond=7)) == "2026-01-02T03:04:05Z"
+    assert format_time(NOW.astimezone(eastern_zone).replace(microsecond=7)) == "2026-01-02T03:04:05Z"
 
 
-def test_times_are_in_utc_wherever_the_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_in_utc_in_any_local_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     """NMO-12: `lastUpdate` is in UTC, whatever the local time zone."""
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setenv("TZ", "IST-5:30")
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "IST-5:30")
         time.tzset()
-        shown = timestamp(NOW)
+        formatted = format_time(NOW)
     time.tzset()
 
-    assert shown == "2026-01-02T03:04:05Z"
+    assert formatted == "2026-01-02T03:04:05Z"
 
 
-def test_a_trimmed_maintenance_says_the_same() -> None:
+def test_trimmed_maintenance_has_the_same_state() -> None:
     """Return the same node, phase and path for a trimmed object, which has no lists of pods."""
-    for item in (maintenance(), maintenance({"phase": "Running", "pendingPods": ["a"]}), maintenance(counts="")):
-        less = {**m.trimmed(item), "apiVersion": item["apiVersion"]}
-        for ask in (m.node_name, m.is_deleting, m.has_begun, m.phase, m.path):
-            assert ask(less) == ask(item)
-        assert "pendingPods" not in less["status"]
+    for item in (
+        make_maintenance(),
+        make_maintenance({"phase": "Running", "pendingPods": ["a"]}),
+        make_maintenance(counts=""),
+    ):
+        trimmed = {**m.trim_maintenance(item), "apiVersion": item["apiVersion"]}
+        for read_value in (m.get_node_name, m.is_deleting, m.has_begun, m.get_phase, m.build_path):
+            assert read_value(trimmed) == read_value(item)
+        assert "pendingPods" not in trimmed["status"]
 
 
 @pytest.mark.parametrize(
@@ -261,28 +293,30 @@ def test_a_trimmed_maintenance_says_the_same() -> None:
         "2026-01-01T21:34:05.5-05:30",
     ],
 )
-def test_a_time_is_read_in_every_form_that_a_status_takes(text: str) -> None:
+def test_every_rfc_3339_form_is_parsed(text: str) -> None:
     """NMO-12: every RFC 3339 form is parsed, because the schema admits all of them and a backup may contain any."""
-    assert moment(text) == moment_or_none(text) == NOW
+    assert parse_time(text) == parse_time_or_none(text) == NOW
 
 
 @pytest.mark.parametrize(
     "text", ["", "yesterday", "2026-13-02T03:04:05Z", "2026-01-02T03:04:05", "0001-01-01T00:00:00+05:00"]
 )
-def test_what_is_no_time_is_none(text: str) -> None:
+def test_invalid_time_is_parsed_as_none(text: str) -> None:
     """Return None for a text that is not a time; another program may have written it."""
-    assert moment_or_none(text) is None
+    assert parse_time_or_none(text) is None
 
 
 @pytest.mark.parametrize("value", [None, 7, {}, ["x"]])
-def test_what_is_no_text_is_no_time(value: object) -> None:
+def test_non_string_time_is_parsed_as_none(value: object) -> None:
     """Return None for a value that is not text."""
-    assert moment_or_none(value) is None
+    assert parse_time_or_none(value) is None
 
 
-def test_blocked_pods_that_nobody_can_read_are_left_out() -> None:
+def test_malformed_blocked_pods_are_omitted() -> None:
     """Omit malformed entries of `blockedPods`."""
-    whole = {"namespace": "ns", "name": "a", "reason": "R"}
+    valid_entry = {"namespace": "ns", "name": "a", "reason": "R"}
 
-    assert m.blocked_pods({"status": {"blockedPods": [whole, "x", {"name": "b"}, {**whole, "reason": 7}]}}) == [whole]
-    assert m.blocked_pods({"status": {"blockedPods": "x"}}) == m.blocked_pods({}) == []
+    assert m.get_blocked_pods(
+        {"status": {"blockedPods": [valid_entry, "x", {"name": "b"}, {**valid_entry, "reason": 7}]}}
+    ) == [valid_entry]
+    assert m.get_blocked_pods({"status": {"blockedPods": "x"}}) == m.get_blocked_pods({}) == []

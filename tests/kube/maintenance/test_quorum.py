@@ -8,190 +8,255 @@ import pytest
 
 from kube.maintenance import objects as m
 from kube.maintenance import quorum
-from kube.maintenance.quorum import CONTROL_PLANE, ControlPlane, refusal
+from kube.maintenance.quorum import CONTROL_PLANE_LABELS, ControlPlaneSnapshot, find_disruption_blocker
 from kube.paths import Object
-from tests.kube.samples import budget, maintenance, pod
+from tests.kube.samples import make_budget, make_maintenance, make_pod
 from tests.proofs import proves
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
-GUARD = {"app": "guard"}
+GUARD_LABELS = {"app": "guard"}
 
 
-def node(name: str, *, up: str = "True", label: str = CONTROL_PLANE[0]) -> Object:
-    conditions = [{"type": "MemoryPressure", "status": "True"}, {"type": "Ready", "status": up}]
-    return {"metadata": {"name": name, "labels": {label: ""}}, "status": {"conditions": conditions if up else []}}
+def make_control_plane_node(name: str, *, ready_status: str = "True", label: str = CONTROL_PLANE_LABELS[0]) -> Object:
+    conditions = [{"type": "MemoryPressure", "status": "True"}, {"type": "Ready", "status": ready_status}]
+    return {
+        "metadata": {"name": name, "labels": {label: ""}},
+        "status": {"conditions": conditions if ready_status else []},
+    }
 
 
-def plane(*ups: str, maintained: tuple[str, ...] = (), guards: int = 0, pods: tuple[str, ...] = ()) -> ControlPlane:
+def make_control_plane(
+    *ready_statuses: str,
+    maintained: tuple[str, ...] = (),
+    disruptions_allowed: int = 0,
+    guard_pod_statuses: tuple[str, ...] = (),
+) -> ControlPlaneSnapshot:
     """Return a control plane with the nodes cp-1 and so on, by the Ready status of each.
 
-    With `pods` (the Ready status of each guard pod), it has a guard budget that allows `guards` disruptions.
+    With `guard_pod_statuses` (the Ready status of each guard pod), it has a guard budget that allows
+    `disruptions_allowed` disruptions.
     """
-    nodes = [node(f"cp-{number}", up=up) for number, up in enumerate(ups, 1)]
-    found = [{**guard_pod(f"cp-{number}", ready)} for number, ready in enumerate(pods, 1)]
-    guard = budget("etcd-guard-pdb", allowed=guards, selector={"matchLabels": GUARD}, namespace=quorum.ETCD)
-    return ControlPlane(nodes, maintained, [guard] if pods else [], found)
+    nodes = [
+        make_control_plane_node(f"cp-{number}", ready_status=ready_status)
+        for number, ready_status in enumerate(ready_statuses, 1)
+    ]
+    guard_pods = [{**make_guard_pod(f"cp-{number}", ready)} for number, ready in enumerate(guard_pod_statuses, 1)]
+    guard = make_budget(
+        "etcd-guard-pdb",
+        allowed=disruptions_allowed,
+        selector={"matchLabels": GUARD_LABELS},
+        namespace=quorum.ETCD_NAMESPACE,
+    )
+    return ControlPlaneSnapshot(nodes, maintained, [guard] if guard_pod_statuses else [], guard_pods)
 
 
-def guard_pod(on: str, ready: str) -> Object:
-    found = pod(f"guard-{on}", namespace=quorum.ETCD, labels=GUARD)
-    conditions = [{"type": "Ready", "status": ready}] if ready else []
-    return {**found, "spec": {"nodeName": on}, "status": {"conditions": conditions}}
+def make_guard_pod(node_name: str, ready_status: str) -> Object:
+    pod = make_pod(f"guard-{node_name}", namespace=quorum.ETCD_NAMESPACE, labels=GUARD_LABELS)
+    conditions = [{"type": "Ready", "status": ready_status}] if ready_status else []
+    return {**pod, "spec": {"nodeName": node_name}, "status": {"conditions": conditions}}
 
 
-UP, DOWN = "True", "False"
-
-
-@proves("NMO-23")
-@pytest.mark.parametrize(
-    ("ups", "maintained", "may"),
-    [
-        ((UP,), (), True),
-        ((UP, UP), (), False),
-        ((UP, UP, UP), (), True),
-        ((UP, UP, UP), ("cp-2",), False),
-        ((UP, DOWN, UP), (), False),
-        ((UP, "Unknown", UP), (), False),
-        ((UP, "", UP), (), False),
-        ((UP, UP, UP, UP), (), True),
-        ((UP, UP, UP, UP), ("cp-2",), False),
-        ((UP, UP, UP, UP, UP), ("cp-2",), True),
-        ((UP, UP, UP, UP, UP), ("cp-2", "cp-3"), False),
-        ((UP, DOWN, UP, UP, UP), ("cp-2",), True),  # cp-2 is both down and maintained, and counts once
-        ((DOWN, UP, UP), ("cp-2",), True),  # a node that is down may always be maintained
-        (("Unknown", DOWN, UP), (), True),
-        ((DOWN, DOWN), (), True),
-        ((UP, UP, UP), ("cp-1",), True),  # its own maintenance does not count
-    ],
-)
-def test_without_a_guard_nodes_are_counted(ups: tuple[str, ...], maintained: tuple[str, ...], may: bool) -> None:
-    known = plane(*ups, maintained=maintained)
-
-    assert (refusal(known.nodes[0], known) == "") is may
+READY_TRUE, READY_FALSE = "True", "False"
 
 
 @proves("NMO-23")
 @pytest.mark.parametrize(
-    ("allowed", "pods", "maintained", "may"),
+    ("ready_statuses", "maintained", "is_allowed"),
     [
-        (1, (UP, UP, UP), (), True),
-        (0, (UP, UP, DOWN), (), False),
-        (0, ("Unknown", UP, UP), (), False),  # it may become Ready again
-        (0, (DOWN, UP, UP), (), True),
-        (0, ("", UP, UP), (), True),
-        (1, (UP, UP, UP), ("cp-2",), False),  # the other maintenance will use up the allowed disruption
-        (0, (UP, DOWN, UP), ("cp-2",), False),
-        (1, (UP, DOWN, UP), ("cp-2",), True),  # the other maintenance's guard pod is down already
-        (2, (UP, UP, UP), ("cp-2",), True),
+        ((READY_TRUE,), (), True),
+        ((READY_TRUE, READY_TRUE), (), False),
+        ((READY_TRUE, READY_TRUE, READY_TRUE), (), True),
+        ((READY_TRUE, READY_TRUE, READY_TRUE), ("cp-2",), False),
+        ((READY_TRUE, READY_FALSE, READY_TRUE), (), False),
+        ((READY_TRUE, "Unknown", READY_TRUE), (), False),
+        ((READY_TRUE, "", READY_TRUE), (), False),
+        ((READY_TRUE, READY_TRUE, READY_TRUE, READY_TRUE), (), True),
+        ((READY_TRUE, READY_TRUE, READY_TRUE, READY_TRUE), ("cp-2",), False),
+        ((READY_TRUE, READY_TRUE, READY_TRUE, READY_TRUE, READY_TRUE), ("cp-2",), True),
+        ((READY_TRUE, READY_TRUE, READY_TRUE, READY_TRUE, READY_TRUE), ("cp-2", "cp-3"), False),
+        (
+            (READY_TRUE, READY_FALSE, READY_TRUE, READY_TRUE, READY_TRUE),
+            ("cp-2",),
+            True,
+        ),  # cp-2 is both down and maintained, and counts once
+        ((READY_FALSE, READY_TRUE, READY_TRUE), ("cp-2",), True),  # a node that is down may always be maintained
+        (("Unknown", READY_FALSE, READY_TRUE), (), True),
+        ((READY_FALSE, READY_FALSE), (), True),
+        ((READY_TRUE, READY_TRUE, READY_TRUE), ("cp-1",), True),  # its own maintenance does not count
     ],
 )
-def test_a_guard_decides_where_it_selects_pods(
-    allowed: int, pods: tuple[str, ...], maintained: tuple[str, ...], may: bool
+def test_ready_nodes_are_counted_without_a_guard_budget(
+    ready_statuses: tuple[str, ...], maintained: tuple[str, ...], is_allowed: bool
 ) -> None:
-    known = plane(*[UP] * 3, maintained=maintained, guards=allowed, pods=pods)
+    control_plane = make_control_plane(*ready_statuses, maintained=maintained)
 
-    assert (refusal(known.nodes[0], known) == "") is may
-
-
-def test_a_guard_pod_that_is_missing_says_that_the_node_is_down() -> None:
-    known = plane(UP, UP, UP, UP, guards=0, pods=(UP, UP, UP))
-
-    assert refusal(known.nodes[3], known) == ""
+    assert (find_disruption_blocker(control_plane.nodes[0], control_plane) == "") is is_allowed
 
 
 @proves("NMO-23")
-@pytest.mark.parametrize("name", quorum.GUARDS)
-def test_a_guard_that_selects_no_pod_leaves_it_to_counting(name: str) -> None:
+@pytest.mark.parametrize(
+    ("allowed", "pods", "maintained", "is_allowed"),
+    [
+        (1, (READY_TRUE, READY_TRUE, READY_TRUE), (), True),
+        (0, (READY_TRUE, READY_TRUE, READY_FALSE), (), False),
+        (0, ("Unknown", READY_TRUE, READY_TRUE), (), False),  # it may become Ready again
+        (0, (READY_FALSE, READY_TRUE, READY_TRUE), (), True),
+        (0, ("", READY_TRUE, READY_TRUE), (), True),
+        (
+            1,
+            (READY_TRUE, READY_TRUE, READY_TRUE),
+            ("cp-2",),
+            False,
+        ),  # the other maintenance will use up the allowed disruption
+        (0, (READY_TRUE, READY_FALSE, READY_TRUE), ("cp-2",), False),
+        (
+            1,
+            (READY_TRUE, READY_FALSE, READY_TRUE),
+            ("cp-2",),
+            True,
+        ),  # the other maintenance's guard pod is down already
+        (2, (READY_TRUE, READY_TRUE, READY_TRUE), ("cp-2",), True),
+    ],
+)
+def test_guard_budget_decides_if_it_selects_pods(
+    allowed: int, pods: tuple[str, ...], maintained: tuple[str, ...], is_allowed: bool
+) -> None:
+    control_plane = make_control_plane(
+        *[READY_TRUE] * 3, maintained=maintained, disruptions_allowed=allowed, guard_pod_statuses=pods
+    )
+
+    assert (find_disruption_blocker(control_plane.nodes[0], control_plane) == "") is is_allowed
+
+
+def test_node_without_a_guard_pod_counts_as_down() -> None:
+    control_plane = make_control_plane(
+        READY_TRUE,
+        READY_TRUE,
+        READY_TRUE,
+        READY_TRUE,
+        disruptions_allowed=0,
+        guard_pod_statuses=(READY_TRUE, READY_TRUE, READY_TRUE),
+    )
+
+    assert find_disruption_blocker(control_plane.nodes[3], control_plane) == ""
+
+
+@proves("NMO-23")
+@pytest.mark.parametrize("name", quorum.GUARD_BUDGET_NAMES)
+def test_nodes_are_counted_if_the_guard_budget_selects_no_pod(name: str) -> None:
     """Count the nodes if the guard budget selects no pod, as in the operator's end-to-end tests.
 
     That budget never allows a disruption.
     """
-    guard = budget(name, allowed=0, selector={"matchLabels": {"app": "nobody"}}, namespace=quorum.ETCD)
-    others = plane(UP, UP, UP)
+    guard = make_budget(name, allowed=0, selector={"matchLabels": {"app": "nobody"}}, namespace=quorum.ETCD_NAMESPACE)
+    control_plane = make_control_plane(READY_TRUE, READY_TRUE, READY_TRUE)
 
-    def refused(*maintained: str) -> str:
-        return refusal(others.nodes[0], ControlPlane(others.nodes, maintained, [guard], [pod(labels=GUARD)]))
+    def find_refusal(*maintained: str) -> str:
+        return find_disruption_blocker(
+            control_plane.nodes[0],
+            ControlPlaneSnapshot(control_plane.nodes, maintained, [guard], [make_pod(labels=GUARD_LABELS)]),
+        )
 
-    assert refused() == ""
-    assert refused("cp-2")
+    assert find_refusal() == ""
+    assert find_refusal("cp-2")
 
 
-def test_a_guard_that_is_not_counted_allows_nothing() -> None:
-    known = plane(UP, UP, UP, guards=1, pods=(UP, UP, UP))
-    stale = {**known.guards[0], "status": {"disruptionsAllowed": 1, "observedGeneration": 0}}
+def test_guard_budget_with_a_stale_status_allows_nothing() -> None:
+    control_plane = make_control_plane(
+        READY_TRUE,
+        READY_TRUE,
+        READY_TRUE,
+        disruptions_allowed=1,
+        guard_pod_statuses=(READY_TRUE, READY_TRUE, READY_TRUE),
+    )
+    outdated_budget = {**control_plane.guard_budgets[0], "status": {"disruptionsAllowed": 1, "observedGeneration": 0}}
 
-    assert refusal(known.nodes[0], ControlPlane(known.nodes, (), [stale], known.pods))
+    assert find_disruption_blocker(
+        control_plane.nodes[0], ControlPlaneSnapshot(control_plane.nodes, (), [outdated_budget], control_plane.pods)
+    )
 
 
 @proves("NMO-23")
-def test_the_refusal_is_the_operators_with_the_remedy_behind() -> None:
-    known = plane(UP, UP, DOWN, maintained=("cp-2",))
+def test_refusal_has_the_operators_wording_and_a_remedy() -> None:
+    control_plane = make_control_plane(READY_TRUE, READY_TRUE, READY_FALSE, maintained=("cp-2",))
 
-    assert refusal(known.nodes[0], known) == (
+    assert find_disruption_blocker(control_plane.nodes[0], control_plane) == (
         "can not put master/control-plane node into maintenance at this moment, disrupting node cp-1 will violate etcd "
-        "quorum: of 3 control-plane nodes 2 must be up, and 0 would be; "
+        "quorum: 2 of 3 control-plane nodes must stay ready, but only 0 would; "
         "end the maintenance of cp-2 or repair cp-3 first"
     )
 
 
 @pytest.mark.parametrize(
-    ("known", "remedy"),
+    ("control_plane", "remedy"),
     [
-        (plane(UP, UP, UP, guards=0, pods=(UP, UP, UP)), "openshift-etcd/etcd-guard-pdb allows no disruption; add a"),
-        (plane(UP, UP), "of 2 control-plane nodes 2 must be up, and 1 would be; add a control-plane node first"),
-        (plane(UP, DOWN, UP), "and 1 would be; repair cp-2 first"),
+        (
+            make_control_plane(
+                READY_TRUE,
+                READY_TRUE,
+                READY_TRUE,
+                disruptions_allowed=0,
+                guard_pod_statuses=(READY_TRUE, READY_TRUE, READY_TRUE),
+            ),
+            "openshift-etcd/etcd-guard-pdb allows no disruption; add a",
+        ),
+        (
+            make_control_plane(READY_TRUE, READY_TRUE),
+            "2 of 2 control-plane nodes must stay ready, but only 1 would; add a control-plane node first",
+        ),
+        (make_control_plane(READY_TRUE, READY_FALSE, READY_TRUE), "but only 1 would; repair cp-2 first"),
     ],
 )
-def test_the_remedy_is_what_there_is_to_do(known: ControlPlane, remedy: str) -> None:
-    assert remedy in refusal(known.nodes[0], known)
+def test_refusal_names_the_applicable_remedy(control_plane: ControlPlaneSnapshot, remedy: str) -> None:
+    assert remedy in find_disruption_blocker(control_plane.nodes[0], control_plane)
 
 
-@pytest.mark.parametrize("label", CONTROL_PLANE)
+@pytest.mark.parametrize("label", CONTROL_PLANE_LABELS)
 def test_either_label_makes_a_control_plane_node(label: str) -> None:
-    assert quorum.is_control_plane(node("cp", label=label))
+    assert quorum.is_control_plane(make_control_plane_node("cp", label=label))
 
 
-def test_another_node_is_nothing_to_it() -> None:
+def test_worker_node_is_never_refused() -> None:
     worker: Object = {"metadata": {"name": "worker"}}
 
     assert not quorum.is_control_plane(worker)
-    assert refusal(worker, plane(UP, UP)) == ""
+    assert find_disruption_blocker(worker, make_control_plane(READY_TRUE, READY_TRUE)) == ""
 
 
-def test_a_sole_node_is_known_as_such() -> None:
-    assert quorum.is_sole(plane(UP))
-    assert not quorum.is_sole(plane(UP, DOWN))
+def test_single_control_plane_node_is_recognized() -> None:
+    assert quorum.has_single_node(make_control_plane(READY_TRUE))
+    assert not quorum.has_single_node(make_control_plane(READY_TRUE, READY_FALSE))
 
 
 @pytest.mark.parametrize(
-    ("item", "counts"),
+    ("item", "is_disruption"),
     [
-        (maintenance(), True),
-        (maintenance({"phase": m.FAILED}), True),  # it has begun, and owns the node
-        (maintenance(counts=""), True),
-        (maintenance({"phase": m.FAILED}, counts=""), False),  # refused; it waits for the node
-        (maintenance({"errorOnLeaseCount": 4}), False),
+        (make_maintenance(), True),
+        (make_maintenance({"phase": m.FAILED}), True),  # it has begun, and owns the node
+        (make_maintenance(counts=""), True),
+        (make_maintenance({"phase": m.FAILED}, counts=""), False),  # refused; it waits for the node
+        (make_maintenance({"errorOnLeaseCount": 4}), False),
     ],
 )
-def test_who_has_a_node_or_is_about_to_counts(item: Object, counts: bool) -> None:
-    assert quorum.counts(item) is counts
+def test_maintenance_that_owns_or_awaits_its_node_is_a_disruption(item: Object, is_disruption: bool) -> None:
+    assert quorum.is_disruption(item) is is_disruption
 
 
-def test_the_lease_is_taken_by_one_at_a_time_and_by_the_next_when_it_is_over() -> None:
-    first, second = maintenance(), {**maintenance(), "metadata": {"uid": "other"}}
-    lease = quorum.lease_for(first, NOW)
+def test_control_plane_lease_has_one_holder_until_it_expires() -> None:
+    first, second = make_maintenance(), {**make_maintenance(), "metadata": {"uid": "other"}}
+    lease = quorum.build_lease(first, NOW)
 
-    assert quorum.may_take(lease, first, NOW)
-    assert not quorum.may_take(lease, second, NOW)
-    assert not quorum.may_take(lease, second, NOW + quorum.LEASE_DURATION)
-    assert quorum.may_take(lease, second, NOW + quorum.LEASE_DURATION + timedelta(seconds=1))
-    assert quorum.may_take({**lease, "spec": {**lease["spec"], "holderIdentity": None}}, second, NOW)
+    assert quorum.may_acquire(lease, first, NOW)
+    assert not quorum.may_acquire(lease, second, NOW)
+    assert not quorum.may_acquire(lease, second, NOW + quorum.LEASE_DURATION)
+    assert quorum.may_acquire(lease, second, NOW + quorum.LEASE_DURATION + timedelta(seconds=1))
+    assert quorum.may_acquire({**lease, "spec": {**lease["spec"], "holderIdentity": None}}, second, NOW)
 
 
-def test_the_lease_is_one_for_the_whole_control_plane_and_names_who_begins() -> None:
-    lease = quorum.lease_for(maintenance(), NOW)
+def test_control_plane_lease_names_its_holder() -> None:
+    lease = quorum.build_lease(make_maintenance(), NOW)
 
     assert (lease["apiVersion"], lease["kind"]) == ("coordination.k8s.io/v1", "Lease")
     namespace, name = lease["metadata"]["namespace"], lease["metadata"]["name"]
     assert quorum.LEASE_PATH.endswith(f"/namespaces/{namespace}/leases/{name}")
-    assert lease["spec"]["holderIdentity"] == maintenance()["metadata"]["uid"]
+    assert lease["spec"]["holderIdentity"] == make_maintenance()["metadata"]["uid"]

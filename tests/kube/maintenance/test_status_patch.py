@@ -11,103 +11,111 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube.maintenance import objects as m
-from kube.maintenance.status_patch import Findings, progress, status_patch
-from kube.maintenance.node_snapshot import Looked, Shown
+from kube.maintenance.node_snapshot import NodeSnapshot, StepSnapshot
+from kube.maintenance.status_patch import StatusInput, build_status_patch, compute_progress
 from kube.paths import Object
-from kube.times import timestamp
-from tests.kube.samples import IN_MAINTENANCE, maintenance, node, pod
+from kube.times import format_time
+from tests.kube.samples import NODE_IN_MAINTENANCE, make_maintenance, make_node, make_pod
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
-STAMP = "2026-01-02T03:04:05Z"
+NOW_TEXT = "2026-01-02T03:04:05Z"
 LATER = NOW + timedelta(minutes=1)
-DRAINED = Findings(drained=True)
+DRAINED_INPUT = StatusInput(is_drained=True)
 
 
-def shown(pods: Sequence[Object], where: Object | None = IN_MAINTENANCE) -> Shown:
+def make_snapshot(pods: Sequence[Object], target_node: Object | None = NODE_IN_MAINTENANCE) -> NodeSnapshot:
     """Return the snapshot of a node and its pods."""
-    return Shown.of(maintenance(), where, pods)
+    return NodeSnapshot.from_node(make_maintenance(), target_node, pods)
 
 
-def written(item: Object, *pods: Object, findings: Findings | None = None, now: datetime = NOW) -> Object:
+def get_patched_status(
+    item: Object, *pods: Object, status_input: StatusInput | None = None, now: datetime = NOW
+) -> Object:
     """Return the complete status after the patch; fails without a patch."""
-    patch = status_patch(item, shown(pods), [findings or Findings()], now)
+    patch = build_status_patch(item, make_snapshot(pods), [status_input or StatusInput()], now)
     assert patch is not None
     merged = {**(item.get("status") or {}), **patch["status"]}
     return {key: value for key, value in merged.items() if value is not None}
 
 
-def after(item: Object, *pods: Object, findings: Findings | None = None, now: datetime = NOW) -> Object:
+def apply_status_patch(
+    item: Object, *pods: Object, status_input: StatusInput | None = None, now: datetime = NOW
+) -> Object:
     """Return the object after the patch, as the API server would store it."""
-    return {**item, "status": written(item, *pods, findings=findings, now=now)}
+    return {**item, "status": get_patched_status(item, *pods, status_input=status_input, now=now)}
 
 
-def condition_of(item: Object, kind: str) -> tuple[str, str, str]:
-    found = m.condition(item, kind)
-    return found["status"], found["reason"], found["lastTransitionTime"]
+def get_condition_fields(item: Object, condition_type: str) -> tuple[str, str, str]:
+    condition = m.get_condition(item, condition_type)
+    return condition["status"], condition["reason"], condition["lastTransitionTime"]
 
 
 @pytest.mark.parametrize(
-    ("eviction_pods", "pending", "before", "percent"),
+    ("eviction_pods", "pending", "previous_percent", "expected_percent"),
     [
         pytest.param(5, 3, 0, 40, id="the document's sample"),
         pytest.param(3, 2, 0, 33, id="rounded down"),
-        pytest.param(5, 5, 0, 0, id="none gone"),
-        pytest.param(5, 0, 0, 100, id="all gone"),
+        pytest.param(5, 5, 0, 0, id="no pod gone"),
+        pytest.param(5, 0, 0, 100, id="all pods gone"),
         pytest.param(5, 7, 0, 0, id="more than at first"),
-        pytest.param(5, 4, 60, 60, id="never back"),
-        pytest.param(0, 0, 0, 100, id="nothing to do"),
+        pytest.param(5, 4, 60, 60, id="never decreasing"),
+        pytest.param(0, 0, 0, 100, id="nothing to evict"),
     ],
 )
-def test_progress(eviction_pods: int, pending: int, before: int, percent: int) -> None:
+def test_progress_is_computed_in_percent(
+    eviction_pods: int, pending: int, previous_percent: int, expected_percent: int
+) -> None:
     """NMO-10: progress is (evictionPods - pending) * 100 // evictionPods, and never less than before."""
-    assert progress(eviction_pods, pending, before) == percent
+    assert compute_progress(eviction_pods, pending, previous_percent) == expected_percent
 
 
 @given(st.integers(0, 50), st.lists(st.integers(0, 60), max_size=20))
 def test_progress_never_decreases(eviction_pods: int, pendings: list[int]) -> None:
     """NMO-10: for any sequence of pending pods, progress only increases and stays within 0 to 100."""
-    seen = [0]
+    progress = [0]
     for pending in pendings:
-        seen.append(progress(eviction_pods, pending, seen[-1]))
+        progress.append(compute_progress(eviction_pods, pending, progress[-1]))
 
-    assert seen == sorted(seen)
-    assert 0 <= seen[-1] <= 100
+    assert progress == sorted(progress)
+    assert 0 <= progress[-1] <= 100
 
 
-def test_the_status_of_a_running_drain() -> None:
+def test_status_of_a_running_drain_has_progress_and_pods() -> None:
     """NMO-10, NMO-12, KNM-2, C1: a running drain has a phase, progress, both spellings, and pods with namespaces."""
-    status = written(maintenance(), pod("a"), pod("b", namespace="other"), pod("c", owner="DaemonSet"))
+    status = get_patched_status(
+        make_maintenance(), make_pod("a"), make_pod("b", namespace="other"), make_pod("c", owner="DaemonSet")
+    )
 
     assert (status["phase"], status["drainProgress"]) == ("Running", 60)
     assert (status["evictionPods"], status["totalpods"], status["totalPods"]) == (5, 9, 9)
     assert (status["pendingPods"], status["pendingCount"]) == (["a", "b"], 2)
     assert status["pendingPodsRefs"] == [{"namespace": "ns", "name": "a"}, {"namespace": "other", "name": "b"}]
-    assert status["lastUpdate"] == STAMP
+    assert status["lastUpdate"] == NOW_TEXT
     assert "lastError" not in status
-    assert "blocked" not in m.condition({"status": status}, "Drained")["message"]
+    assert "blocked" not in m.get_condition({"status": status}, "Drained")["message"]
 
 
-def test_the_patch_holds_for_the_version_that_was_read() -> None:
+def test_patch_requires_the_read_version() -> None:
     """X-6: the patch conflicts with another client's write after the read, instead of overwriting it."""
-    patch = status_patch(maintenance(), shown([]), [DRAINED], NOW)
+    patch = build_status_patch(make_maintenance(), make_snapshot([]), [DRAINED_INPUT], NOW)
 
     assert patch is not None
     assert patch["metadata"] == {"resourceVersion": "7"}
 
 
-@pytest.mark.parametrize("pods", [[], [pod("a")]], ids=["drained", "running"])
-def test_nothing_is_written_when_only_the_time_changes(pods: list[Object]) -> None:
+@pytest.mark.parametrize("pods", [[], [make_pod("a")]], ids=["drained", "running"])
+def test_unchanged_state_gives_no_patch(pods: list[Object]) -> None:
     """NMO-12, X-2: the same state one minute later gives no patch, so that a status write does not cause another."""
-    item = after(maintenance(), *pods, findings=DRAINED)
+    item = apply_status_patch(make_maintenance(), *pods, status_input=DRAINED_INPUT)
 
-    assert status_patch(item, shown(pods), [DRAINED], LATER) is None
+    assert build_status_patch(item, make_snapshot(pods), [DRAINED_INPUT], LATER) is None
 
 
-def test_only_what_changes_is_sent() -> None:
+def test_patch_has_only_changed_fields() -> None:
     """NMO-12: after a pod has left, the patch has the progress and the pending pods, but not the counts."""
-    item = after(maintenance(), pod("a"), pod("b"))
+    item = apply_status_patch(make_maintenance(), make_pod("a"), make_pod("b"))
 
-    patch = status_patch(item, shown([pod("a")]), [Findings()], LATER)
+    patch = build_status_patch(item, make_snapshot([make_pod("a")]), [StatusInput()], LATER)
 
     assert patch is not None
     assert set(patch["status"]) == {
@@ -117,29 +125,33 @@ def test_only_what_changes_is_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "pods", "findings", "phase"),
+    ("previous_phase", "pods", "status_input", "phase"),
     [
-        pytest.param(None, [], Findings(), "Running", id="an empty list alone proves nothing"),
-        pytest.param(None, [], DRAINED, "Succeeded", id="drained"),
-        pytest.param(None, [pod("a")], DRAINED, "Running", id="drained, but a pod is there"),
-        pytest.param("Succeeded", [], Findings(), "Succeeded", id="stays"),
-        pytest.param("Succeeded", [pod("a")], Findings(), "Running", id="a pod came later"),
-        pytest.param("Failed", [], Findings(), "Running", id="begun after a failure"),
+        pytest.param(None, [], StatusInput(), "Running", id="an empty list alone proves nothing"),
+        pytest.param(None, [], DRAINED_INPUT, "Succeeded", id="drained"),
+        pytest.param(None, [make_pod("a")], DRAINED_INPUT, "Running", id="drained, but a pod is there"),
+        pytest.param("Succeeded", [], StatusInput(), "Succeeded", id="still succeeded"),
+        pytest.param("Succeeded", [make_pod("a")], StatusInput(), "Running", id="late pod"),
+        pytest.param("Failed", [], StatusInput(), "Running", id="begun after a failure"),
     ],
 )
-def test_the_phase(before: str | None, pods: list[Object], findings: Findings, phase: str) -> None:
+def test_phase_succeeds_only_after_a_drained_event(
+    previous_phase: str | None, pods: list[Object], status_input: StatusInput, phase: str
+) -> None:
     """NMO-10: the phase is Succeeded only after a drained event, and only as long as no pod is left."""
-    item = maintenance({"phase": before} if before else None)
+    item = make_maintenance({"phase": previous_phase} if previous_phase else None)
 
-    assert written(item, *pods, findings=findings)["phase"] == phase
+    assert get_patched_status(item, *pods, status_input=status_input)["phase"] == phase
 
 
-def test_success_is_complete() -> None:
+def test_success_clears_pods_and_error() -> None:
     """NMO-10, NMO-13: after success, progress is 100, no pod is pending or blocked, and `lastError` is unset."""
     blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
-    item = after(maintenance(), pod("a"), findings=Findings(error="a is blocked", blocked=[blocked]))
+    item = apply_status_patch(
+        make_maintenance(), make_pod("a"), status_input=StatusInput(error="a is blocked", blocked=[blocked])
+    )
 
-    status = written(item, findings=DRAINED, now=LATER)
+    status = get_patched_status(item, status_input=DRAINED_INPUT, now=LATER)
 
     assert (status["phase"], status["drainProgress"]) == ("Succeeded", 100)
     assert (status["pendingPods"], status["pendingCount"], status["blockedPods"]) == ([], 0, [])
@@ -148,105 +160,127 @@ def test_success_is_complete() -> None:
 
 def test_a_clean_step_clears_the_error() -> None:
     """NMO-13, C20: `lastError` holds the latest error, and a step without errors clears it."""
-    item = after(maintenance(), pod("a"), findings=Findings(error="no right to cordon"))
+    item = apply_status_patch(make_maintenance(), make_pod("a"), status_input=StatusInput(error="no right to cordon"))
 
     assert item["status"]["lastError"] == "no right to cordon"
-    assert "lastError" not in written(item, pod("a"))
+    assert "lastError" not in get_patched_status(item, make_pod("a"))
 
 
-def test_a_step_that_says_nothing_of_blocked_pods_leaves_their_error() -> None:
+def test_event_without_blocked_pods_keeps_the_error() -> None:
     """NMO-12, NMO-13: an event without blocked pods keeps their error; the next pass would only set it again."""
     blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
-    item = after(maintenance(), pod("a"), findings=Findings(error="a is blocked", blocked=[blocked]))
+    item = apply_status_patch(
+        make_maintenance(), make_pod("a"), status_input=StatusInput(error="a is blocked", blocked=[blocked])
+    )
 
-    assert status_patch(item, shown([pod("a")]), [Findings()], LATER) is None
-    assert "lastError" not in written(item, pod("a"), findings=Findings(blocked=[]))
+    assert build_status_patch(item, make_snapshot([make_pod("a")]), [StatusInput()], LATER) is None
+    assert "lastError" not in get_patched_status(item, make_pod("a"), status_input=StatusInput(blocked=[]))
 
 
-def test_since_stays_while_the_reason_does() -> None:
+def test_since_is_kept_for_the_same_reason() -> None:
     """NMO-12: `since` of a blocked pod stays while the reason does, and starts again with another reason."""
-    first = {"namespace": "ns", "name": "a", "uid": "u", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
-    item = after(maintenance(), pod("a"), findings=Findings(blocked=[{**first, "healthy": 3}]))
-    same = after(item, pod("a"), findings=Findings(blocked=[{**first, "healthy": 2}]), now=LATER)
-    other = after(same, pod("a"), findings=Findings(blocked=[{**first, "reason": "Forbidden"}]), now=LATER)
+    blocked_pod = {
+        "namespace": "ns",
+        "name": "a",
+        "uid": "u",
+        "reason": "DisruptionBudget",
+        "message": "m",
+        "budget": "b",
+    }
+    item = apply_status_patch(
+        make_maintenance(), make_pod("a"), status_input=StatusInput(blocked=[{**blocked_pod, "healthy": 3}])
+    )
+    with_same_reason = apply_status_patch(
+        item, make_pod("a"), status_input=StatusInput(blocked=[{**blocked_pod, "healthy": 2}]), now=LATER
+    )
+    with_other_reason = apply_status_patch(
+        with_same_reason,
+        make_pod("a"),
+        status_input=StatusInput(blocked=[{**blocked_pod, "reason": "Forbidden"}]),
+        now=LATER,
+    )
 
-    assert [it["since"] for it in item["status"]["blockedPods"]] == [STAMP]
-    assert [it["since"] for it in same["status"]["blockedPods"]] == [STAMP]
-    assert [it["since"] for it in other["status"]["blockedPods"]] == [timestamp(LATER)]
+    assert [entry["since"] for entry in item["status"]["blockedPods"]] == [NOW_TEXT]
+    assert [entry["since"] for entry in with_same_reason["status"]["blockedPods"]] == [NOW_TEXT]
+    assert [entry["since"] for entry in with_other_reason["status"]["blockedPods"]] == [format_time(LATER)]
     assert "uid" not in item["status"]["blockedPods"][0]
 
 
-def test_another_budget_is_another_time() -> None:
+def test_since_restarts_with_another_budget() -> None:
     """NMO-12: `since` starts again if another budget blocks the pod."""
-    first = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
-    item = after(maintenance(), pod("a"), findings=Findings(blocked=[first]))
-    other = after(item, pod("a"), findings=Findings(blocked=[{**first, "budget": "c"}]), now=LATER)
+    blocked_pod = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
+    item = apply_status_patch(make_maintenance(), make_pod("a"), status_input=StatusInput(blocked=[blocked_pod]))
+    with_other_budget = apply_status_patch(
+        item, make_pod("a"), status_input=StatusInput(blocked=[{**blocked_pod, "budget": "c"}]), now=LATER
+    )
 
-    assert [it["since"] for it in other["status"]["blockedPods"]] == [timestamp(LATER)]
+    assert [entry["since"] for entry in with_other_budget["status"]["blockedPods"]] == [format_time(LATER)]
 
 
-def test_events_that_are_written_together_follow_each_other() -> None:
+def test_events_in_one_patch_are_applied_in_order() -> None:
     """X-6: events in one patch apply one after another, so that two failed renewals count as two."""
-    findings = [Findings("x", lease_errors=1), Findings("y", lease_errors=2)]
+    status_inputs = [StatusInput("x", lease_error_count=1), StatusInput("y", lease_error_count=2)]
 
-    patch = status_patch(maintenance({}), shown([pod("a")]), findings, NOW)
+    patch = build_status_patch(make_maintenance({}), make_snapshot([make_pod("a")]), status_inputs, NOW)
 
     assert patch is not None
-    assert m.lease_errors({"status": patch["status"]}) == 2
+    assert m.get_lease_error_count({"status": patch["status"]}) == 2
 
 
-def test_pods_of_one_name_in_two_namespaces_are_two() -> None:
+def test_same_pod_name_in_two_namespaces_is_distinguished() -> None:
     """NMO-12: pods with the same name in two namespaces have a `since` each."""
     first, second = (
         {"namespace": name, "name": "a", "reason": "Forbidden", "message": "m"} for name in ("ns", "other")
     )
-    pods = (pod("a"), pod("a", namespace="other"))
-    item = after(maintenance(), *pods, findings=Findings(blocked=[first]))
-    both = after(item, *pods, findings=Findings(blocked=[first, second]), now=LATER)
+    pods = (make_pod("a"), make_pod("a", namespace="other"))
+    item = apply_status_patch(make_maintenance(), *pods, status_input=StatusInput(blocked=[first]))
+    with_both = apply_status_patch(item, *pods, status_input=StatusInput(blocked=[first, second]), now=LATER)
 
-    assert [(it["namespace"], it["since"]) for it in both["status"]["blockedPods"]] == [
-        ("ns", STAMP),
-        ("other", timestamp(LATER)),
+    assert [(entry["namespace"], entry["since"]) for entry in with_both["status"]["blockedPods"]] == [
+        ("ns", NOW_TEXT),
+        ("other", format_time(LATER)),
     ]
 
 
-def test_a_blocked_pod_that_is_gone_or_on_its_way_is_not_blocked() -> None:
+def test_terminating_or_deleted_pods_are_not_blocked() -> None:
     """NMO-12: a pod that an event reports as blocked is omitted if it is terminating or no longer exists."""
-    said = [
+    blocked = [
         {"namespace": "ns", "name": name, "reason": "DisruptionBudget", "message": "m", "budget": "b"} for name in "abc"
     ]
-    on_its_way = pod("b", deletionTimestamp="2027-01-01T00:00:00Z")
+    terminating_pod = make_pod("b", deletionTimestamp="2027-01-01T00:00:00Z")
 
-    status = written(maintenance(), pod("a"), on_its_way, findings=Findings(blocked=said))
+    status = get_patched_status(
+        make_maintenance(), make_pod("a"), terminating_pod, status_input=StatusInput(blocked=blocked)
+    )
 
     assert [item["name"] for item in status["blockedPods"]] == ["a"]
 
 
 @pytest.mark.parametrize(("reason", "pending"), [("Force", ["agent"]), ("", [])], ids=["orphan", "with its DaemonSet"])
-def test_a_daemon_that_force_alone_would_evict_is_pending(reason: str, pending: list[str]) -> None:
+def test_orphaned_daemonset_pod_is_pending_with_force_false(reason: str, pending: list[str]) -> None:
     """DRN-1a, NMO-7: with `force: false`, a DaemonSet pod that the step reported as an orphan is pending."""
-    item = maintenance()
+    item = make_maintenance()
     item["spec"]["drain"] = {"force": False}
-    said = [{"namespace": "ns", "name": "agent", "reason": reason, "message": "m"}] if reason else []
+    blocked = [{"namespace": "ns", "name": "agent", "reason": reason, "message": "m"}] if reason else []
 
-    status = written(item, pod("agent", owner="DaemonSet"), findings=Findings(blocked=said))
+    status = get_patched_status(item, make_pod("agent", owner="DaemonSet"), status_input=StatusInput(blocked=blocked))
 
     assert status["pendingPods"] == pending
 
 
 @pytest.mark.parametrize(
-    ("finalizers", "ended", "reason"),
+    ("finalizers", "grace_period_end", "reason"),
     [
         pytest.param(["example.com/hold"], "2026-01-02T03:04:00Z", "Finalizers", id="held by a finalizer"),
         pytest.param([], "2026-01-02T03:04:00Z", "Terminating", id="not ended by its kubelet"),
         pytest.param(["example.com/hold"], "2026-01-02T03:05:00Z", "", id="still in its grace period"),
     ],
 )
-def test_a_pod_that_is_stuck_is_named(finalizers: list[str], ended: str, reason: str) -> None:
+def test_stuck_pod_is_blocked(finalizers: list[str], grace_period_end: str, reason: str) -> None:
     """OSV-15: a pod that outlives its grace period is blocked, and its message names the finalizers."""
-    stuck = pod("a", deletionTimestamp=ended, finalizers=finalizers)
+    stuck_pod = make_pod("a", deletionTimestamp=grace_period_end, finalizers=finalizers)
 
-    status = written(maintenance(), stuck)
+    status = get_patched_status(make_maintenance(), stuck_pod)
 
     assert [item["reason"] for item in status["blockedPods"]] == ([reason] if reason else [])
     assert all(name in status["blockedPods"][0]["message"] for name in finalizers if reason)
@@ -254,45 +288,49 @@ def test_a_pod_that_is_stuck_is_named(finalizers: list[str], ended: str, reason:
     assert status["pendingPods"] == ["a"]
 
 
-def test_conditions_move_with_their_status_only() -> None:
+def test_transition_time_changes_only_with_the_status() -> None:
     """NMO-10: `lastTransitionTime` changes with the condition's status, not with its reason and message."""
     blocked = {"namespace": "ns", "name": "a", "reason": "DisruptionBudget", "message": "m", "budget": "b"}
-    first = after(maintenance(), pod("a"))
-    second = after(first, pod("a"), findings=Findings(blocked=[blocked]), now=LATER)
-    third = after(second, findings=DRAINED, now=LATER)
+    first = apply_status_patch(make_maintenance(), make_pod("a"))
+    second = apply_status_patch(first, make_pod("a"), status_input=StatusInput(blocked=[blocked]), now=LATER)
+    third = apply_status_patch(second, status_input=DRAINED_INPUT, now=LATER)
 
-    assert condition_of(first, "Drained") == ("False", "Draining", STAMP)
-    assert condition_of(second, "Drained") == ("False", "Blocked", STAMP)
-    assert condition_of(third, "Drained") == ("True", "Drained", timestamp(LATER))
-    assert condition_of(third, "Cordoned") == ("True", "Cordoned", STAMP)
+    assert get_condition_fields(first, "Drained") == ("False", "Draining", NOW_TEXT)
+    assert get_condition_fields(second, "Drained") == ("False", "Blocked", NOW_TEXT)
+    assert get_condition_fields(third, "Drained") == ("True", "Drained", format_time(LATER))
+    assert get_condition_fields(third, "Cordoned") == ("True", "Cordoned", NOW_TEXT)
 
 
-def test_what_a_step_has_seen_is_said_as_if_it_were_read() -> None:
+def test_status_from_event_equals_status_from_cluster() -> None:
     """NMO-10, NMO-12: the pods in an event give the same status as the same pods read from the cluster."""
-    stuck = pod("b", finalizers=("example.com/hold",))
-    stuck["metadata"]["deletionTimestamp"] = STAMP
-    left = [pod("a"), stuck]
-    told = Looked("1", is_closed=True, left=left).as_data()
-    seen = Shown(told["closed"], left=[{"metadata": item} for item in told["left"]])
+    stuck_pod = make_pod("b", finalizers=("example.com/hold",))
+    stuck_pod["metadata"]["deletionTimestamp"] = NOW_TEXT
+    leaving = [make_pod("a"), stuck_pod]
+    event_data = StepSnapshot("1", is_cordoned_and_tainted=True, leaving=leaving).as_data()
+    snapshot = NodeSnapshot(event_data["closed"], leaving=[{"metadata": item} for item in event_data["left"]])
 
-    assert status_patch(maintenance(), seen, [Findings()], LATER) == status_patch(
-        maintenance(), shown(left), [Findings()], LATER
+    assert build_status_patch(make_maintenance(), snapshot, [StatusInput()], LATER) == build_status_patch(
+        make_maintenance(), make_snapshot(leaving), [StatusInput()], LATER
     )
 
 
-@pytest.mark.parametrize("where", [None, node(), node(cordoned=True)], ids=["gone", "free", "not tainted"])
-def test_a_node_that_is_not_ready_for_it_is_told(where: Object | None) -> None:
+@pytest.mark.parametrize(
+    "target_node", [None, make_node(), make_node(cordoned=True)], ids=["gone", "not cordoned", "not tainted"]
+)
+def test_node_without_cordon_or_taints_is_not_cordoned(target_node: Object | None) -> None:
     """NMO-5: the condition Cordoned is True only with cordon and taints."""
-    patch = status_patch(maintenance(), shown([pod("a")], where), [Findings()], NOW)
+    patch = build_status_patch(make_maintenance(), make_snapshot([make_pod("a")], target_node), [StatusInput()], NOW)
 
     assert patch is not None
-    found = m.condition(patch, "Cordoned")
-    assert (found["status"], found["reason"]) == ("False", "NotCordoned")
+    condition = m.get_condition(patch, "Cordoned")
+    assert (condition["status"], condition["reason"]) == ("False", "NotCordoned")
 
 
-def test_what_never_began_fails_with_the_reason() -> None:
+def test_maintenance_that_could_not_begin_fails() -> None:
     """NMO-19, NMO-22: a maintenance that could not begin is Failed with the error, without counts and pods."""
-    status = written(maintenance(counts=""), pod("a"), findings=Findings(error='nodes "x" not found'))
+    status = get_patched_status(
+        make_maintenance(counts=""), make_pod("a"), status_input=StatusInput(error='nodes "x" not found')
+    )
 
     assert (status["phase"], status["lastError"]) == ("Failed", 'nodes "x" not found')
     assert "evictionPods" not in status
@@ -301,167 +339,207 @@ def test_what_never_began_fails_with_the_reason() -> None:
     ]
 
 
-def test_one_that_waits_for_a_lease_has_not_failed() -> None:
+def test_wait_for_a_lease_is_not_a_failure() -> None:
     """NMO-27a: while another tool holds the lease, the phase stays, and `lastError` names the holder."""
-    status = written(maintenance(counts=""), findings=Findings("the lease is held by x", waits=True))
+    status = get_patched_status(
+        make_maintenance(counts=""), status_input=StatusInput("the lease is held by x", is_waiting=True)
+    )
 
     assert "phase" not in status
     assert status["lastError"] == "the lease is held by x"
-    assert condition_of({"status": status}, "Drained") == ("False", "Waiting", STAMP)
+    assert get_condition_fields({"status": status}, "Drained") == ("False", "Waiting", NOW_TEXT)
 
 
 @pytest.mark.parametrize(
-    ("before", "told", "count"),
+    ("previous_errors", "reported_errors", "count"),
     [(None, 1, 1), (2, None, 2), (2, 3, 3), (3, 0, None)],
-    ids=["first", "not told", "next", "renewed"],
+    ids=["first", "not reported", "next", "renewed"],
 )
-def test_failed_renewals_are_counted_and_forgotten(before: int | None, told: int | None, count: int | None) -> None:
+def test_consecutive_failed_renewals_are_counted(
+    previous_errors: int | None, reported_errors: int | None, count: int | None
+) -> None:
     """NMO-27a: `errorOnLeaseCount` counts consecutive failures; as long as there are any, success keeps the error."""
-    item = maintenance(
-        {"phase": m.SUCCEEDED, "errorOnLeaseCount": before, "lastError": "held by x" if before else None}
+    item = make_maintenance(
+        {
+            "phase": m.SUCCEEDED,
+            "errorOnLeaseCount": previous_errors,
+            "lastError": "held by x" if previous_errors else None,
+        }
     )
-    status = written(item, findings=Findings("held by x" if told else "", lease_errors=told))
+    status = get_patched_status(
+        item, status_input=StatusInput("held by x" if reported_errors else "", lease_error_count=reported_errors)
+    )
 
     assert (status["phase"], status.get("errorOnLeaseCount")) == (m.SUCCEEDED, count)
     assert status.get("lastError") == ("held by x" if count else None)
 
 
-@pytest.mark.parametrize(("before", "told"), [(None, 2), (None, 4), (1, 4), (3, 1)])
-def test_a_failed_renewal_that_is_not_the_next_one_is_old_news(before: int | None, told: int) -> None:
+@pytest.mark.parametrize(("previous_errors", "reported_errors"), [(None, 2), (None, 4), (1, 4), (3, 1)])
+def test_late_renewal_error_is_ignored(previous_errors: int | None, reported_errors: int) -> None:
     """X-2: a late event with an unexpected number of failed renewals changes neither the count nor the error."""
-    item = maintenance({"phase": m.RUNNING, "errorOnLeaseCount": before})
+    item = make_maintenance({"phase": m.RUNNING, "errorOnLeaseCount": previous_errors})
 
-    assert status_patch(item, shown([pod()]), [Findings("late", lease_errors=told)], NOW) is None
+    assert (
+        build_status_patch(
+            item, make_snapshot([make_pod()]), [StatusInput("late", lease_error_count=reported_errors)], NOW
+        )
+        is None
+    )
 
 
 @pytest.mark.parametrize("phase", [m.RUNNING, m.SUCCEEDED])
-@pytest.mark.parametrize("waits", [True, False])
-def test_why_it_could_not_begin_is_old_news_once_it_has(phase: str, waits: bool) -> None:
+@pytest.mark.parametrize("is_waiting", [True, False])
+def test_begin_error_is_ignored_after_the_begin(phase: str, is_waiting: bool) -> None:
     """X-2: after the maintenance has begun, a late event about a failed begin changes nothing.
 
     A failed lease renewal still counts, because it also concerns a drained node.
     """
-    item, pods = maintenance({"phase": phase}), [pod()] if phase == m.RUNNING else []
+    item, pods = make_maintenance({"phase": phase}), [make_pod()] if phase == m.RUNNING else []
 
-    late = Findings("taken", renewing=True, beginning=True, waits=waits)
-    assert status_patch(item, shown(pods), [late], NOW) is None
-    assert written(item, *pods, findings=Findings("forbidden", renewing=True))["lastError"] == "forbidden"
+    status_input = StatusInput("taken", is_renewal_error=True, is_begin_error=True, is_waiting=is_waiting)
+    assert build_status_patch(item, make_snapshot(pods), [status_input], NOW) is None
+    assert (
+        get_patched_status(item, *pods, status_input=StatusInput("forbidden", is_renewal_error=True))["lastError"]
+        == "forbidden"
+    )
 
 
-def test_at_more_than_three_it_gives_up_for_good() -> None:
+def test_fourth_failed_renewal_fails_the_maintenance_for_good() -> None:
     """NMO-27a: after four failed renewals, the phase is Failed with [SRC]'s wording, and the status is final."""
     blocked = [{"namespace": "ns", "name": "pod", "reason": "DisruptionBudget", "message": "m"}]
-    third = after(maintenance({"errorOnLeaseCount": 2}), pod(), findings=Findings("x", blocked=blocked, lease_errors=3))
-    given_up = after(third, pod(), findings=Findings("x", lease_errors=4))
+    after_third = apply_status_patch(
+        make_maintenance({"errorOnLeaseCount": 2}),
+        make_pod(),
+        status_input=StatusInput("x", blocked=blocked, lease_error_count=3),
+    )
+    after_fourth = apply_status_patch(after_third, make_pod(), status_input=StatusInput("x", lease_error_count=4))
 
-    assert (given_up["status"]["phase"], given_up["status"]["errorOnLeaseCount"]) == (m.FAILED, 4)
+    assert (after_fourth["status"]["phase"], after_fourth["status"]["errorOnLeaseCount"]) == (m.FAILED, 4)
     error = "maintenance failed: lease could not be extended after 4 attempts"
-    assert given_up["status"]["lastError"] == error
-    remedy = "to go on, delete this object and create it anew once the lease is released"
-    moved = {"status": "False", "observedGeneration": 1, "lastTransitionTime": STAMP}
-    assert given_up["status"]["conditions"] == [
-        {**moved, "type": "Cordoned", "reason": "GivenBack", "message": "another tool holds the lease of the node"},
-        {**moved, "type": "Drained", "reason": "Failed", "message": f"{error}; {remedy}"},
+    assert after_fourth["status"]["lastError"] == error
+    remedy = "to continue, delete this object and create it again after the other tool has released the lease"
+    condition_fields = {"status": "False", "observedGeneration": 1, "lastTransitionTime": NOW_TEXT}
+    assert after_fourth["status"]["conditions"] == [
+        {
+            **condition_fields,
+            "type": "Cordoned",
+            "reason": "GivenBack",
+            "message": "another tool holds the node's lease",
+        },
+        {**condition_fields, "type": "Drained", "reason": "Failed", "message": f"{error}; {remedy}"},
     ]
-    left = ("pendingPods", "pendingPodsRefs", "pendingCount", "blockedPods")
-    assert all(third["status"][name] for name in left)
-    assert not any(given_up["status"][name] for name in left)
-    for findings in (Findings(), DRAINED, Findings(lease_errors=0), Findings("x", lease_errors=5)):
-        assert status_patch(given_up, shown([]), [findings], NOW) is None
+    pod_fields = ("pendingPods", "pendingPodsRefs", "pendingCount", "blockedPods")
+    assert all(after_third["status"][name] for name in pod_fields)
+    assert not any(after_fourth["status"][name] for name in pod_fields)
+    for status_input in (
+        StatusInput(),
+        DRAINED_INPUT,
+        StatusInput(lease_error_count=0),
+        StatusInput("x", lease_error_count=5),
+    ):
+        assert build_status_patch(after_fourth, make_snapshot([]), [status_input], NOW) is None
 
 
-def test_there_is_nothing_to_say_before_it_began_or_when_it_ends() -> None:
+def test_no_patch_before_the_begin_or_during_deletion() -> None:
     """X-2: nothing is written for a maintenance that has not begun and has no error, or that is being deleted."""
-    ending = maintenance()
-    ending["metadata"]["deletionTimestamp"] = STAMP
+    deleted = make_maintenance()
+    deleted["metadata"]["deletionTimestamp"] = NOW_TEXT
 
-    assert status_patch(maintenance(counts=""), shown([pod()]), [Findings()], NOW) is None
-    assert status_patch(ending, shown([pod()]), [Findings(error="x")], NOW) is None
+    assert build_status_patch(make_maintenance(counts=""), make_snapshot([make_pod()]), [StatusInput()], NOW) is None
+    assert build_status_patch(deleted, make_snapshot([make_pod()]), [StatusInput(error="x")], NOW) is None
 
 
-def test_of_an_ending_one_it_says_alone_why_the_node_is_not_given_back() -> None:
+def test_deleted_maintenance_reports_only_the_restore_error() -> None:
     """NMO-13: while the object is being deleted, the status reports once why the node could not be restored."""
-    ending = maintenance()
-    ending["metadata"]["deletionTimestamp"] = STAMP
-    findings = Findings(error="no right", restoring=True)
+    deleted = make_maintenance()
+    deleted["metadata"]["deletionTimestamp"] = NOW_TEXT
+    status_input = StatusInput(error="no right", is_restore_error=True)
 
-    patch = status_patch(ending, shown([pod()]), [findings], NOW)
+    patch = build_status_patch(deleted, make_snapshot([make_pod()]), [status_input], NOW)
 
     assert patch is not None
     written = {key: value for key, value in patch["status"].items() if key != "lastUpdate"}
-    assert written == {"lastError": "the node is not given back: no right"}
-    ending["status"] = patch["status"]
-    assert status_patch(ending, shown([pod()]), [findings], LATER) is None
+    assert written == {"lastError": "the node is not restored: no right"}
+    deleted["status"] = patch["status"]
+    assert build_status_patch(deleted, make_snapshot([make_pod()]), [status_input], LATER) is None
 
 
-pending_sets = st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=8), max_size=10)
+pending_name_sets = st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=8), max_size=10)
 
 
-@given(pending_sets, st.booleans())
-def test_the_status_over_any_sequence(sets: list[set[str]], drained: bool) -> None:
+@given(pending_name_sets, st.booleans())
+def test_status_invariants_hold_for_any_sequence(sets: list[set[str]], is_drained: bool) -> None:
     """NMO-10, NMO-11, NMO-12: progress only increases, counts are fixed, and Succeeded requires that no pod is left."""
-    item, progress_before = maintenance(), 0
+    item, progress_before = make_maintenance(), 0
     for names in sets:
-        pods = [pod(name) for name in sorted(names)]
-        patch = status_patch(item, shown(pods), [Findings(drained=drained)], NOW)
+        pods = [make_pod(name) for name in sorted(names)]
+        patch = build_status_patch(item, make_snapshot(pods), [StatusInput(is_drained=is_drained)], NOW)
         item = {**item, "status": {**(item.get("status") or {}), **(patch["status"] if patch else {})}}
         status = item["status"]
         assert status["drainProgress"] >= progress_before
         assert (status["evictionPods"], status["totalpods"]) == (5, 9)
         assert status["pendingPods"] == sorted(names)
-        assert (status["phase"] == "Succeeded") <= (not names and drained)
-        assert status_patch(item, shown(pods), [Findings(drained=drained)], LATER) is None
+        assert (status["phase"] == "Succeeded") <= (not names and is_drained)
+        assert build_status_patch(item, make_snapshot(pods), [StatusInput(is_drained=is_drained)], LATER) is None
         progress_before = status["drainProgress"]
 
 
-ETCD_LIMIT = 1536 * 1024
-LONGEST = "x" * 253
-HUGE = "ü" * 1_000_000
+MAX_ETCD_OBJECT_BYTES = 1536 * 1024
+LONGEST_NAME = "x" * 253
+HUGE_TEXT = "ü" * 1_000_000
 
 
-def crowd(count: int) -> tuple[list[Object], Findings]:
+def make_many_blocked_pods(count: int) -> tuple[list[Object], StatusInput]:
     """Return many pods with the longest possible names, and an event that blocks all of them with long messages."""
-    pods = [pod(f"{number:05}{LONGEST}"[:253], namespace=LONGEST[:63]) for number in range(count)]
+    pods = [make_pod(f"{number:05}{LONGEST_NAME}"[:253], namespace=LONGEST_NAME[:63]) for number in range(count)]
     blocked = [
-        {**{key: item["metadata"][key] for key in ("namespace", "name")}, "reason": "Error", "message": HUGE[:4000]}
+        {
+            **{key: item["metadata"][key] for key in ("namespace", "name")},
+            "reason": "Error",
+            "message": HUGE_TEXT[:4000],
+        }
         for item in pods
     ]
-    return pods, Findings(error=HUGE, blocked=blocked)
+    return pods, StatusInput(error=HUGE_TEXT, blocked=blocked)
 
 
-@pytest.mark.parametrize(("count", "pending", "blocked"), [(250, 250, 200), (500, 500, 200), (3000, 600, 200)])
-def test_the_status_of_a_crowd_can_be_stored(count: int, pending: int, blocked: int) -> None:
+@pytest.mark.parametrize(("count", "min_pending", "min_blocked"), [(250, 250, 200), (500, 500, 200), (3000, 600, 200)])
+def test_status_of_many_pods_fits_into_etcd(count: int, min_pending: int, min_blocked: int) -> None:
     """NMO-12: long lists are truncated to the size limit, and the status reports how many entries are omitted."""
-    pods, findings = crowd(count)
+    pods, status_input = make_many_blocked_pods(count)
 
-    status = written(maintenance(), *pods, findings=findings)
+    status = get_patched_status(make_maintenance(), *pods, status_input=status_input)
 
-    assert len(json.dumps(status, ensure_ascii=False).encode()) < ETCD_LIMIT
+    assert len(json.dumps(status, ensure_ascii=False).encode()) < MAX_ETCD_OBJECT_BYTES
     assert status["pendingCount"] == count
-    assert len(status["pendingPods"]) == len(status["pendingPodsRefs"]) >= pending
-    assert len(status["blockedPods"]) >= blocked
-    told = m.condition({"status": status}, "Drained")["message"]
-    assert told.startswith(f"{count} pods left, {count} of them blocked")
-    assert f"{count - len(status['blockedPods'])} more than blockedPods has" in told
-    assert ("more than pendingPods has" in told) is (len(status["pendingPods"]) < count)
+    assert len(status["pendingPods"]) == len(status["pendingPodsRefs"]) >= min_pending
+    assert len(status["blockedPods"]) >= min_blocked
+    message = m.get_condition({"status": status}, "Drained")["message"]
+    assert message.startswith(f"{count} pods left, {count} of them blocked")
+    assert f"{count - len(status['blockedPods'])} more than blockedPods lists" in message
+    assert ("more than pendingPods lists" in message) is (len(status["pendingPods"]) < count)
 
 
-def test_an_error_that_is_too_long_is_cut() -> None:
+def test_long_error_is_truncated() -> None:
     """NMO-13: a long error is truncated at its end, also before the maintenance begins."""
-    for item in (maintenance(), maintenance(counts="")):
-        error = written(item, pod("a"), findings=Findings(error=HUGE))["lastError"]
+    for item in (make_maintenance(), make_maintenance(counts="")):
+        error = get_patched_status(item, make_pod("a"), status_input=StatusInput(error=HUGE_TEXT))["lastError"]
         assert error.startswith("üüü")
         assert error.endswith("more characters)")
         assert len(error) < 10_000
 
 
-@pytest.mark.parametrize("foreign", ["yesterday", "2026-01-02T03:04:05.5+00:00", 7, None])
-def test_a_status_that_another_program_wrote_is_gone_on_with(foreign: object) -> None:
+@pytest.mark.parametrize("invalid_value", ["yesterday", "2026-01-02T03:04:05.5+00:00", 7, None])
+def test_invalid_status_of_another_program_is_replaced(invalid_value: object) -> None:
     """NMO-12: invalid values that another program wrote to the status are replaced by valid ones."""
-    held = {"namespace": "ns", "name": "a", "reason": "Error", "since": foreign, "more": {"x": 1}}
-    before = {"drainProgress": "half" if foreign == 7 else 250, "blockedPods": [held, "x"], "lastUpdate": foreign}
+    invalid_entry = {"namespace": "ns", "name": "a", "reason": "Error", "since": invalid_value, "more": {"x": 1}}
+    before = {
+        "drainProgress": "half" if invalid_value == 7 else 250,
+        "blockedPods": [invalid_entry, "x"],
+        "lastUpdate": invalid_value,
+    }
 
-    status = written(maintenance(before), pod("a"))
+    status = get_patched_status(make_maintenance(before), make_pod("a"))
 
-    assert status["blockedPods"][0]["since"] == STAMP
+    assert status["blockedPods"][0]["since"] == NOW_TEXT
     assert 0 <= status["drainProgress"] <= 100

@@ -7,34 +7,34 @@ from typing import Any
 import pytest
 
 from kube.mutex import jobs
-from kube.mutex.jobs import CLEANUP, MAIN, Outcome
-from kube.mutex.objects import Reference, rule_label
-from kube.mutex.validation import rule_problem
+from kube.mutex.jobs import CLEANUP, MAIN, JobOutcome
+from kube.mutex.objects import Reference, build_rule_label
+from kube.mutex.validation import find_rule_problem
 from kube.paths import Object
 from tests.proofs import proves
 
 
-def rule(name: str = "r", namespace: str = "ns", job: str = "example", **spec: Any) -> Object:
+def make_rule(name: str = "r", namespace: str = "ns", job_name: str = "example", **spec: Any) -> Object:
     template = {"template": {"spec": {"containers": [{"name": "c"}]}}}
-    known = {"jobName": job, "jobNamespace": "jobs", "jobSpec": template, **spec}
-    return {"metadata": {"name": name, "namespace": namespace}, "spec": known}
+    rule_spec = {"jobName": job_name, "jobNamespace": "jobs", "jobSpec": template, **spec}
+    return {"metadata": {"name": name, "namespace": namespace}, "spec": rule_spec}
 
 
 @proves("MUT-41", "MUT-42")
-def test_a_name_is_the_same_each_time_and_nobody_elses() -> None:
+def test_job_name_is_reproducible_and_unique() -> None:
     """Derive the name from run, node, rule, kind and attempt, with the rule's prefix and at most 63 characters."""
     cases = [
-        (rule(), MAIN, "run-1", "node-a", 1),
-        (rule(), MAIN, "run-1", "node-a", 2),
-        (rule(), MAIN, "run-1", "node-b", 1),
-        (rule(), MAIN, "run-2", "node-a", 1),
-        (rule(), CLEANUP, "run-1", "node-a", 1),
-        (rule("other"), MAIN, "run-1", "node-a", 1),
-        (rule(namespace="other"), MAIN, "run-1", "node-a", 1),
-        (rule(job="x" * 200), MAIN, "run-1", "node-a", 1),
+        (make_rule(), MAIN, "run-1", "node-a", 1),
+        (make_rule(), MAIN, "run-1", "node-a", 2),
+        (make_rule(), MAIN, "run-1", "node-b", 1),
+        (make_rule(), MAIN, "run-2", "node-a", 1),
+        (make_rule(), CLEANUP, "run-1", "node-a", 1),
+        (make_rule("other"), MAIN, "run-1", "node-a", 1),
+        (make_rule(namespace="other"), MAIN, "run-1", "node-a", 1),
+        (make_rule(job_name="x" * 200), MAIN, "run-1", "node-a", 1),
     ]
-    names = [jobs.job_name(*case) for case in cases]
-    assert names == [jobs.job_name(*case) for case in cases]
+    names = [jobs.build_job_name(*case) for case in cases]
+    assert names == [jobs.build_job_name(*case) for case in cases]
     assert len(set(names)) == len(names)
     assert all(len(name) <= 63 for name in names)
     assert names[0].startswith("example-")
@@ -42,81 +42,90 @@ def test_a_name_is_the_same_each_time_and_nobody_elses() -> None:
 
 
 @proves("MUT-13")
-def test_a_rule_may_have_dots_in_its_name() -> None:
+def test_rule_name_may_contain_dots() -> None:
     """Rule labels are unambiguous, because a namespace cannot contain dots."""
-    assert rule_label(Reference("c", "a.b")) == "mutexrule.openshift-optional.skrzypek.io/a.b.c"
-    assert rule_problem(rule("a.b", "c")) == ""
+    assert build_rule_label(Reference("c", "a.b")) == "mutexrule.openshift-optional.skrzypek.io/a.b.c"
+    assert find_rule_problem(make_rule("a.b", "c")) == ""
 
 
 @proves("MUT-12")
-@pytest.mark.parametrize(("length", "fine"), [(60, True), (61, False)])
-def test_a_label_has_63_bytes_behind_the_slash(length: int, fine: bool) -> None:
+@pytest.mark.parametrize(("length", "is_valid"), [(60, True), (61, False)])
+def test_rule_label_name_has_at_most_63_bytes(length: int, is_valid: bool) -> None:
     """Limit the rule's name, the dot and the namespace together to 63 bytes."""
-    assert (rule_problem(rule("r" * length, "ns")) == "") is fine
+    assert (find_rule_problem(make_rule("r" * length, "ns")) == "") is is_valid
 
 
 @proves("MUT-42")
-@pytest.mark.parametrize(("told", "stays"), [(None, None), (0, 60), (59, 60), (3600, 3600), (-1, -1)])
-def test_a_job_stays_long_enough_to_be_found_after_a_crash(told: int | None, stays: int | None) -> None:
+@pytest.mark.parametrize(("ttl_seconds", "expected_seconds"), [(None, None), (0, 60), (59, 60), (3600, 3600), (-1, -1)])
+def test_short_ttl_is_raised(ttl_seconds: int | None, expected_seconds: int | None) -> None:
     """Raise a short TTL, so that a crash creates no second Job; keep a negative one, which the server rejects."""
-    item = rule()
-    if told is not None:
-        item["spec"]["jobSpec"]["ttlSecondsAfterFinished"] = told
+    item = make_rule()
+    if ttl_seconds is not None:
+        item["spec"]["jobSpec"]["ttlSecondsAfterFinished"] = ttl_seconds
 
-    made = jobs.job_of(item, MAIN, "run-1", {"metadata": {"name": "n", "uid": "u"}}, 1)
+    job = jobs.build_job(item, MAIN, "run-1", {"metadata": {"name": "n", "uid": "u"}}, 1)
 
-    assert made["spec"].get("ttlSecondsAfterFinished") == stays
+    assert job["spec"].get("ttlSecondsAfterFinished") == expected_seconds
 
 
-def test_the_rule_itself_is_not_changed() -> None:
+def test_job_template_of_the_rule_is_not_changed() -> None:
     """Change a copy of the template, not the rule."""
-    item = rule()
-    jobs.job_of(item, MAIN, "run-1", {"metadata": {"name": "n", "uid": "u"}}, 1)
-    assert item == rule()
+    item = make_rule()
+    jobs.build_job(item, MAIN, "run-1", {"metadata": {"name": "n", "uid": "u"}}, 1)
+    assert item == make_rule()
 
 
 @proves("MUT-41")
-def test_the_host_is_that_of_the_nodes_label() -> None:
+def test_affinity_uses_the_hostname_label() -> None:
     """Use the node's hostname label, which may differ from the node's name."""
     node = {"metadata": {"name": "n", "uid": "u", "labels": {"kubernetes.io/hostname": "host"}}}
-    assert "'host'" in str(jobs.job_of(rule(), MAIN, "run-1", node, 1)["spec"]["template"]["spec"]["affinity"])
+    assert "'host'" in str(jobs.build_job(make_rule(), MAIN, "run-1", node, 1)["spec"]["template"]["spec"]["affinity"])
 
 
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-BROKEN_AFFINITIES: tuple[Any, ...] = ("x", [], {REQUIRED: "x"}, {REQUIRED: []})
+REQUIRED_AFFINITY_FIELD = "requiredDuringSchedulingIgnoredDuringExecution"
+BROKEN_AFFINITIES: tuple[Any, ...] = ("x", [], {REQUIRED_AFFINITY_FIELD: "x"}, {REQUIRED_AFFINITY_FIELD: []})
 BROKEN_TERMS: tuple[Any, ...] = ("x", 1, ["x"], {}, [{"matchExpressions": 1}])
 BROKEN_PODS: tuple[Any, ...] = (
     *(None, [], "x", {"containers": "x"}, {"containers": [{"env": "x"}]}, {"containers": [{"env": [{"name": []}]}]}),
     {"containers": ["x"], "affinity": []},
     *({"affinity": {"nodeAffinity": known}} for known in BROKEN_AFFINITIES),
-    *({"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": known}}}} for known in BROKEN_TERMS),
+    *(
+        {"affinity": {"nodeAffinity": {REQUIRED_AFFINITY_FIELD: {"nodeSelectorTerms": known}}}}
+        for known in BROKEN_TERMS
+    ),
 )
 
 
 @pytest.mark.parametrize("template", [None, [], "x", *({"spec": pod} for pod in BROKEN_PODS)])
-def test_a_template_that_is_none_is_left_to_the_server(template: Any) -> None:
+def test_malformed_template_is_passed_on_unchanged(template: Any) -> None:
     """Pass a malformed template on unchanged, so that the API server rejects it with its own message."""
-    item = rule(jobSpec={"template": template})
-    made = jobs.job_of(item, MAIN, "run-1", {"metadata": {"name": "n"}}, 1)
+    item = make_rule(jobSpec={"template": template})
+    job = jobs.build_job(item, MAIN, "run-1", {"metadata": {"name": "n"}}, 1)
     pod = template.get("spec") if isinstance(template, dict) else None
     if not isinstance(pod, dict):
-        assert made["spec"]["template"] == template
+        assert job["spec"]["template"] == template
     elif "affinity" in pod:
-        assert made["spec"]["template"]["spec"]["affinity"] == pod["affinity"]
-    assert jobs.overridden(item) == []
+        assert job["spec"]["template"]["spec"]["affinity"] == pod["affinity"]
+    assert jobs.find_overridden_variables(item) == []
 
 
 @proves("MUT-41")
-@pytest.mark.parametrize("affinity", [None, {}, {"nodeAffinity": None}, {"nodeAffinity": {REQUIRED: None}}])
-def test_an_affinity_that_says_nothing_keeps_off_the_node_all_the_same(affinity: Any) -> None:
+@pytest.mark.parametrize(
+    "affinity", [None, {}, {"nodeAffinity": None}, {"nodeAffinity": {REQUIRED_AFFINITY_FIELD: None}}]
+)
+def test_empty_affinity_still_excludes_the_node(affinity: Any) -> None:
     """Treat null like a missing field, as the API server does."""
-    item = rule(jobSpec={"template": {"spec": {"containers": [], "affinity": affinity}}})
-    made = jobs.job_of(item, MAIN, "run-1", {"metadata": {"name": "n"}}, 1)["spec"]["template"]["spec"]["affinity"]
-    away = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["n"]}
-    assert made == {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [away]}]}}}
+    item = make_rule(jobSpec={"template": {"spec": {"containers": [], "affinity": affinity}}})
+    built_affinity = jobs.build_job(item, MAIN, "run-1", {"metadata": {"name": "n"}}, 1)["spec"]["template"]["spec"][
+        "affinity"
+    ]
+    exclusion = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["n"]}
+    assert built_affinity == {
+        "nodeAffinity": {REQUIRED_AFFINITY_FIELD: {"nodeSelectorTerms": [{"matchExpressions": [exclusion]}]}}
+    }
 
 
-def conditions(*items: tuple[str, str]) -> Object:
+def make_job_with_conditions(*items: tuple[str, str]) -> Object:
     return {
         "status": {
             "conditions": [{"type": kind, "status": state, "reason": "R", "message": "m"} for kind, state in items]
@@ -127,15 +136,15 @@ def conditions(*items: tuple[str, str]) -> Object:
 @pytest.mark.parametrize(
     ("job", "outcome"),
     [
-        (None, Outcome.VANISHED),
-        ({}, Outcome.RUNNING),
-        (conditions(("Complete", "False")), Outcome.RUNNING),
-        (conditions(("FailureTarget", "True")), Outcome.RUNNING),
-        (conditions(("SuccessCriteriaMet", "True"), ("Complete", "True")), Outcome.COMPLETE),
-        (conditions(("FailureTarget", "True"), ("Failed", "True")), Outcome.FAILED),
+        (None, JobOutcome.VANISHED),
+        ({}, JobOutcome.RUNNING),
+        (make_job_with_conditions(("Complete", "False")), JobOutcome.RUNNING),
+        (make_job_with_conditions(("FailureTarget", "True")), JobOutcome.RUNNING),
+        (make_job_with_conditions(("SuccessCriteriaMet", "True"), ("Complete", "True")), JobOutcome.COMPLETE),
+        (make_job_with_conditions(("FailureTarget", "True"), ("Failed", "True")), JobOutcome.FAILED),
     ],
 )
-def test_how_a_job_ends(job: Object | None, outcome: Outcome) -> None:
+def test_outcome_depends_on_complete_and_failed(job: Object | None, outcome: JobOutcome) -> None:
     """Determine the outcome only from the conditions Complete and Failed."""
-    assert jobs.outcome(job) is outcome
-    assert jobs.failure_of(job)
+    assert jobs.get_outcome(job) is outcome
+    assert jobs.format_failure(job)

@@ -7,71 +7,79 @@ from typing import Any
 import pytest
 
 from kube.mutex import pools
-from kube.mutex.objects import RULE_LABEL
-from kube.mutex.versions import WORKER
+from kube.mutex.objects import RULE_LABEL_PREFIX
+from kube.mutex.versions import WORKER_LABEL
 from kube.paths import Object
 from kube.selectors import matches
 from tests.proofs import proves
 
-LABELS = [f"{RULE_LABEL}a.ns", f"{RULE_LABEL}b.ns"]
-GATED = dict.fromkeys(LABELS, "")
-CANARY = {"matchLabels": {WORKER: ""}, "matchExpressions": [{"key": "isCanary", "operator": "Exists"}]}
-TARGET = {"matchLabels": {WORKER: ""}, "matchExpressions": [{"key": "big", "operator": "DoesNotExist"}]}
+RULE_LABELS = [f"{RULE_LABEL_PREFIX}a.ns", f"{RULE_LABEL_PREFIX}b.ns"]
+GATE_LABELS = dict.fromkeys(RULE_LABELS, "")
+CANARY_SELECTOR = {"matchLabels": {WORKER_LABEL: ""}, "matchExpressions": [{"key": "isCanary", "operator": "Exists"}]}
+TARGET_SELECTOR = {"matchLabels": {WORKER_LABEL: ""}, "matchExpressions": [{"key": "big", "operator": "DoesNotExist"}]}
 
 
-def pool(selector: Any = None, **spec: Any) -> Object:
+def make_pool(selector: Any = None, **spec: Any) -> Object:
     metadata = {"name": "p", "uid": "u", "resourceVersion": "7"}
     return {"metadata": metadata, "spec": {**({"nodeSelector": selector} if selector is not None else {}), **spec}}
 
 
-def node(name: str, **labels: str) -> Object:
+def make_node(name: str, **labels: str) -> Object:
     return {"metadata": {"name": name, "labels": labels}}
 
 
 @proves("MUT-36", "MUT-37", "C24", "C25")
-def test_amid_a_run_a_node_is_in_one_of_the_two() -> None:
+def test_rule_labels_decide_between_target_and_canary() -> None:
     """Nodes with all rule labels belong to the target, nodes with none to the canary, and others to neither."""
-    canary, target = pools.released_selector(CANARY, LABELS), pools.gated_selector(TARGET, LABELS)
-    for gates, expected in ((GATED, (False, True)), ({}, (True, False)), ({LABELS[0]: ""}, (False, False))):
-        labels = {WORKER: "", **gates}
+    canary, target = (
+        pools.build_canary_selector(CANARY_SELECTOR, RULE_LABELS),
+        pools.build_gated_selector(TARGET_SELECTOR, RULE_LABELS),
+    )
+    for gates, expected in ((GATE_LABELS, (False, True)), ({}, (True, False)), ({RULE_LABELS[0]: ""}, (False, False))):
+        labels = {WORKER_LABEL: "", **gates}
         assert (matches(canary, labels), matches(target, labels)) == expected
-    assert not matches(target, {WORKER: "", "big": "", **GATED})
-    assert CANARY["matchExpressions"] == [{"key": "isCanary", "operator": "Exists"}]
+    assert not matches(target, {WORKER_LABEL: "", "big": "", **GATE_LABELS})
+    assert CANARY_SELECTOR["matchExpressions"] == [{"key": "isCanary", "operator": "Exists"}]
 
 
 @proves("MUT-49")
-@pytest.mark.parametrize("original", [CANARY, TARGET, {"matchLabels": {WORKER: ""}}])
-def test_without_a_record_only_the_runs_expressions_go(original: Object) -> None:
+@pytest.mark.parametrize("original", [CANARY_SELECTOR, TARGET_SELECTOR, {"matchLabels": {WORKER_LABEL: ""}}])
+def test_rule_expressions_are_removed_without_a_record(original: Object) -> None:
     """Restore a target's own selector and the documented canary selector; keep selectors without run expressions."""
-    assert pools.without_rules(pools.gated_selector(original, LABELS)) == original
-    assert pools.without_rules(original) == original
-    assert pools.without_rules(pools.released_selector(CANARY, LABELS)) == CANARY
-    assert pools.without_rules(None) is None
+    assert pools.remove_rule_expressions(pools.build_gated_selector(original, RULE_LABELS)) == original
+    assert pools.remove_rule_expressions(original) == original
+    assert pools.remove_rule_expressions(pools.build_canary_selector(CANARY_SELECTOR, RULE_LABELS)) == CANARY_SELECTOR
+    assert pools.remove_rule_expressions(None) is None
 
 
 @proves("MUT-21")
-def test_members_are_told_by_the_whole_selector() -> None:
+def test_members_match_labels_and_expressions() -> None:
     """Return the members sorted by name, pool after pool and without duplicates; no selector selects no node."""
-    nodes = [node("c", x="1"), node("a", x="1"), node("b", x="2"), node("d")]
-    first = pool({"matchExpressions": [{"key": "x", "operator": "NotIn", "values": ["2"]}]})
-    second = pool({"matchLabels": {"x": "1"}})
-    assert pools.members(first, nodes) == ["a", "c", "d"]
-    assert pools.members_of_all([second, first, pool({"matchLabels": {"x": "2"}})], nodes) == ["a", "c", "d", "b"]
-    assert pools.members(pool(), nodes) == []
-    assert pools.members(pool({}), nodes) == ["a", "b", "c", "d"]
+    nodes = [make_node("c", x="1"), make_node("a", x="1"), make_node("b", x="2"), make_node("d")]
+    first_pool = make_pool({"matchExpressions": [{"key": "x", "operator": "NotIn", "values": ["2"]}]})
+    second = make_pool({"matchLabels": {"x": "1"}})
+    assert pools.list_members(first_pool, nodes) == ["a", "c", "d"]
+    assert pools.list_members_of_all([second, first_pool, make_pool({"matchLabels": {"x": "2"}})], nodes) == [
+        "a",
+        "c",
+        "d",
+        "b",
+    ]
+    assert pools.list_members(make_pool(), nodes) == []
+    assert pools.list_members(make_pool({}), nodes) == ["a", "b", "c", "d"]
 
 
 @proves("MUT-34")
-def test_a_pool_that_is_as_it_should_be_gets_no_patch() -> None:
+def test_unchanged_pool_gets_no_patch() -> None:
     """Return no patch if nothing would change; every other patch tests the resourceVersion that was read."""
-    assert pools.pause_patch(pool(paused=True), paused=True) == []
-    assert pools.selector_patch(pool(CANARY), CANARY) == []
-    assert pools.selector_patch(pool(CANARY), None) == []
-    assert pools.release_patch(pool(paused=False), paused=False) == []
+    assert pools.build_pause_patch(make_pool(paused=True), paused=True) == []
+    assert pools.build_selector_patch(make_pool(CANARY_SELECTOR), CANARY_SELECTOR) == []
+    assert pools.build_selector_patch(make_pool(CANARY_SELECTOR), None) == []
+    assert pools.build_release_patch(make_pool(paused=False), paused=False) == []
     patches = (
-        pools.pause_patch(pool(), paused=True),
-        pools.selector_patch(pool(CANARY), TARGET),
-        pools.claim_patch(pool(), "uid"),
+        pools.build_pause_patch(make_pool(), paused=True),
+        pools.build_selector_patch(make_pool(CANARY_SELECTOR), TARGET_SELECTOR),
+        pools.build_claim_patch(make_pool(), "uid"),
     )
     test = {"op": "test", "path": "/metadata/resourceVersion", "value": "7"}
     assert [patch[0] for patch in patches] == [test] * 3
@@ -79,18 +87,18 @@ def test_a_pool_that_is_as_it_should_be_gets_no_patch() -> None:
 
 @proves("MUT-3")
 @pytest.mark.parametrize(
-    ("found", "targets", "said"),
+    ("canary_pool", "targets", "message_part"),
     [
-        (None, [], "there is no"),
-        (pool(CANARY, paused=True), [], "paused"),
-        (pool(CANARY), ["p"], "in a target"),
-        (pool({"matchLabels": {"x": ""}}), [], "must have"),
-        (pool(), [], "must have"),
-        (pool(CANARY), ["q"], ""),
+        (None, [], "not found"),
+        (make_pool(CANARY_SELECTOR, paused=True), [], "paused"),
+        (make_pool(CANARY_SELECTOR), ["p"], "in a target"),
+        (make_pool({"matchLabels": {"x": ""}}), [], "must have"),
+        (make_pool(), [], "must have"),
+        (make_pool(CANARY_SELECTOR), ["q"], ""),
     ],
 )
-def test_what_can_be_a_canary(found: Object | None, targets: list[str], said: str) -> None:
+def test_canary_problem_is_reported(canary_pool: Object | None, targets: list[str], message_part: str) -> None:
     """Return a specific message for each problem."""
-    problem = pools.canary_problem("p", found, targets, [node("a")])
-    assert said in problem
-    assert bool(said) is bool(problem)
+    problem = pools.find_canary_problem("p", canary_pool, targets, [make_node("a")])
+    assert message_part in problem
+    assert bool(message_part) is bool(problem)

@@ -9,185 +9,201 @@ from typing import Any
 import pytest
 
 from kube.mutex import node_labels, run_changes, run_record
-from kube.mutex.jobs import CLEANUP, MAIN, job_key
-from kube.mutex.objects import Reference, Verdict, conditions_with, rule_label, status_patch
-from kube.mutex.run_record import Due, Stage
+from kube.mutex.jobs import CLEANUP, MAIN, format_job_key
+from kube.mutex.objects import Reference, Verdict, build_rule_label, build_status_patch, merge_conditions
+from kube.mutex.run_record import DueJob, Stage
 from kube.paths import Object
 from tests.proofs import proves
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 RULES = [Reference("ns", "a"), Reference("ns", "b")]
-AT = "2026-01-01T00:00:00Z"
+NOW_TEXT = "2026-01-01T00:00:00Z"
 
 
-def done(kind: str, *rules: Reference) -> Object:
-    return {job_key(kind, rule): {"attempt": 1, "name": "j", "uid": "u", "result": "Complete"} for rule in rules}
+def make_completed_jobs(job_kind: str, *rules: Reference) -> Object:
+    return {
+        format_job_key(job_kind, rule): {"attempt": 1, "name": "j", "uid": "u", "result": "Complete"} for rule in rules
+    }
 
 
-def run(first: Object | None = None, **record: Any) -> Object:
-    known: Object = {
+def make_run(first_node_record: Object | None = None, **record: Any) -> Object:
+    run_record: Object = {
         "id": "uid-1",
         "number": 1,
         "desired": "4.16.4",
         "rules": [each._asdict() for each in RULES],
         "order": ["n1", "n2"],
-        "nodes": {"n1": {"uid": "1", **(first or {})}, "n2": {"uid": "2"}},
+        "nodes": {"n1": {"uid": "1", **(first_node_record or {})}, "n2": {"uid": "2"}},
         "pools": {},
         "canary": {"name": "c"},
         **record,
     }
     metadata = {"name": "r", "namespace": "ns", "uid": "uid", "generation": 3, "resourceVersion": "9"}
-    return {"kind": "MutexRunConfig", "metadata": metadata, "spec": {}, "status": {"record": known}}
+    return {"kind": "MutexRunConfig", "metadata": metadata, "spec": {}, "status": {"record": run_record}}
 
 
 def has_cleanup(rule: Reference) -> bool:
     return rule.name == "b"
 
 
-EDITED: Object = {"pausedAt": AT, "labelledAt": AT, "editedAt": AT}
-BEGUN: Object = {"jobs": {job_key(MAIN, RULES[0]): {"attempt": 1, "name": "j", "uid": "u"}}}
-MAINS = {"jobs": done(MAIN, *RULES)}
-RELEASED = {**MAINS, "releasedAt": AT}
-UPGRADED = {**RELEASED, "upgradedAt": AT}
+EDITED_RECORD: Object = {"pausedAt": NOW_TEXT, "labelledAt": NOW_TEXT, "editedAt": NOW_TEXT}
+NODE_WITH_BEGUN_JOB: Object = {"jobs": {format_job_key(MAIN, RULES[0]): {"attempt": 1, "name": "j", "uid": "u"}}}
+NODE_WITH_MAIN_JOBS_DONE = {"jobs": make_completed_jobs(MAIN, *RULES)}
+RELEASED_NODE = {**NODE_WITH_MAIN_JOBS_DONE, "releasedAt": NOW_TEXT}
+UPGRADED_NODE = {**RELEASED_NODE, "upgradedAt": NOW_TEXT}
 
 
 @proves("MUT-40", "MUT-44")
 @pytest.mark.parametrize(
-    ("found", "stage"),
+    ("run", "stage"),
     [
-        ({**run(), "status": {}}, Stage.IDLE),
-        (run(finishedAt=AT), Stage.IDLE),
-        (run(), Stage.CLAIMED),
-        (run(pausedAt=AT), Stage.PAUSED),
-        (run(pausedAt=AT, labelledAt=AT), Stage.LABELLED),
-        (run(**EDITED), Stage.JOBS),
-        (run({"jobs": done(MAIN, RULES[0])}, **EDITED), Stage.JOBS),
-        (run(MAINS, **EDITED), Stage.CLEARED),
-        (run(RELEASED, **EDITED), Stage.RELEASED),
-        (run(UPGRADED, **EDITED), Stage.CLEANUP),
-        (run({**UPGRADED, "cleanedAt": AT}, **EDITED), Stage.JOBS),
-        (run({"droppedAt": AT}, **EDITED), Stage.JOBS),
-        (run({"cleanedAt": AT}, **EDITED, order=["n1"]), Stage.DONE),
-        (run(order=[]), Stage.CLAIMED),
-        (run(order=[], pausedAt=AT), Stage.DONE),
-        (run({"droppedAt": AT}, order=["n1"], pausedAt=AT, labelledAt=AT), Stage.DONE),
-        (run(**EDITED, failure={"message": "m"}), Stage.FAILED),
+        ({**make_run(), "status": {}}, Stage.IDLE),
+        (make_run(finishedAt=NOW_TEXT), Stage.IDLE),
+        (make_run(), Stage.CLAIMED),
+        (make_run(pausedAt=NOW_TEXT), Stage.PAUSED),
+        (make_run(pausedAt=NOW_TEXT, labelledAt=NOW_TEXT), Stage.LABELLED),
+        (make_run(**EDITED_RECORD), Stage.JOBS),
+        (make_run({"jobs": make_completed_jobs(MAIN, RULES[0])}, **EDITED_RECORD), Stage.JOBS),
+        (make_run(NODE_WITH_MAIN_JOBS_DONE, **EDITED_RECORD), Stage.PREJOBS_DONE),
+        (make_run(RELEASED_NODE, **EDITED_RECORD), Stage.RELEASED),
+        (make_run(UPGRADED_NODE, **EDITED_RECORD), Stage.CLEANUP),
+        (make_run({**UPGRADED_NODE, "cleanedAt": NOW_TEXT}, **EDITED_RECORD), Stage.JOBS),
+        (make_run({"droppedAt": NOW_TEXT}, **EDITED_RECORD), Stage.JOBS),
+        (make_run({"cleanedAt": NOW_TEXT}, **EDITED_RECORD, order=["n1"]), Stage.NODES_DONE),
+        (make_run(order=[]), Stage.CLAIMED),
+        (make_run(order=[], pausedAt=NOW_TEXT), Stage.NODES_DONE),
+        (make_run({"droppedAt": NOW_TEXT}, order=["n1"], pausedAt=NOW_TEXT, labelledAt=NOW_TEXT), Stage.NODES_DONE),
+        (make_run(**EDITED_RECORD, failure={"message": "m"}), Stage.FAILED),
     ],
 )
-def test_the_stage_of_a_run(found: Object, stage: Stage) -> None:
+def test_stage_is_derived_from_the_record(run: Object, stage: Stage) -> None:
     """Derive the stage from the record, whose nodes are upgraded one after another."""
-    assert run_record.stage(found, has_cleanup) is stage
+    assert run_record.compute_stage(run, has_cleanup) is stage
 
 
 @proves("MUT-40", "MUT-46")
-def test_jobs_come_in_the_order_of_the_rules_and_cleanups_behind() -> None:
+def test_jobs_follow_the_rules_and_then_cleanup_jobs() -> None:
     """Return cleanup Jobs after the upgrade, and only for rules that have one."""
-    assert run_record.next_job(run()["status"]["record"], "n1", has_cleanup) == Due(MAIN, RULES[0])
-    half = run({"jobs": done(MAIN, RULES[0])})["status"]["record"]
-    assert run_record.next_job(half, "n1", has_cleanup) == Due(MAIN, RULES[1])
-    upgraded = run(UPGRADED)["status"]["record"]
-    assert run_record.next_job(upgraded, "n1", has_cleanup) == Due(CLEANUP, RULES[1])
-    assert run_record.next_job(upgraded, "n1", lambda _rule: False) is None
+    assert run_record.find_due_job(make_run()["status"]["record"], "n1", has_cleanup) == DueJob(MAIN, RULES[0])
+    half_done = make_run({"jobs": make_completed_jobs(MAIN, RULES[0])})["status"]["record"]
+    assert run_record.find_due_job(half_done, "n1", has_cleanup) == DueJob(MAIN, RULES[1])
+    upgraded = make_run(UPGRADED_NODE)["status"]["record"]
+    assert run_record.find_due_job(upgraded, "n1", has_cleanup) == DueJob(CLEANUP, RULES[1])
+    assert run_record.find_due_job(upgraded, "n1", lambda _rule: False) is None
 
 
 @proves("MUT-40", "MUT-46")
-def test_a_cleanup_job_that_was_created_is_waited_for_whatever_its_rule_says_since() -> None:
+def test_created_cleanup_job_is_awaited_without_its_rule() -> None:
     """Await a created cleanup Job even if its rule no longer has one, but do not retry it after a failure."""
-    begun = {job_key(CLEANUP, RULES[1]): {"attempt": 1, "name": "j", "uid": "u"}}
-    stopped = run_changes.failure(run(), "run-job", "m", node="n1", job="j", now=NOW)
-    found = run({**UPGRADED, "jobs": {**done(MAIN, *RULES), **begun}}, **EDITED, **stopped)
-    record = found["status"]["record"]
-    assert run_record.next_job(record, "n1", lambda _rule: False) == Due(CLEANUP, RULES[1])
+    created_job = {format_job_key(CLEANUP, RULES[1]): {"attempt": 1, "name": "j", "uid": "u"}}
+    stopped = run_changes.build_failure_change(make_run(), "run-job", "m", node_name="n1", job_name="j", now=NOW)
+    run = make_run(
+        {**UPGRADED_NODE, "jobs": {**make_completed_jobs(MAIN, *RULES), **created_job}}, **EDITED_RECORD, **stopped
+    )
+    record = run["status"]["record"]
+    assert run_record.find_due_job(record, "n1", lambda _rule: False) == DueJob(CLEANUP, RULES[1])
 
-    resumed = run_changes.with_change(record, run_changes.resumption(found, lambda _rule: False, NOW))
-    assert run_record.next_job(resumed, "n1", lambda _rule: False) is None
+    resumed = run_changes.apply_merge_patch(record, run_changes.build_resume_change(run, lambda _rule: False, NOW))
+    assert run_record.find_due_job(resumed, "n1", lambda _rule: False) is None
 
 
 @proves("MUT-48")
-def test_a_run_is_resumed_by_a_new_spec_or_a_new_word() -> None:
+def test_run_is_resumed_by_spec_change_or_retry_annotation() -> None:
     """Resume a run only after a spec change or a new retry annotation.
 
     The failed Job gets another attempt, and a released node gets more time.
     """
-    stopped = run_changes.failure(run(), "run-job", "m", node="n1", job="j", now=NOW)
-    found = run(BEGUN, **EDITED, **stopped)
-    assert not run_record.is_resumed(found)
-    found["metadata"]["annotations"] = {"nodemaintenance.dev/retry": "1"}
-    assert run_record.is_resumed(found)
-    assert run_record.is_resumed({**found, "metadata": {**found["metadata"], "generation": 4, "annotations": {}}})
-    change = run_changes.resumption(found, has_cleanup, NOW)
+    stopped = run_changes.build_failure_change(make_run(), "run-job", "m", node_name="n1", job_name="j", now=NOW)
+    run = make_run(NODE_WITH_BEGUN_JOB, **EDITED_RECORD, **stopped)
+    assert not run_record.is_resume_requested(run)
+    run["metadata"]["annotations"] = {"nodemaintenance.dev/retry": "1"}
+    assert run_record.is_resume_requested(run)
+    assert run_record.is_resume_requested({**run, "metadata": {**run["metadata"], "generation": 4, "annotations": {}}})
+    change = run_changes.build_resume_change(run, has_cleanup, NOW)
     assert change["failure"] is None
-    assert change["nodes"]["n1"]["jobs"][job_key(MAIN, RULES[0])]["attempt"] == 2
-    waited = run_changes.failure(run(), "await-version", "m", node="n1", now=NOW)
-    later = run_changes.resumption(run(RELEASED, **EDITED, **waited), has_cleanup, NOW)
-    assert later["nodes"] == {"n1": {"releasedAt": AT}}
+    assert change["nodes"]["n1"]["jobs"][format_job_key(MAIN, RULES[0])]["attempt"] == 2
+    failure = run_changes.build_failure_change(make_run(), "await-version", "m", node_name="n1", now=NOW)
+    resume_change = run_changes.build_resume_change(
+        make_run(RELEASED_NODE, **EDITED_RECORD, **failure), has_cleanup, NOW
+    )
+    assert resume_change["nodes"] == {"n1": {"releasedAt": NOW_TEXT}}
 
 
 @proves("MUT-42", "MUT-48")
-@pytest.mark.parametrize("first", [BEGUN, {}])
+@pytest.mark.parametrize("node_record", [NODE_WITH_BEGUN_JOB, {}])
 @pytest.mark.parametrize("job", ["", "the Job", "another"])
-def test_a_job_that_did_not_fail_gets_no_attempt_beside_it(first: Object, job: str) -> None:
+def test_only_the_failed_job_gets_another_attempt(node_record: Object, job: str) -> None:
     """Start no other attempt if the failure names no Job, or a different one.
 
     The Job may be recorded, or created and not recorded yet.
     """
-    found = run(first, **EDITED, **run_changes.failure(run(), "run-job", "m", node="n1", job=job, now=NOW))
-    assert run_changes.resumption(found, has_cleanup, NOW) == {"failure": None}
+    run = make_run(
+        node_record,
+        **EDITED_RECORD,
+        **run_changes.build_failure_change(make_run(), "run-job", "m", node_name="n1", job_name=job, now=NOW),
+    )
+    assert run_changes.build_resume_change(run, has_cleanup, NOW) == {"failure": None}
 
 
 @proves("MUT-40")
-def test_the_record_of_a_large_run_stays_short() -> None:
+def test_record_of_a_large_run_fits_into_etcd() -> None:
     """Drop the Jobs of nodes that were done long ago, since etcd cannot store ten Jobs for each of a thousand nodes.
 
     The order of the nodes decides, not their names, although the API server returns maps sorted by key.
     """
     rules = [Reference("openshift-upgrade-checks", f"rule-{number}-for-all-workers") for number in range(5)]
-    keys = [job_key(kind, rule) for kind in (MAIN, CLEANUP) for rule in rules]
+    keys = [format_job_key(kind, rule) for kind in (MAIN, CLEANUP) for rule in rules]
     entry = dict.fromkeys(run_changes.JOB_FIELDS, "openshift-upgrade-checks-and-what-else-is-known")
     names = [f"{pool}-{number:04}.region.example.com" for pool in ("worker", "infra") for number in range(500)]
-    record = run(order=names, nodes={name: {"uid": "ae6a4a3b-5a0d-4f8e-a8a1-3a6b1c2d3e4f"} for name in names})
-    known = record["status"]["record"]
+    run = make_run(order=names, nodes={name: {"uid": "ae6a4a3b-5a0d-4f8e-a8a1-3a6b1c2d3e4f"} for name in names})
+    record = run["status"]["record"]
     for name in names:
-        known["nodes"][name] |= {"jobs": dict.fromkeys(keys, entry), "releasedAt": AT, "upgradedAt": AT}
-        known = run_changes.with_change(known, run_changes.over(known, name, "cleanedAt", NOW))
-        known["nodes"] = dict(sorted(known["nodes"].items()))
-    assert len(json.dumps(known)) < 2**19
-    assert [name for name in names if known["nodes"][name].get("jobs")] == names[-50:]
-    assert run_record.current(known) == ""
+        record["nodes"][name] |= {"jobs": dict.fromkeys(keys, entry), "releasedAt": NOW_TEXT, "upgradedAt": NOW_TEXT}
+        record = run_changes.apply_merge_patch(
+            record, run_changes.build_node_done_change(record, name, "cleanedAt", NOW)
+        )
+        record["nodes"] = dict(sorted(record["nodes"].items()))
+    assert len(json.dumps(record)) < 2**19
+    assert [name for name in names if record["nodes"][name].get("jobs")] == names[-50:]
+    assert run_record.get_current_node(record) == ""
 
 
-def test_what_kubectl_shows_is_of_the_record_as_it_will_be() -> None:
+def test_printed_fields_show_the_changed_record() -> None:
     """Compute step, progress and Job from the record after the change."""
-    change = {"nodes": {"n1": {"jobs": {job_key(MAIN, RULES[0]): {"name": "a-1", "attempt": 1, "uid": "u"}}}}}
-    shown = run_changes.shown(run(**EDITED), change, has_cleanup)
-    assert shown == {"step": "RunningJobs", "progress": "1 of 2: n1", "job": "a-1"}
+    change = {"nodes": {"n1": {"jobs": {format_job_key(MAIN, RULES[0]): {"name": "a-1", "attempt": 1, "uid": "u"}}}}}
+    printed_fields = run_changes.build_printed_fields(make_run(**EDITED_RECORD), change, has_cleanup)
+    assert printed_fields == {"step": "RunningJobs", "progress": "1 of 2: n1", "job": "a-1"}
 
 
-def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
+def test_transition_time_changes_only_with_the_status() -> None:
     """Keep the transition time as long as the status stays, and return no patch for an unchanged status."""
-    item = run()
-    first = conditions_with(item, [Verdict("JobRun", True, "R", "one")], NOW)
+    item = make_run()
+    first = merge_conditions(item, [Verdict("JobRun", True, "R", "one")], NOW)
     item["status"]["conditions"] = first
     later = NOW.replace(year=2027)
-    (same,) = conditions_with(item, [Verdict("JobRun", True, "R", "two")], later)
-    (other,) = conditions_with(item, [Verdict("JobRun", False, "R", "two")], later)
-    assert (same["lastTransitionTime"], other["lastTransitionTime"]) == (AT, "2027-01-01T00:00:00Z")
-    assert status_patch(item, {"step": None}, [Verdict("JobRun", True, "R", "one")], later) == {}
+    (same_status,) = merge_conditions(item, [Verdict("JobRun", True, "R", "two")], later)
+    (other_status,) = merge_conditions(item, [Verdict("JobRun", False, "R", "two")], later)
+    assert (same_status["lastTransitionTime"], other_status["lastTransitionTime"]) == (NOW_TEXT, "2027-01-01T00:00:00Z")
+    assert build_status_patch(item, {"step": None}, [Verdict("JobRun", True, "R", "one")], later) == {}
 
 
 @proves("MUT-43", "MUT-44")
-def test_a_release_holds_for_the_run_that_asks_for_it() -> None:
+def test_labels_are_removed_only_for_their_own_run() -> None:
     """Remove all rule labels in one patch, and only from nodes of this run."""
-    gates = {rule_label(rule): "" for rule in RULES}
+    gate_labels = {build_rule_label(rule): "" for rule in RULES}
     node = {
-        "metadata": {"name": "n", "resourceVersion": "5", "labels": {**gates, "nodemaintenance.dev/mutex-run": "uid-1"}}
+        "metadata": {
+            "name": "n",
+            "resourceVersion": "5",
+            "labels": {**gate_labels, "nodemaintenance.dev/mutex-run": "uid-1"},
+        }
     }
-    patch = node_labels.release_patch(node, "uid-1")
+    patch = node_labels.build_release_patch(node, "uid-1")
     assert [each["op"] for each in patch] == ["test", "remove", "remove"]
-    assert node_labels.release_patch(node, "uid-2") == []
+    assert node_labels.build_release_patch(node, "uid-2") == []
     assert node_labels.is_gated(node, "uid-1", RULES)
     assert not node_labels.is_gated(node, "uid-2", RULES)
-    assert node_labels.gate_patch(node, "uid-1", RULES) == []
-    bare = {"metadata": {"name": "n", "resourceVersion": "5"}}
-    assert [each["op"] for each in node_labels.gate_patch(bare, "uid-1", RULES)] == ["test", "add"]
-    assert len(node_labels.clear_patch(node, "uid-1")) == 4
+    assert node_labels.build_gate_patch(node, "uid-1", RULES) == []
+    unlabelled_node = {"metadata": {"name": "n", "resourceVersion": "5"}}
+    assert [each["op"] for each in node_labels.build_gate_patch(unlabelled_node, "uid-1", RULES)] == ["test", "add"]
+    assert len(node_labels.build_clear_patch(node, "uid-1")) == 4

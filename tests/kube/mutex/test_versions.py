@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kube.mutex import versions
-from kube.mutex.versions import NoVersion
+from kube.mutex.versions import InvalidVersion
 from tests.proofs import proves
 
-ORDERED = (
+ORDERED_VERSIONS = (
     *("4.9.0", "4.10.0-0.ci", "4.10.0-alpha", "4.10.0-alpha.1", "4.10.0-alpha.beta", "4.10.0-beta", "4.10.0-beta.2"),
     *("4.10.0-beta.11", "4.10.0-rc.1", "4.10.0", "4.15.9", "4.16.0-rc.1", "4.16.0", "4.16.4", "4.16.10", "5.0.0"),
 )
@@ -20,44 +20,49 @@ ORDERED = (
 @proves("MUT-31")
 def test_versions_are_in_order() -> None:
     """Compare numbers by value, and order pre-releases before their release."""
-    assert all(versions.is_less(one, two) and not versions.is_less(two, one) for one, two in pairwise(ORDERED))
-    assert not versions.is_less("4.16.4", "4.16.4")
-    assert not versions.is_less("4.16.4+a", "4.16.4+b")
+    assert all(
+        versions.is_older_version(older, newer) and not versions.is_older_version(newer, older)
+        for older, newer in pairwise(ORDERED_VERSIONS)
+    )
+    assert not versions.is_older_version("4.16.4", "4.16.4")
+    assert not versions.is_older_version("4.16.4+a", "4.16.4+b")
 
 
 @pytest.mark.parametrize("text", ["", "4.16", "v4.16.4", "4.16.4.1", "04.1.1", "4.16.x", "4.1.1-", "x" * 300, "４.1.1"])
-def test_what_is_no_version_is_refused(text: str) -> None:
-    """Raise `NoVersion` for a text that is not a version."""
-    assert not versions.is_version(text)
-    with pytest.raises(NoVersion):
-        versions.key(text)
+def test_invalid_version_raises_no_version(text: str) -> None:
+    """Raise `InvalidVersion` for a text that is not a version."""
+    assert not versions.is_valid_version(text)
+    with pytest.raises(InvalidVersion):
+        versions.parse_version_key(text)
 
 
-def cluster_version(version: Any, history: Any) -> dict[str, Any]:
+def make_cluster_version(version: Any, history: Any) -> dict[str, Any]:
     return {"spec": {"desiredUpdate": {"version": version}}, "status": {"history": history}}
 
 
-DONE = {"state": "Completed", "version": "4.16.4"}
+COMPLETED_UPDATE = {"state": "Completed", "version": "4.16.4"}
 
 
 @proves("MUT-32", "C23")
 @pytest.mark.parametrize(
-    ("found", "version", "hindered"),
+    ("reported_cluster_version", "version", "is_blocked"),
     [
         (None, "", True),
         ({}, "", True),
-        (cluster_version("", [DONE]), "", True),
-        (cluster_version("soon", [DONE]), "", True),
-        (cluster_version("4.16.4", [DONE]), "4.16.4", False),
-        (cluster_version("4.16.4", [{"state": "Completed"}]), "4.16.4", False),
-        (cluster_version("4.16.4", "Completed"), "4.16.4", False),
-        (cluster_version("4.16.4", "Partial"), "4.16.4", True),
-        (cluster_version("4.16.4", []), "4.16.4", True),
-        (cluster_version("4.16.4", [{"state": "Partial", "version": "4.16.4"}, DONE]), "4.16.4", True),
-        (cluster_version("4.17.0", [DONE]), "4.17.0", True),
+        (make_cluster_version("", [COMPLETED_UPDATE]), "", True),
+        (make_cluster_version("soon", [COMPLETED_UPDATE]), "", True),
+        (make_cluster_version("4.16.4", [COMPLETED_UPDATE]), "4.16.4", False),
+        (make_cluster_version("4.16.4", [{"state": "Completed"}]), "4.16.4", False),
+        (make_cluster_version("4.16.4", "Completed"), "4.16.4", False),
+        (make_cluster_version("4.16.4", "Partial"), "4.16.4", True),
+        (make_cluster_version("4.16.4", []), "4.16.4", True),
+        (make_cluster_version("4.16.4", [{"state": "Partial", "version": "4.16.4"}, COMPLETED_UPDATE]), "4.16.4", True),
+        (make_cluster_version("4.17.0", [COMPLETED_UPDATE]), "4.17.0", True),
     ],
 )
-def test_what_a_cluster_version_asks_for(found: Any, version: str, hindered: bool) -> None:
+def test_desired_version_needs_an_updated_control_plane(
+    reported_cluster_version: Any, version: str, is_blocked: bool
+) -> None:
     """Require that the newest history entry is Completed and has the desired version."""
-    told = versions.wanted(found)
-    assert (told.version, bool(told.hindrance)) == (version, hindered)
+    result = versions.parse_desired_version(reported_cluster_version)
+    assert (result.version, bool(result.blocker)) == (version, is_blocked)

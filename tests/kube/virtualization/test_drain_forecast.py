@@ -12,63 +12,72 @@ from kube.virtualization.drain_forecast import (
     MOVES,
     RESTARTS,
     STOPS,
-    Hosted,
-    launcher_of,
-    moves,
-    outlook,
-    owner_of,
-    reports,
-    run_strategy,
-    unheard,
-    warnings,
+    VmiSnapshot,
+    build_reports,
+    build_warnings,
+    describe_moves,
+    explain_taint_mismatch,
+    forecast_drain,
+    get_launched_vmi_key,
+    get_owner_vm_key,
+    get_run_strategy,
 )
-from tests.kube.virtualization.test_evacuation import ABLE, UNABLE, vmi, vmim
+from tests.kube.virtualization.test_evacuation import (
+    MIGRATABLE_CONDITION,
+    UNMIGRATABLE_CONDITION,
+    make_migration,
+    make_vmi,
+)
 from tests.proofs import proves
 
 
-def machine(**spec: Any) -> Object:
+def make_vm(**spec: Any) -> Object:
     return {"metadata": {"namespace": "ns", "name": "m"}, "spec": spec}
 
 
-def owned(name: str, **more: Any) -> Object:
-    item = vmi(name, **more)
+def make_owned_vmi(name: str, **status: Any) -> Object:
+    item = make_vmi(name, **status)
     item["metadata"]["ownerReferences"] = [{"kind": "VirtualMachine", "name": name}]
     return item
 
 
-THEIRS = {"metadata": {"namespace": "kubevirt", "name": "kubevirt"}}
-ALWAYS, MANUAL = machine(runStrategy="Always"), machine(runStrategy="Manual")
+KUBEVIRT = {"metadata": {"namespace": "kubevirt", "name": "kubevirt"}}
+ALWAYS_VM, MANUAL_VM = make_vm(runStrategy="Always"), make_vm(runStrategy="Manual")
 
 
 @proves("OSV-2", "OSV-3", "C15", "C16")
 @pytest.mark.parametrize(
-    ("strategy", "able", "owner", "drain"),
+    ("strategy", "is_migratable", "owner_vm", "expected_effect"),
     [
-        ("LiveMigrate", True, ALWAYS, MOVES),
+        ("LiveMigrate", True, ALWAYS_VM, MOVES),
         ("LiveMigrate", True, None, MOVES),
-        ("LiveMigrate", False, ALWAYS, BLOCKS),
-        (None, True, ALWAYS, RESTARTS),
-        ("None", True, ALWAYS, RESTARTS),
-        ("LiveMigrateIfPossible", True, ALWAYS, RESTARTS),
-        ("External", True, ALWAYS, RESTARTS),
-        (None, True, machine(runStrategy="Running"), RESTARTS),
-        (None, True, machine(running=True), RESTARTS),
-        (None, True, machine(runStrategy="RerunOnFailure"), RESTARTS),
-        (None, True, MANUAL, STOPS),
-        (None, True, machine(runStrategy="Once"), STOPS),
-        (None, True, machine(running=False), STOPS),
+        ("LiveMigrate", False, ALWAYS_VM, BLOCKS),
+        (None, True, ALWAYS_VM, RESTARTS),
+        ("None", True, ALWAYS_VM, RESTARTS),
+        ("LiveMigrateIfPossible", True, ALWAYS_VM, RESTARTS),
+        ("External", True, ALWAYS_VM, RESTARTS),
+        (None, True, make_vm(runStrategy="Running"), RESTARTS),
+        (None, True, make_vm(running=True), RESTARTS),
+        (None, True, make_vm(runStrategy="RerunOnFailure"), RESTARTS),
+        (None, True, MANUAL_VM, STOPS),
+        (None, True, make_vm(runStrategy="Once"), STOPS),
+        (None, True, make_vm(running=False), STOPS),
         (None, True, None, STOPS),
     ],
 )
-def test_what_a_drain_does(strategy: str | None, able: bool, owner: Object | None, drain: str) -> None:
+def test_effect_of_a_drain_is_forecast(
+    strategy: str | None, is_migratable: bool, owner_vm: Object | None, expected_effect: str
+) -> None:
     """Forecast the effect if this project migrates VMIs."""
-    item = vmi("x", strategy=strategy, conditions=[ABLE if able else UNABLE])
-    assert outlook(item, owner).drain == drain
+    item = make_vmi(
+        "x", strategy=strategy, conditions=[MIGRATABLE_CONDITION if is_migratable else UNMIGRATABLE_CONDITION]
+    )
+    assert forecast_drain(item, owner_vm).effect == expected_effect
 
 
 @proves("DRN-10")
 @pytest.mark.parametrize(
-    ("strategy", "able", "drain"),
+    ("strategy", "is_migratable", "expected_effect"),
     [
         ("LiveMigrate", True, MOVES),
         ("LiveMigrate", False, BLOCKS),
@@ -78,51 +87,68 @@ def test_what_a_drain_does(strategy: str | None, able: bool, owner: Object | Non
         (None, True, RESTARTS),
     ],
 )
-def test_what_a_drain_does_where_kubevirt_moves_machines(strategy: str | None, able: bool, drain: str) -> None:
+def test_effect_of_a_drain_is_forecast_for_kubevirt(
+    strategy: str | None, is_migratable: bool, expected_effect: str
+) -> None:
     """Forecast the effect if KubeVirt migrates VMIs, which supports two more strategies."""
-    item = vmi("x", strategy=strategy, conditions=[ABLE if able else UNABLE])
-    assert outlook(item, ALWAYS, THEIRS).drain == drain
+    item = make_vmi(
+        "x", strategy=strategy, conditions=[MIGRATABLE_CONDITION if is_migratable else UNMIGRATABLE_CONDITION]
+    )
+    assert forecast_drain(item, ALWAYS_VM, KUBEVIRT).effect == expected_effect
 
 
 @proves("DRN-10")
-@pytest.mark.parametrize(("usual", "drain"), [("LiveMigrate", MOVES), ("External", BLOCKS), ("None", RESTARTS)])
-def test_a_machine_that_says_no_strategy_has_the_one_of_kubevirt(usual: str, drain: str) -> None:
+@pytest.mark.parametrize(
+    ("default_strategy", "expected_effect"), [("LiveMigrate", MOVES), ("External", BLOCKS), ("None", RESTARTS)]
+)
+def test_kubevirt_default_strategy_is_used(default_strategy: str, expected_effect: str) -> None:
     """Use KubeVirt's default strategy for a VMI without its own, and name the strategy in the report."""
-    theirs = {**THEIRS, "spec": {"configuration": {"evictionStrategy": usual}}}
-    hosted = Hosted([owned("x", strategy=None), owned("y", strategy="None")], {("ns", "x"): ALWAYS}, kubevirt=theirs)
-    silent, refusing = reports(hosted)
+    kubevirt = {**KUBEVIRT, "spec": {"configuration": {"evictionStrategy": default_strategy}}}
+    snapshot = VmiSnapshot(
+        [make_owned_vmi("x", strategy=None), make_owned_vmi("y", strategy="None")],
+        {("ns", "x"): ALWAYS_VM},
+        kubevirt=kubevirt,
+    )
+    default_report, none_report = build_reports(snapshot)
 
-    assert (silent["drain"], silent["evictionStrategy"]) == (drain, usual)
-    assert (refusing["drain"], refusing["evictionStrategy"]) == (STOPS, "None")
+    assert (default_report["drain"], default_report["evictionStrategy"]) == (expected_effect, default_strategy)
+    assert (none_report["drain"], none_report["evictionStrategy"]) == (STOPS, "None")
 
 
-def test_what_has_no_owner_has_no_run_strategy() -> None:
-    assert [run_strategy(None), run_strategy(machine()), run_strategy(machine(running=True))] == [
+def test_run_strategy_is_that_of_the_owner() -> None:
+    assert [get_run_strategy(None), get_run_strategy(make_vm()), get_run_strategy(make_vm(running=True))] == [
         "",
         "Halted",
         "Always",
     ]
-    assert owner_of(vmi("x")) is None
-    assert owner_of(owned("x")) == ("ns", "x")
+    assert get_owner_vm_key(make_vmi("x")) is None
+    assert get_owner_vm_key(make_owned_vmi("x")) == ("ns", "x")
 
 
-def test_a_launcher_is_known_by_its_owner() -> None:
+def test_virt_launcher_pod_is_recognized_by_its_owner() -> None:
     pod: Object = {"metadata": {"namespace": "ns", "name": "p"}}
-    assert launcher_of(pod) is None
+    assert get_launched_vmi_key(pod) is None
     pod["metadata"]["ownerReferences"] = [{"kind": "VirtualMachineInstance", "name": "x"}]
-    assert launcher_of(pod) == ("ns", "x")
+    assert get_launched_vmi_key(pod) == ("ns", "x")
 
 
 @proves("OSV-2")
-def test_a_report_says_strategies_condition_and_migration() -> None:
+def test_report_has_strategies_condition_and_migration() -> None:
     """Report the VMIs sorted by name, with their strategies, condition and migration."""
     state = {"migrationUid": "u-1", "sourceNode": "a", "targetNode": "b"}
-    moving, stuck = owned("x", migrationState=state), owned("w", conditions=[UNABLE])
-    running, done = vmim("m-2", "x"), vmim("m-1", "x", phase="Succeeded")
-    running["metadata"]["uid"], done["metadata"]["uid"] = "u-1", "u-0"
-    hosted = Hosted([moving, stuck], {("ns", "x"): ALWAYS, ("ns", "w"): MANUAL}, [done, running])
-    first, second = reports(hosted)
-    assert first == {
+    migrating_vmi, unmigratable_vmi = (
+        make_owned_vmi("x", migrationState=state),
+        make_owned_vmi("w", conditions=[UNMIGRATABLE_CONDITION]),
+    )
+    running_migration, finished_migration = make_migration("m-2", "x"), make_migration("m-1", "x", phase="Succeeded")
+    running_migration["metadata"]["uid"], finished_migration["metadata"]["uid"] = "u-1", "u-0"
+    snapshot = VmiSnapshot(
+        [migrating_vmi, unmigratable_vmi],
+        {("ns", "x"): ALWAYS_VM, ("ns", "w"): MANUAL_VM},
+        [finished_migration, running_migration],
+    )
+    first_report, second_report = build_reports(snapshot)
+    assert first_report == {
         "namespace": "ns",
         "name": "w",
         "phase": "Running",
@@ -134,63 +160,93 @@ def test_a_report_says_strategies_condition_and_migration() -> None:
         "why": "until it can be migrated, or is shut down",
         "migration": None,
     }
-    assert (second["name"], second["migratable"], second["unable"], second["drain"]) == ("x", True, "", MOVES)
-    assert second["migration"] == {"name": "m-2", "target": "b", "phase": "Running"}
+    assert (second_report["name"], second_report["migratable"], second_report["unable"], second_report["drain"]) == (
+        "x",
+        True,
+        "",
+        MOVES,
+    )
+    assert second_report["migration"] == {"name": "m-2", "target": "b", "phase": "Running"}
 
 
-def test_a_migration_that_has_just_begun_says_nothing_of_the_one_before() -> None:
+def test_new_migration_has_no_target_of_the_previous_one() -> None:
     """Ignore the target node of the previous migration, which the VMI's status still contains."""
     state = {"migrationUid": "u-0", "sourceNode": "c", "targetNode": "a"}
-    begun = {"metadata": {"namespace": "ns", "name": "m-2", "uid": "u-1"}, "spec": {"vmiName": "x"}}
-    (found,) = reports(Hosted([vmi("x", migrationState=state)], migrations=[begun]))
-    assert found["migration"] == {"name": "m-2", "target": "", "phase": "Pending"}
+    new_migration = {"metadata": {"namespace": "ns", "name": "m-2", "uid": "u-1"}, "spec": {"vmiName": "x"}}
+    (report,) = build_reports(VmiSnapshot([make_vmi("x", migrationState=state)], migrations=[new_migration]))
+    assert report["migration"] == {"name": "m-2", "target": "", "phase": "Pending"}
 
 
-def test_a_migration_of_the_machine_that_had_its_name_before_is_not_reported() -> None:
+def test_migration_of_an_earlier_vmi_is_not_reported() -> None:
     """Report the VMI's own failed migration, not an unfinished one of an earlier VMI with the same name."""
-    now_there, before, own = vmi("x"), vmim("old", "x"), vmim("own", "x", phase="Failed")
-    now_there["metadata"]["creationTimestamp"] = own["metadata"]["creationTimestamp"] = "2026-11-20T10:00:00Z"
-    before["metadata"]["creationTimestamp"] = "2026-11-20T09:59:59Z"
-    for listed, told in (([before], None), ([own, before], "own"), ([before, own], "own")):
-        (found,) = reports(Hosted([now_there], migrations=listed))
-        assert (found["migration"] or {}).get("name") == told
+    vmi, earlier_migration, own_migration = (
+        make_vmi("x"),
+        make_migration("old", "x"),
+        make_migration("own", "x", phase="Failed"),
+    )
+    vmi["metadata"]["creationTimestamp"] = own_migration["metadata"]["creationTimestamp"] = "2026-11-20T10:00:00Z"
+    earlier_migration["metadata"]["creationTimestamp"] = "2026-11-20T09:59:59Z"
+    for migrations, expected in (
+        ([earlier_migration], None),
+        ([own_migration, earlier_migration], "own"),
+        ([earlier_migration, own_migration], "own"),
+    ):
+        (report,) = build_reports(VmiSnapshot([vmi], migrations=migrations))
+        assert (report["migration"] or {}).get("name") == expected
 
 
 @proves("OSV-3")
-def test_who_is_shut_down_and_who_blocks_is_warned_of() -> None:
+def test_warnings_name_the_affected_vms() -> None:
     """Return one warning per effect with the first names; VMIs that migrate get a line that is not a warning."""
-    stuck = vmi("stuck", conditions=[UNABLE])
-    manual = owned("manual", strategy=None)
-    plain = [owned(f"plain-{number}", strategy=None) for number in range(5)]
-    owners = {("ns", "manual"): MANUAL, **{("ns", f"plain-{number}"): ALWAYS for number in range(5)}}
-    found = reports(Hosted([vmi("live"), stuck, manual, vmi("own", strategy=None), *plain], owners))
-    assert warnings(found) == [
-        "1 virtual machine will hold the drain up: ns/stuck (PVC disk is not shared)",
+    unmigratable_vmi = make_vmi("stuck", conditions=[UNMIGRATABLE_CONDITION])
+    manual = make_owned_vmi("manual", strategy=None)
+    vmis_without_strategy = [make_owned_vmi(f"plain-{number}", strategy=None) for number in range(5)]
+    owners = {("ns", "manual"): MANUAL_VM, **{("ns", f"plain-{number}"): ALWAYS_VM for number in range(5)}}
+    reports = build_reports(
+        VmiSnapshot(
+            [make_vmi("live"), unmigratable_vmi, manual, make_vmi("own", strategy=None), *vmis_without_strategy], owners
+        )
+    )
+    assert build_warnings(reports) == [
+        "1 virtual machine will block the drain: ns/stuck (PVC disk is not shared)",
         "2 virtual machines will be shut down and not started again: "
-        "ns/manual (runStrategy Manual), ns/own (of no VirtualMachine)",
+        "ns/manual (runStrategy Manual), ns/own (no VirtualMachine)",
         "5 virtual machines will be shut down and started on another node: "
         "ns/plain-0, ns/plain-1, ns/plain-2 and 2 more",
     ]
-    assert moves(found) == "1 virtual machine will move to another node without a break: ns/live"
-    assert (warnings([]), moves([])) == ([], "")
-    external = reports(Hosted([vmi("e", strategy="External")], kubevirt=THEIRS))
-    assert warnings(external)[0].endswith(
-        "ns/e (until the controller has moved it that evictionStrategy External leaves it to)"
+    assert describe_moves(reports) == "1 virtual machine will move to another node without interruption: ns/live"
+    assert (build_warnings([]), describe_moves([])) == ([], "")
+    external = build_reports(VmiSnapshot([make_vmi("e", strategy="External")], kubevirt=KUBEVIRT))
+    assert build_warnings(external)[0].endswith(
+        "ns/e (until the controller for evictionStrategy External has moved it)"
     )
 
 
 @proves("DRN-10", "C3")
-def test_a_kubevirt_that_knows_another_taint_is_told_of_before() -> None:
+def test_taint_mismatch_is_explained_before_the_drain() -> None:
     """Report a taint mismatch only if a VMI would migrate; this project itself supports both taints."""
-    moving, usual = reports(Hosted([vmi("live")], kubevirt=THEIRS)), "kubevirt.io/drain"
-    assert moving[0]["why"] == f"to another node, without a break, at the taint {usual}"
-    assert unheard(THEIRS, moving, "medik8s.io/drain") == (
-        "KubeVirt moves virtual machines at the taint kubevirt.io/drain, and this maintenance sets medik8s.io/drain: "
-        "set spec.configuration.migrations.nodeDrainTaintKey of KubeVirt kubevirt/kubevirt to medik8s.io/drain before, "
-        "unless its virt-api is asked about evictions, by which it hears as well"
+    reports, default_taint = build_reports(VmiSnapshot([make_vmi("live")], kubevirt=KUBEVIRT)), "kubevirt.io/drain"
+    assert reports[0]["why"] == f"to another node, without interruption, at the taint {default_taint}"
+    assert explain_taint_mismatch(KUBEVIRT, reports, "medik8s.io/drain") == (
+        "KubeVirt migrates virtual machines at the taint kubevirt.io/drain, "
+        "but this maintenance sets medik8s.io/drain: "
+        "first set spec.configuration.migrations.nodeDrainTaintKey of KubeVirt kubevirt/kubevirt to medik8s.io/drain, "
+        "unless the API server calls virt-api for evictions, which also starts the migration"
     )
-    told = {**THEIRS, "spec": {"configuration": {"migrations": {"nodeDrainTaintKey": "medik8s.io/drain"}}}}
-    assert unheard(THEIRS, moving, usual) == unheard(told, moving, "medik8s.io/drain") == ""
-    assert unheard(told, moving, usual) != ""
-    assert unheard(None, moving, "medik8s.io/drain") == ""
-    assert unheard(THEIRS, reports(Hosted([vmi("plain", strategy=None)])), "medik8s.io/drain") == ""
+    kubevirt_with_medik8s_taint = {
+        **KUBEVIRT,
+        "spec": {"configuration": {"migrations": {"nodeDrainTaintKey": "medik8s.io/drain"}}},
+    }
+    assert (
+        explain_taint_mismatch(KUBEVIRT, reports, default_taint)
+        == explain_taint_mismatch(kubevirt_with_medik8s_taint, reports, "medik8s.io/drain")
+        == ""
+    )
+    assert explain_taint_mismatch(kubevirt_with_medik8s_taint, reports, default_taint) != ""
+    assert explain_taint_mismatch(None, reports, "medik8s.io/drain") == ""
+    assert (
+        explain_taint_mismatch(
+            KUBEVIRT, build_reports(VmiSnapshot([make_vmi("plain", strategy=None)])), "medik8s.io/drain"
+        )
+        == ""
+    )

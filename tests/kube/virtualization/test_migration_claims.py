@@ -10,67 +10,79 @@ import pytest
 
 from kube.paths import Object
 from kube.virtualization.migration_claims import (
-    CLAIMED,
-    LEASE,
-    REFUSED,
-    WRITE_SECONDS,
-    Claim,
-    Refusal,
-    again_refused,
-    claimed,
-    claims_of,
-    holding,
-    lease_of,
-    lease_patch,
-    refused,
+    CLAIM_DURATION,
+    CLAIMS_ANNOTATION,
+    REFUSALS_ANNOTATION,
+    WRITE_TIMEOUT_SECONDS,
+    MigrationClaim,
+    MigrationRefusal,
+    add_refusals,
+    build_claims,
+    build_lease,
+    build_lease_patch,
+    parse_claims,
+    parse_refusals,
+    select_held,
 )
-from tests.kube.virtualization.test_evacuation import vmi
+from tests.kube.virtualization.test_evacuation import make_vmi
 from tests.proofs import proves
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
-HONEST = {"attempt": "event-1", "node": "a", "until": "2026-01-01T00:00:10.000000Z"}
+VALID_CLAIM = {"attempt": "event-1", "node": "a", "until": "2026-01-01T00:00:10.000000Z"}
 
 
-def written(told: Any) -> Object:
-    return {"metadata": {"annotations": {CLAIMED: told if isinstance(told, str) else json.dumps(told)}}}
+def make_lease_with_claims(claims_data: Any) -> Object:
+    return {
+        "metadata": {
+            "annotations": {CLAIMS_ANNOTATION: claims_data if isinstance(claims_data, str) else json.dumps(claims_data)}
+        }
+    }
 
 
 @proves("DRN-8")
-def test_a_claim_names_attempt_node_and_end() -> None:
+def test_claims_are_written_and_read_back() -> None:
     """Read back the claims that were written, and fail the write if another client has changed the Lease."""
-    claims = claims_of("event-1", {"evacuation-u-x-1": vmi("x")}, NOW)
-    lease = lease_of(claims)
+    claims = build_claims("event-1", {"evacuation-u-x-1": make_vmi("x")}, NOW)
+    lease = build_lease(claims)
 
-    assert claims == {"evacuation-u-x-1": Claim("event-1", "a", NOW + LEASE)}
-    assert claimed(lease) == claims
-    patch = lease_patch({"metadata": {"resourceVersion": "7"}}, {}, {})
-    assert (patch["metadata"]["resourceVersion"], claimed(patch)) == ("7", {})
+    assert claims == {"evacuation-u-x-1": MigrationClaim("event-1", "a", NOW + CLAIM_DURATION)}
+    assert parse_claims(lease) == claims
+    patch = build_lease_patch({"metadata": {"resourceVersion": "7"}}, {}, {})
+    assert (patch["metadata"]["resourceVersion"], parse_claims(patch)) == ("7", {})
 
 
-def test_a_refusal_rests_longer_each_time() -> None:
+def test_backoff_of_a_refusal_grows() -> None:
     """Double the backoff of a refusal up to a minute, and keep its last message; forget old and malformed refusals."""
-    once = again_refused({}, {"m": "no"}, NOW)
-    twice = again_refused(once, {"m": "no " * 1000}, NOW)
-    often = again_refused({"m": Refusal(50, NOW, "")}, {"m": "no"}, NOW)
-    lease = lease_patch({"metadata": {"resourceVersion": "7"}}, {}, {**twice, "o": Refusal(1, NOW, "o")})
+    after_one = add_refusals({}, {"m": "no"}, NOW)
+    after_two = add_refusals(after_one, {"m": "no " * 1000}, NOW)
+    after_many = add_refusals({"m": MigrationRefusal(50, NOW, "")}, {"m": "no"}, NOW)
+    lease = build_lease_patch(
+        {"metadata": {"resourceVersion": "7"}}, {}, {**after_two, "o": MigrationRefusal(1, NOW, "o")}
+    )
 
-    assert once == {"m": Refusal(1, NOW + timedelta(seconds=10), "no")}
-    assert (twice["m"].times, twice["m"].until) == (2, NOW + timedelta(seconds=20))
-    assert len(twice["m"].words) < 500
-    assert often["m"].until == NOW + timedelta(minutes=1)
-    assert refused(lease, NOW).keys() == {"m", "o"}
-    assert refused(lease, NOW + timedelta(hours=1)) == {}
-    for spoiled in ("[]", "no", '{"m": 7}', '{"m": {"until": "soon"}}', '{"m": {"until": "2026-11-23T12:00:00Z"}}'):
-        assert refused({"metadata": {"annotations": {REFUSED: spoiled}}}, NOW) == {}
+    assert after_one == {"m": MigrationRefusal(1, NOW + timedelta(seconds=10), "no")}
+    assert (after_two["m"].times, after_two["m"].until) == (2, NOW + timedelta(seconds=20))
+    assert len(after_two["m"].words) < 500
+    assert after_many["m"].until == NOW + timedelta(minutes=1)
+    assert parse_refusals(lease, NOW).keys() == {"m", "o"}
+    assert parse_refusals(lease, NOW + timedelta(hours=1)) == {}
+    for invalid_text in (
+        "[]",
+        "no",
+        '{"m": 7}',
+        '{"m": {"until": "soon"}}',
+        '{"m": {"until": "2026-11-23T12:00:00Z"}}',
+    ):
+        assert parse_refusals({"metadata": {"annotations": {REFUSALS_ANNOTATION: invalid_text}}}, NOW) == {}
 
 
-def test_a_claim_outlasts_all_that_its_attempt_may_still_cause() -> None:
+def test_claim_outlasts_the_writes_of_its_attempt() -> None:
     """Make a claim outlast its attempt's writes, their execution by the API server, and differences between clocks."""
-    assert timedelta(seconds=4 * WRITE_SECONDS) <= LEASE
+    assert timedelta(seconds=4 * WRITE_TIMEOUT_SECONDS) <= CLAIM_DURATION
 
 
 @pytest.mark.parametrize(
-    "told",
+    "claims_data",
     [
         "",
         "nonsense",
@@ -78,32 +90,37 @@ def test_a_claim_outlasts_all_that_its_attempt_may_still_cause() -> None:
         "7",
         {"x": 1},
         {"x": {}},
-        {"x": {**HONEST, "until": "soon"}},
-        {"x": {**HONEST, "until": 7}},
+        {"x": {**VALID_CLAIM, "until": "soon"}},
+        {"x": {**VALID_CLAIM, "until": 7}},
     ],
     ids=str,
 )
-def test_a_claim_that_somebody_spoiled_claims_nothing(told: Any) -> None:
+def test_malformed_claims_are_ignored(claims_data: Any) -> None:
     """Ignore malformed claims."""
-    assert claimed(written(told)) == {}
+    assert parse_claims(make_lease_with_claims(claims_data)) == {}
 
 
-def test_what_is_whole_beside_it_is_read() -> None:
+def test_valid_claims_are_kept_next_to_malformed_ones() -> None:
     """Keep the valid claims next to a malformed one, so that their slots stay occupied."""
-    assert list(claimed(written({"x": 1, "y": HONEST}))) == ["y"]
+    assert list(parse_claims(make_lease_with_claims({"x": 1, "y": VALID_CLAIM}))) == ["y"]
 
 
 @pytest.mark.parametrize(
-    ("until", "holds"),
-    [(NOW, False), (NOW + timedelta(seconds=1), True), (NOW + 2 * LEASE, True), (NOW + 3 * LEASE, False)],
-    ids=["over", "in time", "of a clock that is ahead", "longer than anybody claims"],
+    ("until", "is_held"),
+    [
+        (NOW, False),
+        (NOW + timedelta(seconds=1), True),
+        (NOW + 2 * CLAIM_DURATION, True),
+        (NOW + 3 * CLAIM_DURATION, False),
+    ],
+    ids=["expired", "valid", "from a fast clock", "implausibly long"],
 )
-def test_how_long_a_claim_holds(until: datetime, *, holds: bool) -> None:
+def test_claim_is_held_until_it_expires(until: datetime, *, is_held: bool) -> None:
     """Limit the duration of a claim, so that none occupies a slot forever."""
-    assert bool(holding({"x": Claim("event-1", "a", until)}, (), NOW)) is holds
-    assert holding({"x": Claim("event-1", "a", until)}, ("x",), NOW) == {}
+    assert bool(select_held({"x": MigrationClaim("event-1", "a", until)}, (), NOW)) is is_held
+    assert select_held({"x": MigrationClaim("event-1", "a", until)}, ("x",), NOW) == {}
 
 
-def test_without_a_lease_nothing_is_claimed() -> None:
+def test_missing_lease_has_no_claims() -> None:
     """Return no claims before the Lease exists."""
-    assert claimed(None) == {}
+    assert parse_claims(None) == {}

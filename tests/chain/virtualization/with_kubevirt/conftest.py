@@ -6,29 +6,29 @@ from collections.abc import Iterator
 
 import pytest
 
+from localcluster.components.selection import VIRTUALIZATION
 from localcluster.kubevirt.api import VirtApi
 from localcluster.kubevirt.controller import VirtController
-from localcluster.components.selection import VIRTUALIZATION
-from tests.chain.running_product import at_work
-from tests.chain.virtualization.with_kubevirt.environment import TOLD, BesideStage
+from tests.chain.running_product import run_product
+from tests.chain.virtualization.with_kubevirt.environment import KUBEVIRT_CONFIGURATION, KubeVirtEnvironment
 
 
 @pytest.fixture(scope="package")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BesideStage]:
+def kubevirt_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeVirtEnvironment]:
     """Yield the environment with virtualization enabled; KubeVirt is configured with the drain taint of medik8s."""
-    folder = tmp_path_factory.mktemp("beside-kubevirt")
-    with at_work(folder, VIRTUALIZATION) as (cluster, product):
+    folder = tmp_path_factory.mktemp("with-kubevirt")
+    with run_product(folder, VIRTUALIZATION) as (cluster, product):
         controller = VirtController(cluster, folder / "kubevirt")
-        controller.install()
-        controller.declare(TOLD)
-        stage = BesideStage(cluster, product, controller, VirtApi(cluster, folder / "kubevirt"))
-        with controller, stage.handler:
-            yield stage
-        stage.admin.close()
+        controller.install_crds()
+        controller.create_kubevirt(KUBEVIRT_CONFIGURATION)
+        kubevirt_env = KubeVirtEnvironment(cluster, product, controller, VirtApi(cluster, folder / "kubevirt"))
+        with controller, kubevirt_env.handler:
+            yield kubevirt_env
+        kubevirt_env.client.close()
 
 
 @pytest.fixture
-def stage(machines: BesideStage) -> Iterator[BesideStage]:
+def environment(kubevirt_environment: KubeVirtEnvironment) -> Iterator[KubeVirtEnvironment]:
     """Yield the environment without objects of earlier tests."""
-    yield machines
-    machines.clear()
+    yield kubevirt_environment
+    kubevirt_environment.delete_all_objects()

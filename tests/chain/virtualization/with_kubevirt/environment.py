@@ -7,134 +7,149 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any, TypeVar
 
-from kube.budgets import budgets_in
-from kube.nodes import NODES, node_path
+from kube.budgets import build_budgets_path
+from kube.nodes import NODES_PATH, build_node_path
 from kube.paths import Object
-from kube.virtualization.kubevirt_evacuation import HELD_BACK
-from kube.virtualization.virt_launcher_budgets import LABEL
-from kube.virtualization.vmis import API_VERSION, LIVE_MIGRATE, MIGRATIONS, migrations_path
+from kube.virtualization.kubevirt_evacuation import PENDING_PHASES
+from kube.virtualization.virt_launcher_budgets import VMI_UID_LABEL
+from kube.virtualization.vmis import API_VERSION, LIVE_MIGRATE, MIGRATIONS_PATH, build_migrations_path
 from localcluster.cluster import LocalCluster
 from localcluster.kubevirt.api import VirtApi
 from localcluster.kubevirt.controller import VirtController
 from localcluster.product import Product
-from tests.chain.virtualization.environment import Stage
-from tests.chain.virtualization.migration_watcher import Watcher
-from tests.fake_virt_handler import HEARTBEAT, FakeVirtHandler, is_offered
-from tests.fake_kubevirt_base import UNABLE, moment
-from tests.waiting import between
+from tests.chain.virtualization.environment import VirtualizationEnvironment
+from tests.chain.virtualization.migration_watcher import MigrationWatcher
+from tests.fake_kubevirt_base import NOT_MIGRATABLE_ANNOTATION, format_now
+from tests.fake_virt_handler import HEARTBEAT_ANNOTATION, FakeVirtHandler, is_schedulable
+from tests.waiting import retry_action
 
 T = TypeVar("T")
-TAINT = "medik8s.io/drain"
-TOLD = {"migrations": {"nodeDrainTaintKey": TAINT}}
+TAINT_KEY = "medik8s.io/drain"
+KUBEVIRT_CONFIGURATION = {"migrations": {"nodeDrainTaintKey": TAINT_KEY}}
 """Configuration of KubeVirt with the drain taint of medik8s's NodeMaintenances."""
-HASTENED = "kubevirt.io/func-test-ignore-migration-backoff"
-OURS = "evacuation-"
+IGNORE_BACKOFF_ANNOTATION = "kubevirt.io/func-test-ignore-migration-backoff"
+MIGRATION_NAME_PREFIX = "evacuation-"
 """Name prefix of this product's migrations; KubeVirt uses another one."""
 
 
-class BesideStage(Stage):
+class KubeVirtEnvironment(VirtualizationEnvironment):
     """The environment of virtualization tests with KubeVirt installed."""
 
     def __init__(self, cluster: LocalCluster, product: Product, controller: VirtController, api: VirtApi) -> None:
         super().__init__(cluster, product)
-        self.controller, self.api, self.handler = controller, api, FakeVirtHandler(self.admin)
+        self.controller, self.api, self.handler = controller, api, FakeVirtHandler(self.client)
 
-    def node(self, name: str = "") -> str:
+    def create_node(self, name: str = "") -> str:
         """Create a node as in the base class, and wait until VMs can run on it; return its name."""
-        name = super().node(name)
-        self.until(NODES, name, is_offered)
+        name = super().create_node(name)
+        self.await_state_of(NODES_PATH, name, is_schedulable)
         return name
 
-    def machine(
-        self, name: str, node: str, *, strategy: str = "Always", why: str = "", evict: str = LIVE_MIGRATE
+    def create_vm(
+        self,
+        name: str,
+        node: str,
+        *,
+        run_strategy: str = "Always",
+        unmigratable_reason: str = "",
+        eviction_strategy: str = LIVE_MIGRATE,
     ) -> str:
         """Create a VM as in the base class; start one with the run strategy Manual, as KubeVirt's API does."""
-        super().machine(name, node, strategy=strategy, why=why, evict=evict)
-        if strategy == "Manual":
-            path = f"/apis/{API_VERSION}/namespaces/{self.space}/virtualmachines/{name}/status"
-            self.admin.patch(path, {"status": {"stateChangeRequests": [{"action": "Start"}]}})
+        super().create_vm(
+            name,
+            node,
+            run_strategy=run_strategy,
+            unmigratable_reason=unmigratable_reason,
+            eviction_strategy=eviction_strategy,
+        )
+        if run_strategy == "Manual":
+            path = f"/apis/{API_VERSION}/namespaces/{self.vm_namespace}/virtualmachines/{name}/status"
+            self.client.patch(path, {"status": {"stateChangeRequests": [{"action": "Start"}]}})
         return name
 
-    def _begins_on(self, node: str, metadata: Object, spec: Object) -> tuple[Object, Object]:
+    def _pin_first_node(self, node: str, metadata: Object, spec: Object) -> tuple[Object, Object]:
         """Return metadata and spec with a preferred node affinity; a required one would prevent the migration."""
-        here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
-        preferred = {"weight": 100, "preference": {"matchExpressions": [here]}}
+        hostname_term = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+        preferred = {"weight": 100, "preference": {"matchExpressions": [hostname_term]}}
         affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
         return metadata, {**spec, "affinity": affinity}
 
-    def able(self, name: str) -> None:
+    def make_migratable(self, name: str) -> None:
         """Make a VMI migratable from now on; its virt-handler reports it."""
-        self.admin.patch(f"{self.instances_path}/{name}", {"metadata": {"annotations": {UNABLE: None}}})
+        self.client.patch(f"{self.vmis_path}/{name}", {"metadata": {"annotations": {NOT_MIGRATABLE_ANNOTATION: None}}})
 
-    def watcher(self, homes: Mapping[str, str] | None = None) -> Watcher:
+    def create_watcher(self, homes: Mapping[str, str] | None = None) -> MigrationWatcher:
         """Return a watcher that ignores waiting migrations.
 
         KubeVirt creates all migrations at once and delays those above its limit.
         """
-        return Watcher(self.admin, homes, HELD_BACK)
+        return MigrationWatcher(self.client, homes, PENDING_PHASES)
 
-    def keeps_node_limit(self, limit: int, most: int) -> bool:
-        """Return whether `most` concurrent migrations are KubeVirt's limit, or one more.
+    def keeps_node_limit(self, limit: int, maximum: int) -> bool:
+        """Return whether `maximum` concurrent migrations are KubeVirt's limit, or one more.
 
-        KubeVirt no longer counts a migration from a node when its VMI runs on the target. It has not finished by then.
+        KubeVirt no longer counts a migration from a node when its VMI runs on the target. The migration may still be
+        unfinished.
         """
-        return most in (limit, limit + 1)
+        return maximum in (limit, limit + 1)
 
-    def _completed(self) -> set[str]:
+    def _get_completed_pods(self) -> set[str]:
         return self.handler.completed
 
     @contextmanager
-    def told(self, configuration: Mapping[str, Any]) -> Iterator[None]:
+    def configure_kubevirt(self, configuration: Mapping[str, Any]) -> Iterator[None]:
         """Give KubeVirt only this configuration while the block runs."""
         self.controller.configure(configuration)
         try:
             yield
         finally:
-            self.controller.configure(TOLD)
+            self.controller.configure(KUBEVIRT_CONFIGURATION)
 
     @contextmanager
-    def without_kubevirt(self) -> Iterator[None]:
+    def remove_kubevirt(self) -> Iterator[None]:
         """Remove KubeVirt while the block runs; its budgets remain."""
         self.controller.stop()
-        self.controller.revoke()
+        self.controller.delete_kubevirt()
         try:
             yield
         finally:
-            self.controller.declare(TOLD)
+            self.controller.create_kubevirt(KUBEVIRT_CONFIGURATION)
             self.controller.start()
 
-    def kill(self, chance: Random) -> None:
+    def kill_and_restart(self, rng: Random) -> None:
         """Kill and restart KubeVirt's virt-controller, or a process as in the base class."""
-        if chance.random() < 0.5:
+        if rng.random() < 0.5:
             self.controller.stop()
             self.controller.start()
         else:
-            super().kill(chance)
+            super().kill_and_restart(rng)
 
-    def beat(self, node: str) -> None:
+    def write_heartbeat(self, node: str) -> None:
         """Write a virt-handler heartbeat for the node, upon which KubeVirt evaluates the node again."""
-        noted = {"annotations": {HEARTBEAT: moment()}}
-        self.admin.patch(node_path(node), {"metadata": noted})
+        metadata = {"annotations": {HEARTBEAT_ANNOTATION: format_now()}}
+        self.client.patch(build_node_path(node), {"metadata": metadata})
 
-    def by_beats(self, node: str, wait: Callable[[], T], seconds: float = 60.0) -> T:
+    def wait_with_heartbeats(self, node: str, wait: Callable[[], T], timeout: float = 60.0) -> T:
         """Return what `wait` returns; write a heartbeat at first and whenever `wait` raises `TimeoutError`.
 
         KubeVirt may not have the object in its cache at the first heartbeat. A virt-handler writes one each minute.
         """
-        return between(lambda: self.beat(node), wait, seconds)
+        return retry_action(lambda: self.write_heartbeat(node), wait, timeout)
 
-    def hasten(self, migration: str) -> None:
+    def skip_migration_backoff(self, migration_name: str) -> None:
         """Let KubeVirt start this migration without a backoff, as its own functional tests do."""
-        path = f"{migrations_path(self.space)}/{migration}"
-        self.admin.patch(path, {"metadata": {"annotations": {HASTENED: ""}}})
+        path = f"{build_migrations_path(self.vm_namespace)}/{migration_name}"
+        self.client.patch(path, {"metadata": {"annotations": {IGNORE_BACKOFF_ANNOTATION: ""}}})
 
     @property
     def budgets_path(self) -> str:
         """Return the API path of the namespace's budgets."""
-        return budgets_in(self.space)
+        return build_budgets_path(self.vm_namespace)
 
-    def ours(self) -> list[str]:
+    def list_own_objects(self) -> list[str]:
         """Return the names of this product's migrations and budgets."""
-        migrations = [item["metadata"]["name"] for item in self.admin.list(MIGRATIONS)["items"]]
-        budgets = self.admin.list("/apis/policy/v1/poddisruptionbudgets", labels=LABEL)["items"]
-        return [name for name in migrations if name.startswith(OURS)] + [item["metadata"]["name"] for item in budgets]
+        migrations = [item["metadata"]["name"] for item in self.client.list(MIGRATIONS_PATH)["items"]]
+        budgets = self.client.list("/apis/policy/v1/poddisruptionbudgets", label_selector=VMI_UID_LABEL)["items"]
+        return [name for name in migrations if name.startswith(MIGRATION_NAME_PREFIX)] + [
+            item["metadata"]["name"] for item in budgets
+        ]

@@ -6,103 +6,108 @@ import time
 
 import pytest
 
-from kube.virtualization.vmis import migrations_path
-from tests.chain.virtualization.with_kubevirt.environment import BesideStage
-from tests.chain.virtualization.with_kubevirt.test_passive import says
-from tests.chain.virtualization.environment import blocked, booted, is_running, node_of
-from tests.chain.virtualization.test_migrations import all_say, nodes
-from tests.machine_speed import is_below
+from kube.virtualization.vmis import build_migrations_path
+from tests.chain.virtualization.environment import get_blocked_by_pod, get_boot, get_node_name, is_running
+from tests.chain.virtualization.test_migrations import do_all_messages_contain, list_node_names
+from tests.chain.virtualization.with_kubevirt.environment import KubeVirtEnvironment
+from tests.chain.virtualization.with_kubevirt.test_passive import is_only_blocked_by
+from tests.machine_speed import is_below_scaled_limit
 from tests.proofs import proves
-from tests.waiting import until
-from tests.workload import audit
+from tests.waiting import wait_for_collection
+from tests.workload import start_audit
 
 pytestmark = pytest.mark.slow
 
-WHY = "the disk is not shared"
+UNMIGRATABLE_REASON = "the disk is not shared"
 
 
 @proves("DRN-8", "DRN-10", "C3")
 @pytest.mark.parametrize("key", ["medik8s.io/drain", "kubevirt.io/drain"])
-def test_a_taint_set_by_hand_moves_machines_where_kubevirt_knows_it(stage: BesideStage, key: str) -> None:
+def test_manual_taint_migrates_vms_if_kubevirt_knows_it(environment: KubeVirtEnvironment, key: str) -> None:
     """Taints set by hand make KubeVirt migrate the VMs if it is configured with the key.
 
     The product creates neither a migration nor a budget.
     """
-    node, _ = stage.node(), stage.node()
-    before = stage.run(stage.machine("by-hand", node))
-    with stage.told({"migrations": {"nodeDrainTaintKey": key}}):
-        stage.taint(node, {"key": key, "value": "whatever", "effect": "NoSchedule"})
-        after = stage.await_instances(lambda known: node_of(known["by-hand"]) not in ("", node))
-    assert booted(after["by-hand"]) == before["by-hand"]
-    stage.taint(node)
-    assert stage.ours() == []
+    node, _ = environment.create_node(), environment.create_node()
+    before = environment.await_running(environment.create_vm("by-hand", node))
+    with environment.configure_kubevirt({"migrations": {"nodeDrainTaintKey": key}}):
+        environment.set_taints(node, {"key": key, "value": "whatever", "effect": "NoSchedule"})
+        after = environment.await_vmis(lambda vmis: get_node_name(vmis["by-hand"]) not in ("", node))
+    assert get_boot(after["by-hand"]) == before["by-hand"]
+    environment.set_taints(node)
+    assert environment.list_own_objects() == []
 
 
 @proves("DRN-10", "DRN-11")
-def test_an_instance_that_nobody_owns_ends_and_the_drain_with_it(stage: BesideStage) -> None:
+def test_vmi_without_vm_is_shut_down(environment: KubeVirtEnvironment) -> None:
     """Drains complete with a VMI that no VM owns: it is shut down, and KubeVirt keeps it in phase Failed."""
-    node, _ = stage.node(), stage.node()
-    stage.run(stage.instance("ownerless", node))
-    evictions = audit(stage.cluster)
-    done = stage.reaches(stage.maintain(node))
-    assert blocked(done) == {}
-    ended = stage.await_instances(lambda known: not is_running(known["ownerless"]))
+    node, _ = environment.create_node(), environment.create_node()
+    environment.await_running(environment.create_vmi("ownerless", node))
+    evictions = start_audit(environment.cluster)
+    maintenance = environment.await_state(environment.create_maintenance(node))
+    assert get_blocked_by_pod(maintenance) == {}
+    ended = environment.await_vmis(lambda vmis: not is_running(vmis["ownerless"]))
     assert ended["ownerless"]["status"]["phase"] == "Failed"
-    assert stage.shut_down(evictions) == {"ownerless"}
+    assert environment.list_shut_down_vms(evictions) == {"ownerless"}
 
 
 @proves("DRN-10", "OSV-2")
-def test_a_machine_that_becomes_migratable_moves_without_a_tick(stage: BesideStage) -> None:
+def test_vm_that_becomes_migratable_is_migrated(environment: KubeVirtEnvironment) -> None:
     """Drains end within half a second of the last virt-launcher pod's end; KubeVirt starts the migration."""
-    node, _ = stage.node(), stage.node()
-    stage.run(stage.machine("late", node, why=WHY))
-    path = stage.maintain(node)
-    stage.reaches(path, lambda item: all_say(item, WHY))
-    stage.able("late")
-    began = time.monotonic()
-    with stage.watcher() as watcher:
-        stage.reaches(path)
+    node, _ = environment.create_node(), environment.create_node()
+    environment.await_running(environment.create_vm("late", node, unmigratable_reason=UNMIGRATABLE_REASON))
+    path = environment.create_maintenance(node)
+    environment.await_state(path, lambda item: do_all_messages_contain(item, UNMIGRATABLE_REASON))
+    environment.make_migratable("late")
+    started = time.monotonic()
+    with environment.create_watcher() as watcher:
+        environment.await_state(path)
         ended = time.monotonic()
-    theirs = watcher.seen[stage.space, "late"] - began
-    left = stage.handler.completed_at[-1]
-    print(f"KubeVirt's migration began after {theirs:.2f} s; the drain ended {ended - left:.2f} s after its launcher")
-    assert is_below(ended - left, 0.5)
+    kubevirt_seconds = watcher.first_seen_at[environment.vm_namespace, "late"] - started
+    completed_at = environment.handler.completed_at[-1]
+    print(
+        f"KubeVirt's migration began after {kubevirt_seconds:.2f} s; "
+        f"the drain ended {ended - completed_at:.2f} s after the virt-launcher pod"
+    )
+    assert is_below_scaled_limit(ended - completed_at, 0.5)
 
 
 @proves("DRN-9", "DRN-10")
-def test_a_migration_deleted_amid_its_work_shuts_nobody_down(stage: BesideStage) -> None:
+def test_deleted_migration_does_not_shut_down_vm(environment: KubeVirtEnvironment) -> None:
     """Deleting a migration does not shut down its VM; KubeVirt starts the next migration within a minute.
 
     Until then only virt-api prevents the eviction: while the target's virt-launcher pod exists, KubeVirt's budget
     allows one disruption.
     """
-    node, _ = stage.node(), stage.node()
-    stage.run(stage.machine("disturbed", node))
-    evictions = audit(stage.cluster)
-    with stage.api, stage.holding(*(each for each in nodes(stage) if each != node)):
-        path = stage.maintain(node)
-        stage.delete_migration(stage.migrating("disturbed")["disturbed"])
-        until(stage.admin, migrations_path(stage.space), lambda known: not known)
-        stage.tick()
-        stage.reaches(path, lambda item: says(item, "Migrating"))
-    assert stage.shut_down(evictions) == set()
-    stage.delete_machine("disturbed")
-    stage.reaches(path)
-    assert stage.ours() == []
+    node, _ = environment.create_node(), environment.create_node()
+    environment.await_running(environment.create_vm("disturbed", node))
+    evictions = start_audit(environment.cluster)
+    with environment.api, environment.hold_migrations(*(name for name in list_node_names(environment) if name != node)):
+        path = environment.create_maintenance(node)
+        environment.delete_migration(environment.await_running_migrations("disturbed")["disturbed"])
+        wait_for_collection(
+            environment.client, build_migrations_path(environment.vm_namespace), lambda migrations: not migrations
+        )
+        environment.send_tick()
+        environment.await_state(path, lambda item: is_only_blocked_by(item, "Migrating"))
+    assert environment.list_shut_down_vms(evictions) == set()
+    environment.delete_vm("disturbed")
+    environment.await_state(path)
+    assert environment.list_own_objects() == []
 
 
 @proves("DRN-9", "DRN-10")
-def test_a_machine_that_is_deleted_amid_its_migration_holds_no_drain(stage: BesideStage) -> None:
+def test_vm_deleted_during_migration_does_not_delay_drain(environment: KubeVirtEnvironment) -> None:
     """Deleting a VM during its migration delays neither the drain nor the migration of another VM."""
-    node, _ = stage.node(), stage.node()
-    before = stage.run(stage.machine("deleted", node), stage.machine("left", node))
-    evictions = audit(stage.cluster)
-    with stage.holding(*(each for each in nodes(stage) if each != node)):
-        path = stage.maintain(node)
-        stage.migrating("deleted", "left")
-        stage.delete_machine("deleted")
-        stage.await_instances(lambda known: "deleted" not in known)
-    stage.reaches(path)
-    assert stage.run("left") == {"left": before["left"]}
-    assert stage.shut_down(evictions) <= {"deleted"}
-    assert stage.ours() == []
+    node, _ = environment.create_node(), environment.create_node()
+    before = environment.await_running(environment.create_vm("deleted", node), environment.create_vm("left", node))
+    evictions = start_audit(environment.cluster)
+    with environment.hold_migrations(*(name for name in list_node_names(environment) if name != node)):
+        path = environment.create_maintenance(node)
+        environment.await_running_migrations("deleted", "left")
+        environment.delete_vm("deleted")
+        environment.await_vmis(lambda vmis: "deleted" not in vmis)
+    environment.await_state(path)
+    assert environment.await_running("left") == {"left": before["left"]}
+    assert environment.list_shut_down_vms(evictions) <= {"deleted"}
+    assert environment.list_own_objects() == []

@@ -8,122 +8,140 @@ import pytest
 
 from kube.maintenance.groups import KUBEVIRT
 from kube.paths import Object
-from kube.virtualization.virt_launcher_budgets import LABEL
-from kube.virtualization.vmis import LIVE_MIGRATE_IF_POSSIBLE, MIGRATIONS
-from tests.chain.virtualization.with_kubevirt.environment import TAINT, BesideStage
-from tests.chain.virtualization.environment import SECONDS, blocked, node_of
-from tests.chain.virtualization.test_migrations import nodes
+from kube.virtualization.virt_launcher_budgets import VMI_UID_LABEL
+from kube.virtualization.vmis import LIVE_MIGRATE_IF_POSSIBLE, MIGRATIONS_PATH
+from tests.chain.virtualization.environment import TIMEOUT_SECONDS, get_blocked_by_pod, get_node_name
+from tests.chain.virtualization.test_migrations import list_node_names
+from tests.chain.virtualization.with_kubevirt.environment import TAINT_KEY, KubeVirtEnvironment
 from tests.proofs import proves
-from tests.waiting import until
-from tests.workload import audit
+from tests.waiting import wait_for_collection
+from tests.workload import start_audit
 
 pytestmark = pytest.mark.slow
 
-REMEDY = f"set spec.configuration.migrations.nodeDrainTaintKey of KubeVirt kubevirt/kubevirt to {TAINT}"
+REMEDY_TEXT = f"set spec.configuration.migrations.nodeDrainTaintKey of KubeVirt kubevirt/kubevirt to {TAINT_KEY}"
 
 
-def says(item: Object, reason: str, text: str = "") -> bool:
+def is_only_blocked_by(item: Object, reason: str, text: str = "") -> bool:
     """Return whether the maintenance reports exactly one blocked pod, with this reason and `text` in the message."""
-    return [told == reason and text in message for told, message in blocked(item).values()] == [True]
+    return [
+        found_reason == reason and text in message for found_reason, message in get_blocked_by_pod(item).values()
+    ] == [True]
 
 
 @proves("DRN-10", "C3")
-def test_a_taint_that_kubevirt_does_not_know_is_told_with_the_remedy(stage: BesideStage) -> None:
+def test_taint_unknown_to_kubevirt_is_reported_with_remedy(environment: KubeVirtEnvironment) -> None:
     """Drain taints that KubeVirt is not configured with are reported with the remedy.
 
     Without configuration, KubeVirt knows only the taint of the older API group. Once configured, the drain continues.
     """
-    node, older, _ = stage.node(), stage.node(), stage.node()
-    before = stage.run(stage.machine("unheard", node), stage.machine("heard", older))
-    with stage.told({}):
-        path = stage.maintain(node)
-        stage.reaches(path, lambda item: says(item, "WaitsForKubeVirt", REMEDY))
-        with stage.holding(*nodes(stage)):
-            heard = stage.maintain(older, group=KUBEVIRT.api_version)
-            stage.reaches(heard, lambda item: says(item, "Migrating", "is Running"))
-        stage.reaches(heard)
-        assert node_of(stage.instances()["unheard"]) == node
-    stage.beat(node)
-    stage.reaches(path)
-    assert stage.run(*before) == before
-    assert stage.ours() == []
+    node, older, _ = environment.create_node(), environment.create_node(), environment.create_node()
+    before = environment.await_running(
+        environment.create_vm("waiting", node), environment.create_vm("migrating", older)
+    )
+    with environment.configure_kubevirt({}):
+        path = environment.create_maintenance(node)
+        environment.await_state(path, lambda item: is_only_blocked_by(item, "WaitsForKubeVirt", REMEDY_TEXT))
+        with environment.hold_migrations(*list_node_names(environment)):
+            other_maintenance = environment.create_maintenance(older, api_version=KUBEVIRT.api_version)
+            environment.await_state(other_maintenance, lambda item: is_only_blocked_by(item, "Migrating", "is Running"))
+        environment.await_state(other_maintenance)
+        assert get_node_name(environment.get_vmis_by_name()["waiting"]) == node
+    environment.write_heartbeat(node)
+    environment.await_state(path)
+    assert environment.await_running(*before) == before
+    assert environment.list_own_objects() == []
 
 
 @proves("DRN-10", "DRN-9")
-def test_where_its_api_runs_kubevirt_migrates_whomever_a_drain_would_evict(stage: BesideStage) -> None:
+def test_refused_eviction_makes_kubevirt_migrate(environment: KubeVirtEnvironment) -> None:
     """Evictions that virt-api refuses make KubeVirt migrate the VMI, whatever the taint.
 
     A VMI that cannot migrate is reported.
     """
-    node, _ = stage.node(), stage.node()
-    possible = stage.machine("possible", node, evict=LIVE_MIGRATE_IF_POSSIBLE)
-    before = stage.run(stage.machine("asked", node), possible, stage.machine("stuck", node, why="no disk"))
-    evictions = audit(stage.cluster)
-    with stage.told({}), stage.api:
-        path = stage.maintain(node)
-        stage.reaches(path, lambda item: says(item, "NotMigratable", "no disk"))
-        assert node not in {node_of(stage.instances()[name]) for name in ("asked", "possible")}
-        stage.able("stuck")
-        stage.reaches(path)
-    assert stage.run(*before) == before
-    assert stage.shut_down(evictions) == set()
-    assert stage.ours() == []
+    node, _ = environment.create_node(), environment.create_node()
+    possible = environment.create_vm("possible", node, eviction_strategy=LIVE_MIGRATE_IF_POSSIBLE)
+    before = environment.await_running(
+        environment.create_vm("asked", node),
+        possible,
+        environment.create_vm("stuck", node, unmigratable_reason="no disk"),
+    )
+    evictions = start_audit(environment.cluster)
+    with environment.configure_kubevirt({}), environment.api:
+        path = environment.create_maintenance(node)
+        environment.await_state(path, lambda item: is_only_blocked_by(item, "NotMigratable", "no disk"))
+        assert node not in {get_node_name(environment.get_vmis_by_name()[name]) for name in ("asked", "possible")}
+        environment.make_migratable("stuck")
+        environment.await_state(path)
+    assert environment.await_running(*before) == before
+    assert environment.list_shut_down_vms(evictions) == set()
+    assert environment.list_own_objects() == []
 
 
 @proves("DRN-10", "DRN-9")
-def test_a_migration_that_fails_is_told_and_kubevirts_to_try_again(stage: BesideStage) -> None:
+def test_failed_migration_is_reported_and_retried_by_kubevirt(environment: KubeVirtEnvironment) -> None:
     """Failed migrations are reported and retried by KubeVirt; meanwhile the VM runs and is not evicted."""
-    node, _ = stage.node(), stage.node()
-    before = stage.run(stage.machine("unlucky", node))
-    everywhere = [each for each in nodes(stage) if each != node]
-    stage.fail_on(*everywhere)
-    evictions = audit(stage.cluster)
-    path = stage.maintain(node)
-    stage.reaches(path, lambda item: says(item, "MigrationFailed", "failed once"))
-    stage.fail_on(*everywhere, fails=False)
+    node, _ = environment.create_node(), environment.create_node()
+    before = environment.await_running(environment.create_vm("unlucky", node))
+    other_nodes = [name_ for name_ in list_node_names(environment) if name_ != node]
+    environment.set_migrations_fail(*other_nodes)
+    evictions = start_audit(environment.cluster)
+    path = environment.create_maintenance(node)
+    environment.await_state(path, lambda item: is_only_blocked_by(item, "MigrationFailed", "failed once"))
+    environment.set_migrations_fail(*other_nodes, fails=False)
 
-    def pending(item: Object) -> bool:
-        return says(item, "MigrationFailed", "is Pending")
+    def is_retry_pending(item: Object) -> bool:
+        return is_only_blocked_by(item, "MigrationFailed", "is Pending")
 
-    again = stage.by_beats(node, lambda: stage.reaches(path, pending, seconds=5))
-    assert node_of(stage.instances()["unlucky"]) == node
+    retried = environment.wait_with_heartbeats(node, lambda: environment.await_state(path, is_retry_pending, timeout=5))
+    assert get_node_name(environment.get_vmis_by_name()["unlucky"]) == node
 
-    ((_, message),) = blocked(again).values()
-    stage.hasten(message.removesuffix(" is Pending").rpartition(" ")[2])
-    stage.reaches(path)
-    assert stage.run("unlucky") == before
-    assert stage.shut_down(evictions) == set()
-    assert stage.ours() == []
+    ((_, message),) = get_blocked_by_pod(retried).values()
+    environment.skip_migration_backoff(message.removesuffix(" is Pending").rpartition(" ")[2])
+    environment.await_state(path)
+    assert environment.await_running("unlucky") == before
+    assert environment.list_shut_down_vms(evictions) == set()
+    assert environment.list_own_objects() == []
 
 
 @proves("DRN-10")
-def test_when_kubevirt_comes_amid_a_drain_a_machine_is_never_without_a_budget(stage: BesideStage) -> None:
+def test_vm_always_has_budget_when_kubevirt_is_reinstalled(environment: KubeVirtEnvironment) -> None:
     """VMs have a budget at all times while KubeVirt is removed and installed again during a drain.
 
     The product creates budget and migration while KubeVirt is removed, and deletes its budget once KubeVirt's exists.
     """
-    node, _ = stage.node(), stage.node()
-    before = stage.run(stage.machine("between", node))
-    evictions = audit(stage.cluster)
-    standing: list[int] = []
+    node, _ = environment.create_node(), environment.create_node()
+    before = environment.await_running(environment.create_vm("between", node))
+    evictions = start_audit(environment.cluster)
+    budget_counts: list[int] = []
 
-    def only_theirs(known: dict[str, Object]) -> bool:
-        standing.append(len(known))
-        return bool(known) and not any(LABEL in (each["metadata"].get("labels") or {}) for each in known.values())
+    def has_only_kubevirt_budgets(budgets: dict[str, Object]) -> bool:
+        budget_counts.append(len(budgets))
+        return bool(budgets) and not any(
+            VMI_UID_LABEL in (live_budget["metadata"].get("labels") or {}) for live_budget in budgets.values()
+        )
 
-    with ThreadPoolExecutor(1) as thread, stage.without_kubevirt():
-        stage.tick()
-        assert stage.ours() == []  # because KubeVirt's budget remains
-        for budget in stage.admin.list(stage.budgets_path)["items"]:
-            stage.admin.delete(f"{stage.budgets_path}/{budget['metadata']['name']}", uid=budget["metadata"]["uid"])
-        stage.tick()
-        assert stage.protected() == {"between"}
-        path = stage.maintain(node)
-        stage.reaches(path, lambda item: says(item, "Migrating"))
-        theirs = thread.submit(until, stage.admin, stage.budgets_path, only_theirs, SECONDS)
-    stage.by_ticks(lambda: stage.reaches(path, seconds=3))
-    assert stage.run("between") == before
-    assert stage.shut_down(evictions) == set()
-    theirs.result()
-    assert min(standing) == 1
-    assert len(stage.admin.list(MIGRATIONS)["items"]) == 1
+    with ThreadPoolExecutor(1) as thread, environment.remove_kubevirt():
+        environment.send_tick()
+        assert environment.list_own_objects() == []  # because KubeVirt's budget remains
+        for budget in environment.client.list(environment.budgets_path)["items"]:
+            environment.client.delete(
+                f"{environment.budgets_path}/{budget['metadata']['name']}", uid=budget["metadata"]["uid"]
+            )
+        environment.send_tick()
+        assert environment.list_protected_vmis() == {"between"}
+        path = environment.create_maintenance(node)
+        environment.await_state(path, lambda item: is_only_blocked_by(item, "Migrating"))
+        waiter = thread.submit(
+            wait_for_collection,
+            environment.client,
+            environment.budgets_path,
+            has_only_kubevirt_budgets,
+            TIMEOUT_SECONDS,
+        )
+    environment.wait_with_ticks(lambda: environment.await_state(path, timeout=3))
+    assert environment.await_running("between") == before
+    assert environment.list_shut_down_vms(evictions) == set()
+    waiter.result()
+    assert min(budget_counts) == 1
+    assert len(environment.client.list(MIGRATIONS_PATH)["items"]) == 1

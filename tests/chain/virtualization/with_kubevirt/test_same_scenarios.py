@@ -6,33 +6,33 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chain.virtualization.with_kubevirt.environment import BesideStage
-from tests.chain.virtualization.test_crashes import test_machines_leave_three_nodes_amid_kills, whole
+from tests.chain.virtualization.test_crashes import restarting_environment, test_vms_migrate_despite_crashes
 from tests.chain.virtualization.test_migrations import (
-    test_no_more_migrate_at_once_than_may_in_the_whole_cluster,
-    test_ten_machines_and_thirty_pods_leave_their_node,
-    test_who_is_shut_down_is_restarted_as_its_run_strategy_says,
+    test_cluster_wide_migration_limit_holds,
+    test_shut_down_vms_restart_by_run_strategy,
+    test_vms_migrate_block_or_restart,
 )
 from tests.chain.virtualization.test_walk_through import (
-    test_a_machine_without_a_strategy_runs_again_on_another_node,
-    test_a_strategy_that_is_taken_off_amid_a_drain_lets_it_end,
+    test_removed_eviction_strategy_lets_drain_complete,
+    test_vm_without_eviction_strategy_restarts_on_other_node,
 )
+from tests.chain.virtualization.with_kubevirt.environment import KubeVirtEnvironment
 
 pytestmark = pytest.mark.slow
 
 __all__ = [
-    "test_a_machine_without_a_strategy_runs_again_on_another_node",
-    "test_a_strategy_that_is_taken_off_amid_a_drain_lets_it_end",
-    "test_machines_leave_three_nodes_amid_kills",
-    "test_no_more_migrate_at_once_than_may_in_the_whole_cluster",
-    "test_ten_machines_and_thirty_pods_leave_their_node",
-    "test_who_is_shut_down_is_restarted_as_its_run_strategy_says",
-    "whole",
+    "restarting_environment",
+    "test_cluster_wide_migration_limit_holds",
+    "test_removed_eviction_strategy_lets_drain_complete",
+    "test_shut_down_vms_restart_by_run_strategy",
+    "test_vm_without_eviction_strategy_restarts_on_other_node",
+    "test_vms_migrate_block_or_restart",
+    "test_vms_migrate_despite_crashes",
 ]
 
 
 @pytest.fixture(autouse=True)
-def passive(stage: BesideStage) -> Iterator[None]:
+def assert_passive(environment: KubeVirtEnvironment) -> Iterator[None]:
     """Assert after each test that the product created no migration and no budget."""
     yield
-    assert stage.ours() == []
+    assert environment.list_own_objects() == []

@@ -1,0 +1,14 @@
+"""Tests of `BoundedCache`, a mapping that evicts its oldest entry."""
+
+from __future__ import annotations
+
+from functions.bounded_cache import BoundedCache
+
+
+def test_oldest_entry_is_evicted() -> None:
+    """Entries written first are evicted first; writing a key again makes it the newest."""
+    cache = BoundedCache[str, int](2)
+    for number, key in enumerate("abac"):
+        cache[key] = number
+
+    assert dict(cache) == {"a": 2, "c": 3}
