@@ -118,7 +118,7 @@ class Query:
         has_object: Only events about such an object.
         types: Only events of these types.
         since, until: Arrival at or after `since` and before `until`; with time zone.
-        failed: Only dead letters, `maintenance.failed`, `run.stopped`, and events with a failed attempt.
+        failed: Only dead letters, `maintenance.step_failed`, `run.halted`, and events with a failed attempt.
         ids: Only events with these ids.
         seqs: Only entries with these values of `seq`.
         dead_letters_only: Only dead letters.

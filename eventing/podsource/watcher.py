@@ -1,4 +1,4 @@
-"""Emits `pods.gone` and `pods.came` for the pods of nodes under maintenance, and `budget.opened` for their budgets.
+"""Emits `pods.gone` and `pods.added` for the pods of nodes under maintenance, and `budget.opened` for their budgets.
 
 PodSource is the only long-running part of the product, and it is stateless. It watches the NodeMaintenance objects and
 the pods of nodes whose drain is running. While there is such a node, it also watches the budgets. An idle cluster costs
@@ -138,7 +138,7 @@ class PodSource:
     def _drop_node(self, node: DrainingNode, keep_types: tuple[str, ...]) -> None:
         """Stop watching the node, and drop its hints except those of the types in `keep_types`.
 
-        `pods.came` must still be sent for pods that arrived just before the status reported that none is left.
+        `pods.added` must still be sent for pods that arrived just before the status reported that none is left.
         """
         del self._nodes[node.name]
         self._budget_tracker.drop_node(node)

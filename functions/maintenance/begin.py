@@ -1,6 +1,6 @@
 """Begin a maintenance: acquire the node's lease, count its pods, write finalizer, owner and counts in one patch.
 
-In: an added NodeMaintenance, or `maintenance.found`. Out: `maintenance.begun`; `maintenance.ended` for a successor
+In: an added NodeMaintenance, or `maintenance.pending`. Out: `maintenance.begun`; `maintenance.restore_pending` for a successor
 that received the node and was then deleted.
 Touches: nodemaintenances get, list, patch, delete; nodes get, list; pods list; daemonsets get;
 poddisruptionbudgets get; leases get, create, patch in medik8s-leases.
@@ -98,7 +98,7 @@ def begin(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
 
 
 def build_begin_failed(step: str, event: BaseCloudEvent, error: str) -> list[BaseCloudEvent]:
-    """Build `maintenance.failed`, with `begun` if the tick reported that the maintenance had begun.
+    """Build `maintenance.step_failed`, with `begun` if the tick reported that the maintenance had begun.
 
     Without `begun`, the status ignores the error once the maintenance has begun. Raises `Retry` if the event names no
     maintenance.
@@ -112,7 +112,7 @@ def build_begin_failed(step: str, event: BaseCloudEvent, error: str) -> list[Bas
 
 
 def _handle_missing(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Return `maintenance.ended` for a deleted successor if the node is labelled for it, else nothing.
+    """Return `maintenance.restore_pending` for a deleted successor if the node is labelled for it, else nothing.
 
     `restore` sets a finalizer on the successor when it hands the node over. The API server ignores that finalizer if it
     is deleting the object at the same moment (X-7).
@@ -135,7 +135,7 @@ def _patch_maintenance(maintenance: m.Maintenance, patch: Object, client: SyncCl
 
 
 def _build_lease_failed(event: BaseCloudEvent, maintenance: m.Maintenance, reason: str) -> list[BaseCloudEvent]:
-    """Return `maintenance.failed` for a lease that another client holds (NMO-27a).
+    """Return `maintenance.step_failed` for a lease that another client holds (NMO-27a).
 
     A maintenance that has not begun waits for the lease; one that has begun counts the failed renewals.
     """

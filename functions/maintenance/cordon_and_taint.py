@@ -65,7 +65,7 @@ def is_late_patch(event: BaseCloudEvent, result: NodePatchResult, client: SyncCl
 
 
 def build_restore_pending(step: str, event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Return `maintenance.ended` if the node is labelled for the event's maintenance, else nothing.
+    """Return `maintenance.restore_pending` if the node is labelled for the event's maintenance, else nothing.
 
     The caller has found that this maintenance is not active.
     """

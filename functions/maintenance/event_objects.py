@@ -113,7 +113,7 @@ def is_active(maintenance: Maintenance, node: str) -> bool:
 
 
 def build_step_failed(step: str, event: BaseCloudEvent, error: str, **extra: object) -> list[BaseCloudEvent]:
-    """Return `maintenance.failed` with the data `extra`, which the `status` step records.
+    """Return `maintenance.step_failed` with the data `extra`, which the `status` step records.
 
     Raises `Retry` if the event names no maintenance.
     """

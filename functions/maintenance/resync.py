@@ -4,7 +4,7 @@ The step lists maintenances, nodes under maintenance and leases page by page. In
 `MAX_READS_PER_TICK` single nodes, and the pods of at most `MAX_READS_PER_TICK` nodes, by round robin. So a drained
 maintenance does not cost a request of its own at each tick (design rule 10).
 
-In: a PingSource tick. Out: `maintenance.found`, `maintenance.ended`, `node.drifted`, `node.tainted`.
+In: a PingSource tick. Out: `maintenance.pending`, `maintenance.restore_pending`, `node.drifted`, `node.tainted`.
 Touches: nodemaintenances list; nodes get, list; pods list; leases get, list, create, patch in medik8s-leases;
 events create in medik8s-leases; serviceaccounts get.
 """
@@ -98,7 +98,7 @@ def resync(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
 
 
 def _build_data(maintenance: Object, event_type: str) -> Object:
-    """Return the data of `maintenance.found`: `begun` for a maintenance that has begun.
+    """Return the data of `maintenance.pending`: `begun` for a maintenance that has begun.
 
     If `begin` fails for such a maintenance, the error concerns the renewal of its lease.
     """

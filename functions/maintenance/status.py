@@ -1,6 +1,6 @@
 """Write the status, as its only writer, and only if more than the time changes (NMO-10 to NMO-13, KNM-2, 3).
 
-In: `maintenance.begun`, `pods.evicted`, `pods.gone` flagged `progress`, `node.drained`, `maintenance.failed`.
+In: `maintenance.begun`, `pods.evicted`, `pods.gone` flagged `progress`, `node.drained`, `maintenance.step_failed`.
 Out: nothing.
 Touches: nodemaintenances get; nodemaintenances/status patch; nodes get; pods list;
 leases get in medik8s-leases; events list, create, patch in default.

@@ -1,6 +1,6 @@
 """Add the API group's drain taint and the unschedulable taint to the node; keep all others (NMO-4, KNM-4, DRN-13).
 
-In: `node.cordoned`. Out: `node.tainted`, or `maintenance.ended` if the maintenance has ended.
+In: `node.cordoned`. Out: `node.tainted`, or `maintenance.restore_pending` if the maintenance has ended.
 Touches: nodemaintenances get; nodes get, patch.
 """
 

@@ -1,6 +1,6 @@
 """Check a MutexRule: a dry run shows whether the API server accepts its Jobs; no Job is created (MUT-10..13).
 
-In: an added, updated or deleted MutexRule, `rule.found`. Out: `rule.checked`.
+In: an added, updated or deleted MutexRule, `rule.check_pending`. Out: `rule.checked`.
 Touches: mutexrules get; mutexrules/status patch; jobs create in node-upgrade-mutex-operator.
 """
 

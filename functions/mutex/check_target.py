@@ -1,6 +1,6 @@
 """Check a MutexTarget: whether its pools exist, and which nodes belong to them (MUT-20..22).
 
-In: an added, updated or deleted MutexTarget, `target.found`. Out: `target.checked`.
+In: an added, updated or deleted MutexTarget, `target.check_pending`. Out: `target.checked`.
 Touches: mutextargets get; mutextargets/status patch; machineconfigpools list; nodes list.
 """
 

@@ -4,7 +4,7 @@ A run claims its pools in the order of their names, so that two runs cannot dead
 even if their pools differ, and its condition reports that. A state that it recorded now would be hours old when it
 begins (MUT-49). From this step on, the finalizer keeps the MutexRunConfig until everything is restored (MUT-51).
 
-In: `upgrade.found`. Out: `pools.claimed`.
+In: `upgrade.detected`. Out: `pools.claimed`.
 Touches: mutexrunconfigs get, list, patch; mutexrunconfigs/status patch; mutexrules get; mutextargets get;
 machineconfigpools list, patch; nodes list; clusterversions get; events create in node-upgrade-mutex-operator.
 """

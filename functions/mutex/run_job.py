@@ -5,8 +5,8 @@ Job names are reproducible, so that no Job is created twice. A Job's result is r
 that no longer exists is dropped when its Job has ended with any result. If the run's config is not valid, the step only
 records the Job's result, before the Job is deleted by its TTL.
 
-In: `pools.edited`, `job.due`, `node.upgraded`, `node.cleaned`; an updated or deleted Job, by reference.
-Out: `node.cleared`, `node.cleaned`, `run.completed`, `run.stopped`.
+In: `pools.edited`, `job.due`, `node.upgraded`, `node.done`; an updated or deleted Job, by reference.
+Out: `node.prejobs_done`, `node.done`, `run.nodes_done`, `run.halted`.
 Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; nodes get, patch;
 jobs get, create in node-upgrade-mutex-operator; events create in node-upgrade-mutex-operator.
 """

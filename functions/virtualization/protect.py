@@ -5,7 +5,7 @@ the instance's eviction strategy changes. If KubeVirt is installed, KubeVirt cre
 KubeVirt's budget exists, the step deletes its own one (DRN-10) and annotates KubeVirt's instead.
 
 In: `node.tainted`; a PingSource tick; an added or updated VirtualMachineInstance, an added, updated or deleted
-VirtualMachineInstanceMigration, by reference. Out: `launchers.changed`.
+VirtualMachineInstanceMigration, by reference. Out: `virt_launchers.wait_changed`.
 Touches: virtualmachineinstances list; virtualmachineinstancemigrations list; kubevirts list; nodes get, list;
 poddisruptionbudgets list, create, patch, delete; nodemaintenances list; events create; leases get in medik8s-leases.
 """
@@ -61,7 +61,7 @@ class BudgetTask(NamedTuple):
 
 
 def protect(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Create, update and delete budgets; return `launchers.changed` for each drained node with changed reasons to wait.
+    """Create, update and delete budgets; return `virt_launchers.wait_changed` for each drained node with changed reasons to wait.
 
     Raises `Retry` if a write had no response and no event is returned; otherwise the tick retries.
     """
@@ -192,7 +192,7 @@ def _annotate_budget(budget: Budget, wait: Wait | None, client: SyncClient, writ
 
 
 def _build_wait_changed(cause: BaseCloudEvent, node: str, client: SyncClient) -> list[BaseCloudEvent]:
-    """Return `launchers.changed` if a NodeMaintenance owns the node, so that its pods are checked again."""
+    """Return `virt_launchers.wait_changed` if a NodeMaintenance owns the node, so that its pods are checked again."""
     maintenance = client.run(lookup.find_maintenance_on(client.api, node))
     if maintenance is None:
         return []

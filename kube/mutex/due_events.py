@@ -30,19 +30,19 @@ Once in that time each object is checked, whatever its status reports (MUT-30).
 class DueEvent(Enum):
     """The event that an object waits for."""
 
-    RULE_CHECK_PENDING = "rule.found"
-    TARGET_CHECK_PENDING = "target.found"
-    RUN_CHECK_PENDING = "run.found"
+    RULE_CHECK_PENDING = "rule.check_pending"
+    TARGET_CHECK_PENDING = "target.check_pending"
+    RUN_CHECK_PENDING = "run.check_pending"
     RUN_VALIDATED = "run.validated"
-    UPGRADE_DETECTED = "upgrade.found"
+    UPGRADE_DETECTED = "upgrade.detected"
     POOLS_CLAIMED = "pools.claimed"
     POOLS_PAUSED = "pools.paused"
     NODES_LABELLED = "nodes.labelled"
     JOB_DUE = "job.due"
-    NODE_PREJOBS_DONE = "node.cleared"
+    NODE_PREJOBS_DONE = "node.prejobs_done"
     NODE_RELEASED = "node.released"
-    RUN_NODES_DONE = "run.completed"
-    RUN_RESTORE_PENDING = "run.ended"
+    RUN_NODES_DONE = "run.nodes_done"
+    RUN_RESTORE_PENDING = "run.restore_pending"
 
 
 DUE_EVENT_OF_STAGE = {

@@ -239,7 +239,7 @@ def test_invalid_environment_variable_stops_gunicorn(
 def test_missing_right_is_reported(
     idle_cluster: LocalCluster, workload: Workload, step: str, expected_error: str
 ) -> None:
-    """X-6, NMO-5: a function without a right emits `maintenance.failed`, which names the missing right."""
+    """X-6, NMO-5: a function without a right emits `maintenance.step_failed`, which names the missing right."""
     item = workload.create_maintenance(workload.take_node())
     client = SyncClient(str(idle_cluster.ensure_kubeconfig(UNPRIVILEGED)))
     message = encode_binary(build_added(item) if step == "begin" else build_own_event(events.MAINTENANCE_BEGUN, item))

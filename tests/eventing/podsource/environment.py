@@ -25,7 +25,7 @@ from tests.receiver import ReceivedRequest, Receiver
 from tests.workload import Workload
 
 BUDGET_OPENED, PODS_GONE = "dev.nodemaintenance.budget.opened", "dev.nodemaintenance.pods.gone"
-PODS_ADDED = "dev.nodemaintenance.pods.came"
+PODS_ADDED = "dev.nodemaintenance.pods.added"
 PODSOURCE_COMMAND = [sys.executable, "-m", "eventing.podsource"]
 
 

@@ -463,7 +463,7 @@ def compare_with_run_progress(
 
 def test_progressed_run_explains_other_reply() -> None:
     """X-2: A run that now waits for another event, or for another node, explains a different reply."""
-    progress = RunProgress("node.cleared", "n2")
+    progress = RunProgress("node.prejobs_done", "n2")
     assert compare_with_run_progress(progress, "pause-pools", [build_run_reply(events.POOLS_PAUSED)], []) == [
         ("answer", True)
     ]

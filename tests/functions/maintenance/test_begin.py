@@ -141,7 +141,7 @@ def test_both_content_modes_are_accepted(functions: Functions, workload: Workloa
 
 @proves("NMO-19")
 def test_unknown_node_fails(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """NMO-19: for an unknown node, `begin` emits `maintenance.failed` and writes nothing."""
+    """NMO-19: for an unknown node, `begin` emits `maintenance.step_failed` and writes nothing."""
     item = workload.create_maintenance("nowhere")
 
     reply = functions.invoke("begin", build_added(item))

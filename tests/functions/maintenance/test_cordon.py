@@ -130,7 +130,7 @@ def test_uncordoned_node_is_cordoned_again(functions: Functions, workload: Workl
 
 @pytest.mark.parametrize("step", ["cordon", "taint", "evict"])
 def test_recreated_node_is_not_changed(functions: Functions, workload: Workload, audit: AuditLog, step: str) -> None:
-    """NMO-20, X-2: for a new node with the old name, the step emits `maintenance.failed` and writes nothing."""
+    """NMO-20, X-2: for a new node with the old name, the step emits `maintenance.step_failed` and writes nothing."""
     node = workload.take_node()
     item = workload.create_maintenance(node)
     event = dict(zip(("cordon", "taint", "evict"), run_and_collect_events(functions, item), strict=True))[step]
@@ -159,7 +159,7 @@ def run_and_collect_events(functions: Functions, item: Object) -> list[BaseCloud
 
 
 def test_deleted_node_fails_the_step(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """NMO-20: for a deleted node, `cordon` emits `maintenance.failed` with the node's name and writes nothing."""
+    """NMO-20: for a deleted node, `cordon` emits `maintenance.step_failed` with the node's name and writes nothing."""
     node = workload.take_node()
     item = workload.create_maintenance(node)
     begun_event = functions.run_begin(item)

@@ -164,7 +164,7 @@ def test_node_drained_is_emitted_again_after_recordon(functions: Functions, work
 
 
 def test_repeated_uncordon_fails(functions: Functions, workload: Workload, audit: AuditLog) -> None:
-    """Rule 9: if the node is uncordoned again after its second cordon, `evict` emits `maintenance.failed`."""
+    """Rule 9: if the node is uncordoned again after its second cordon, `evict` emits `maintenance.step_failed`."""
     node = workload.take_node()
     item = workload.create_maintenance(node)
     tainted_event = functions.run_until_tainted(item)

@@ -239,7 +239,7 @@ def test_deleted_node_gets_no_event(functions: Functions, workload: Workload, re
 
 @pytest.mark.usefixtures("clean_cluster")
 def test_failed_maintenance_is_pending_after_node_creation(functions: Functions, workload: Workload) -> None:
-    """NMO-19: a tick emits `maintenance.found` for a failed maintenance once its unknown node is created."""
+    """NMO-19: a tick emits `maintenance.pending` for a failed maintenance once its unknown node is created."""
     item = workload.create_maintenance(node := f"late-{workload.namespace}")
     failure_event = functions.invoke("begin", build_added(item))
     assert failure_event is not None
@@ -254,7 +254,7 @@ def test_failed_maintenance_is_pending_after_node_creation(functions: Functions,
 @proves("X-3")
 @pytest.mark.usefixtures("clean_cluster")
 def test_failed_maintenance_with_lease_is_pending(functions: Functions, workload: Workload) -> None:
-    """X-3, X-6: a tick emits `maintenance.found` for a failed maintenance that holds its lease already."""
+    """X-3, X-6: a tick emits `maintenance.pending` for a failed maintenance that holds its lease already."""
     node = workload.take_node()
     item = workload.create_maintenance(node)
     workload.client.create(leases.LEASES_PATH, leases.build_lease(node, item, datetime.now(timezone.utc)))
@@ -274,7 +274,7 @@ def test_failed_maintenance_with_lease_is_pending(functions: Functions, workload
 @pytest.mark.usefixtures("clean_cluster")
 @pytest.mark.parametrize("removed_field", ["finalizers", "annotations", "ownerReferences"])
 def test_removed_metadata_is_pending(functions: Functions, workload: Workload, removed_field: str) -> None:
-    """X-3: a tick emits `maintenance.found` for a maintenance with removed metadata, until `begin` restores it."""
+    """X-3: a tick emits `maintenance.pending` for a maintenance with removed metadata, until `begin` restores it."""
     item = workload.create_maintenance(workload.take_node())
     drained_event = functions.run_chain(item, "begin", "cordon", "taint", "evict")
     functions.invoke("status", drained_event)

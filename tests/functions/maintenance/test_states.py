@@ -389,7 +389,7 @@ def test_tick_replaces_lost_budget_event(functions: Functions, workload: Workloa
 @proves("X-3")
 @pytest.mark.parametrize("blocked_names", [["kept"], []], ids=["while waiting", "after success"])
 def test_tick_replaces_lost_pods_event(functions: Functions, workload: Workload, blocked_names: list[str]) -> None:
-    """Rule 11: if `pods.came` was lost, the event of a tick makes `evict` evict the new pod.
+    """Rule 11: if `pods.added` was lost, the event of a tick makes `evict` evict the new pod.
 
     The drain waits for a budget, or has succeeded already.
     """

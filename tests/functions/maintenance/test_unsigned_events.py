@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 POD_REFERENCE = {"namespace": "default", "name": "web", "uid": "1"}
 FORGED_EVENTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "maintenance.failed": (events.MAINTENANCE_STEP_FAILED, {"step": "cordon", "error": "call this number"}),
+    "maintenance.step_failed": (events.MAINTENANCE_STEP_FAILED, {"step": "cordon", "error": "call this number"}),
     "pods.evicted": (
         events.PODS_EVICTED,
         {"blocked": [{**POD_REFERENCE, "reason": "Forged"}], "error": "call this number"},

@@ -181,7 +181,7 @@ class UpgradeScenario:
     def run_steps(self, *steps: str) -> BaseCloudEvent:
         """Run the steps in order and return the last reply.
 
-        The first step gets a `run.found`, each other one the previous reply.
+        The first step gets a `run.check_pending`, each other one the previous reply.
         """
         event: BaseCloudEvent = self.build_event(events.RUN_CHECK_PENDING)
         for step in steps:

@@ -49,7 +49,7 @@ def test_early_deleted_run_restores_everything(upgrade: UpgradeScenario, count: 
 
 
 def find_orphan_events(upgrade: UpgradeScenario) -> dict[str, BaseCloudEvent]:
-    """Map the name of each orphaned node to the `run.ended` that a tick emits for it."""
+    """Map the name of each orphaned node to the `run.restore_pending` that a tick emits for it."""
     restore_events = [reply for reply in upgrade.resync_by_tick() if reply.get_type() == events.RUN_RESTORE_PENDING]
     return {str(reply.get_extension("node")): reply for reply in restore_events}
 
@@ -114,7 +114,7 @@ def test_deleted_run_keeps_earlier_pause(upgrade: UpgradeScenario) -> None:
 
 @proves("X-2", "MUT-44")
 def test_active_run_is_not_restored(upgrade: UpgradeScenario) -> None:
-    """Check that neither `run.ended` nor `run.completed` restores the pools of an active run."""
+    """Check that neither `run.restore_pending` nor `run.nodes_done` restores the pools of an active run."""
     upgrade.advance_to_jobs()
     edited = read_specs(upgrade)
     assert upgrade.run_step("restore-pools", events.RUN_RESTORE_PENDING) == ""
@@ -518,7 +518,7 @@ def test_tick_removes_labels_written_after_deletion(
 
 @proves("MUT-44", "X-2")
 def test_node_of_active_run_keeps_its_labels(upgrade: UpgradeScenario) -> None:
-    """Check that a `run.ended` for a node removes no labels if the node's run is active.
+    """Check that a `run.restore_pending` for a node removes no labels if the node's run is active.
 
     The tick that emitted it may have read the runs before that run began.
     """

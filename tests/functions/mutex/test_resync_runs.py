@@ -119,7 +119,7 @@ def test_deleted_released_node_is_found(upgrade: UpgradeScenario, recreate: bool
 
 @proves("MUT-22", "X-3")
 def test_target_with_changed_nodes_is_found(upgrade: UpgradeScenario) -> None:
-    """Check that a tick emits `target.found` only if the nodes of a target have changed."""
+    """Check that a tick emits `target.check_pending` only if the nodes of a target have changed."""
     upgrade.check_rule_and_target()
     assert events.TARGET_CHECK_PENDING not in list_tick_event_types(upgrade)
     upgrade.patch_node_labels(upgrade.nodes[1], {"role": "green"})
@@ -166,7 +166,7 @@ def test_tick_without_objects_emits_nothing(upgrade: UpgradeScenario) -> None:
 @pytest.mark.slow
 @proves("X-3")
 def test_tick_releases_node_after_other_maintenance(upgrade: UpgradeScenario, workload: Workload) -> None:
-    """Check that a tick emits `node.cleared` only while no maintenance of another requester holds the node.
+    """Check that a tick emits `node.prejobs_done` only while no maintenance of another requester holds the node.
 
     A maintenance that the run's own Job requested does not count.
     """

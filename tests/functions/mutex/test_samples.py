@@ -37,7 +37,7 @@ def test_documented_samples_are_valid_with_their_pools(upgrade: UpgradeScenario,
     upgrade.target = upgrade.administrator_client.get(build_path(TARGET_KIND, DEFAULT_NAMESPACE, "worker-example"))
     upgrade.run_config = upgrade.administrator_client.get(build_path(RUN_KIND, DEFAULT_NAMESPACE, "example"))
     upgrade.check_rule_and_target()
-    upgrade.functions.invoke("check-run", upgrade.build_event("dev.nodemaintenance.run.found"))
+    upgrade.functions.invoke("check-run", upgrade.build_event("dev.nodemaintenance.run.check_pending"))
     assert get_condition(upgrade.read_object(upgrade.run_config), "ConfigValidated")["status"] == "True"
     assert upgrade.administrator_client.get(build_pool_path("canary"))["spec"]["paused"] is False
     output = idle_cluster.kubectl("get", "numo", "-n", DEFAULT_NAMESPACE).stdout
