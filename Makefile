@@ -182,9 +182,10 @@ chaos: $(STAMP) ## inject faults during drains of twenty nodes, and check invari
 performance: $(STAMP) ## update docs/performance.md from the latest results of `make bench`
 	@$(BIN)/python -m bench.page
 
-lint: $(STAMP) ## check style and types
+lint: $(STAMP) ## check style, wording and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/python -m tests.wording
 	@$(BIN)/mypy
 
 build: $(STAMP) ## build the servers now instead of at their first use

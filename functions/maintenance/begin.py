@@ -1,7 +1,7 @@
 """Begin a maintenance: acquire the node's lease, count its pods, write finalizer, owner and counts in one patch.
 
-In: an added NodeMaintenance, or `maintenance.pending`. Out: `maintenance.begun`; `maintenance.restore_pending` for a successor
-that received the node and was then deleted.
+In: an added NodeMaintenance, or `maintenance.pending`. Out: `maintenance.begun`; `maintenance.restore_pending` for a
+successor that received the node and was then deleted.
 Touches: nodemaintenances get, list, patch, delete; nodes get, list; pods list; daemonsets get;
 poddisruptionbudgets get; leases get, create, patch in medik8s-leases.
 The step deletes no NodeMaintenance. It needs the right because the admission plugin

@@ -1,6 +1,7 @@
 """Evict pods for up to a second and report blocked ones; never wait for pods to end (NMO-5 to NMO-9, design rule 3).
 
-In: `node.tainted`, `budget.opened`, `pods.added`, `virt_launchers.wait_changed`, `pods.gone` and `pods.evicted` flagged `more`.
+In: `node.tainted`, `budget.opened`, `pods.added`, `virt_launchers.wait_changed`, `pods.gone` and `pods.evicted` flagged
+`more`.
 Out: `pods.evicted`, `node.drained`, `node.drifted`.
 Touches: nodemaintenances get; nodes get; pods get, list; pods/eviction create; poddisruptionbudgets list;
 daemonsets get; leases get in medik8s-leases.

@@ -4,7 +4,8 @@ The step also restores the node of a maintenance that has lost its lease to anot
 orphaned node, whose maintenance is already gone. This happens if a late write cordons the node again, or if a client
 removes the finalizer (design rule 12).
 
-In: an updated NodeMaintenance, `maintenance.restore_pending`. Out: `node.restored`, or `maintenance.pending` for the successor.
+In: an updated NodeMaintenance, `maintenance.restore_pending`. Out: `node.restored`, or `maintenance.pending` for the
+successor.
 Touches: nodemaintenances get, list, patch; nodes get, patch; leases get, delete in medik8s-leases;
 events list, create, patch in default.
 """

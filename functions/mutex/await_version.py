@@ -5,8 +5,8 @@ The step does not block: an update of the node triggers it, by reference. If tha
 control plane is updating to another version, the node is on hold. The record stores that as `heldAt`. After the hold
 the node has its full time again.
 
-In: `node.released`; an updated Node, by reference. Out: `node.upgraded`; `node.prejobs_done` if another client labelled the
-node again, but no event if that was within ten seconds of its release: then the condition reports it, and the tick
+In: `node.released`; an updated Node, by reference. Out: `node.upgraded`; `node.prejobs_done` if another client labelled
+the node again, but no event if that was within ten seconds of its release: then the condition reports it, and the tick
 retries; `node.done` if the node no longer exists; `run.halted` if the upgrade takes too long.
 Touches: mutexrunconfigs get, list; mutexrunconfigs/status patch; mutexrules get; nodes get; clusterversions get;
 events create in node-upgrade-mutex-operator.

@@ -1,8 +1,8 @@
 """Check that all objects named by a MutexRunConfig exist and are valid, then continue its run (MUT-30, MUT-3, MUT-48).
 
-In: an added or updated MutexRunConfig, `run.check_pending`. Out: `run.validated`, `run.restore_pending`, or the event that an active run
-waits for: `pools.claimed`, `pools.paused`, `nodes.labelled`, `job.due`, `node.prejobs_done`, `node.released`,
-`run.nodes_done`.
+In: an added or updated MutexRunConfig, `run.check_pending`. Out: `run.validated`, `run.restore_pending`, or the event
+that an active run waits for: `pools.claimed`, `pools.paused`, `nodes.labelled`, `job.due`, `node.prejobs_done`,
+`node.released`, `run.nodes_done`.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; mutextargets get; machineconfigpools list;
 nodes list.
 """

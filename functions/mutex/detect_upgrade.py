@@ -1,8 +1,8 @@
 """Detect an upgrade: the control plane is at the desired version, and a worker is older (MUT-2, MUT-31, MUT-32).
 
 A run with `pauseEarly` does not wait for the control plane in this step, but in `label-nodes` (C26). If claimed pools
-must be restored first, the step emits `run.restore_pending`. That is so if no upgrade is available, if the run config no longer
-names the pools, or if their selectors belong to a lost run.
+must be restored first, the step emits `run.restore_pending`. That is so if no upgrade is available, if the run config
+no longer names the pools, or if their selectors belong to a lost run.
 
 In: `run.validated`. Out: `upgrade.detected`, or `run.restore_pending` while pools must be restored first.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutextargets get; machineconfigpools list; nodes list;

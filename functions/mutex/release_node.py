@@ -5,8 +5,8 @@ control plane, which may be updating to another version (MUT-32). It then writes
 `released`, which holds only one node, and removes the labels. A node under maintenance waits until the maintenance
 ends, unless a Job of this run requested it.
 
-In: `node.prejobs_done`. Out: `node.released`; `pools.claimed` or `pools.paused` if another client changed a pool, but no
-event if it did so again within ten seconds: then the condition reports it, and the tick retries.
+In: `node.prejobs_done`. Out: `node.released`; `pools.claimed` or `pools.paused` if another client changed a pool, but
+no event if it did so again within ten seconds: then the condition reports it, and the tick retries.
 Touches: mutexrunconfigs get; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list; nodes get, patch;
 clusterversions get; nodemaintenances list.
 """

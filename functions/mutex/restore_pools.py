@@ -8,9 +8,9 @@ A pool or node that cannot be written does not keep other pools from being resto
 canary. The labels wait for all selectors, and the end of the run waits for everything. Pools that were restored before
 an error are recorded, and not changed again.
 
-A `run.restore_pending` that names a node concerns only that node, which carries labels of a run that no longer exists. Either a
-late write set them, or the MutexRunConfig was removed. Before it removes the labels, the step restores only pools of
-such runs.
+A `run.restore_pending` that names a node concerns only that node, which carries labels of a run that no longer exists.
+Either a late write set them, or the MutexRunConfig was removed. Before it removes the labels, the step restores only
+pools of such runs.
 
 In: `run.nodes_done`, `run.restore_pending`. Out: `run.restored`.
 Touches: mutexrunconfigs get, list, patch; mutexrunconfigs/status patch; mutexrules get; machineconfigpools list, patch;

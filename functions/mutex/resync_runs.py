@@ -1,13 +1,14 @@
 """Resync runs: emit the events that rules, targets and runs still wait for, and no others (X-3, MUT-22, MUT-30).
 
-Each tick checks all objects. It also emits `run.restore_pending` for a node with the label of a run that no longer exists, unless
-the node must keep it. A change of a pool, the ClusterVersion, a rule or a target continues the runs that wait for it.
-Work that another client has undone is repeated. Work in progress is left to its step and the tick. So is a pool that
-another client changes again within ten seconds.
+Each tick checks all objects. It also emits `run.restore_pending` for a node with the label of a run that no longer
+exists, unless the node must keep it. A change of a pool, the ClusterVersion, a rule or a target continues the runs that
+wait for it. Work that another client has undone is repeated. Work in progress is left to its step and the tick. So is a
+pool that another client changes again within ten seconds.
 
 In: a PingSource tick; `rule.checked`, `target.checked`, `run.restored`; an updated MachineConfigPool or ClusterVersion,
-by reference. Out: `rule.check_pending`, `target.check_pending`, `run.check_pending`, `run.validated`, `upgrade.detected`, `pools.claimed`,
-`pools.paused`, `nodes.labelled`, `job.due`, `node.prejobs_done`, `node.released`, `run.nodes_done`, `run.restore_pending`.
+by reference. Out: `rule.check_pending`, `target.check_pending`, `run.check_pending`, `run.validated`,
+`upgrade.detected`, `pools.claimed`, `pools.paused`, `nodes.labelled`, `job.due`, `node.prejobs_done`, `node.released`,
+`run.nodes_done`, `run.restore_pending`.
 Touches: mutexrunconfigs list; mutexrules list; mutextargets list; machineconfigpools list; nodes list;
 clusterversions get; jobs list; nodemaintenances list.
 """
@@ -44,7 +45,7 @@ PASS_STRATEGY = LatestStateStrategy(lambda hint: "all runs (tick)" if hint.get_t
 """Coalesces hints with hints and ticks with ticks, because a tick emits more events than a hint does."""
 HINT_KINDS = (None, "MachineConfigPool", "ClusterVersion")
 MAX_ORPHANS_PER_TICK = 25
-"""Maximum number of orphaned nodes for which a tick emits `run.restore_pending`; each costs an invocation of `restore-pools`."""
+"""Maximum number of orphaned nodes for which a tick emits `run.restore_pending`; each one invokes `restore-pools`."""
 ORPHAN_ROTATION = RoundRobin()
 UNKNOWN_UID = "unknown"
 """Placeholder for a uid that is missing in the label."""
@@ -94,7 +95,7 @@ def _select_orphans(orphans: list[Object], runs: list[Object], client: SyncClien
 
 
 def _build_orphan_event(node: Item, runs: list[Object], cause: BaseCloudEvent) -> BaseCloudEvent:
-    """Build the `run.restore_pending` of an orphaned node; of a run config that no longer exists only the uid is known."""
+    """Build the `run.restore_pending` of an orphaned node. A deleted run config is known only by its uid."""
     name, uid = node["metadata"]["name"], run_record.parse_run_config_uid(get_run_id(node)) or UNKNOWN_UID
     existing = next((ObjectReference.from_object(run) for run in runs if run["metadata"]["uid"] == uid), None)
     reference = existing or ObjectReference(API_VERSION, uid, uid, DEFAULT_NAMESPACE, RUN_KIND)

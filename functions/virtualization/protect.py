@@ -61,7 +61,7 @@ class BudgetTask(NamedTuple):
 
 
 def protect(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]:
-    """Create, update and delete budgets; return `virt_launchers.wait_changed` for each drained node with changed reasons to wait.
+    """Create, update and delete budgets, and report drained nodes whose virt-launcher pods wait for a different reason.
 
     Raises `Retry` if a write had no response and no event is returned; otherwise the tick retries.
     """

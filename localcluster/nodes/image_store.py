@@ -70,7 +70,7 @@ def _list_config_files(archive: tarfile.TarFile) -> list[str]:
 def _read_member(archive: tarfile.TarFile, name: str) -> bytes:
     file = archive.extractfile(name)
     if file is None:
-        raise LocalClusterError(f"image archive {archive.name} has no file {name}")
+        raise LocalClusterError(f"image archive {archive.name!r} has no file {name}")
     return file.read()
 
 

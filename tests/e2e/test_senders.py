@@ -81,10 +81,10 @@ def test_maintenances_of_every_group_succeed(authenticating_environment: E2eEnvi
     for uid in uids:
         await_ready(
             "the last reply",
-            lambda uid=uid: _get_senders(authenticating_environment, uid) >= OWN_SENDERS,
+            lambda uid=uid: _get_senders(authenticating_environment, uid) >= OWN_SENDERS,  # type: ignore[misc]
             [],
             TIMEOUT_SECONDS,
-        )  # type: ignore[misc]
+        )
         assert events.RESOURCE_ADDED in {
             entry.event.get_type() for entry in _read_recorded_of(authenticating_environment, uid)
         }

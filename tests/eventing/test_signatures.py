@@ -81,8 +81,8 @@ def test_changed_data_or_secret_invalidates_signature(monkeypatch: pytest.Monkey
     """X-2: Changed data, another secret or a missing signature makes an event invalid."""
     signed, unsigned = sign_event(build_event()), build_event()
     assert not has_valid_signature(
-        CloudEvent(signed.get_attributes(), {**(signed.get_data() or {}), "error": "forged"})
-    )  # type: ignore[dict-item]
+        CloudEvent(signed.get_attributes(), {**(signed.get_data() or {}), "error": "forged"})  # type: ignore[dict-item]
+    )
     with pytest.raises(InvalidSignature):
         require_valid_signature(unsigned)
 

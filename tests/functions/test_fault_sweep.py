@@ -84,7 +84,7 @@ OVERWRITTEN_CONDITIONS = {
 ADMINISTRATOR_REQUEST = ("run-job", "create jobs")
 """If the creation of a Job is refused, the run halts and an administrator must resume it."""
 RESYNC_REQUEST = ("restore-pools", "patch mutexrunconfigs")
-"""The run is recorded as finished but keeps its finalizer; `resync-runs` emits `run.restore_pending` at the next tick."""
+"""The run is recorded as finished and keeps its finalizer; the next tick emits `run.restore_pending`."""
 UNREPEATED_REPLIES = {("protect", "get nodes"), ("protect", "list nodemaintenances")}
 """The budget is written, so the next delivery finds nothing to do; at the tick `evict` reads the pods anyway."""
 DEADLINE_SECONDS = 20.0

@@ -120,8 +120,9 @@ def test_backoff_doubles_at_each_exit(
     backoffs = []
     for restarts in range(4):
         exited = restarter_fixture.await_record(
-            lambda record, count=restarts: record.restart_at is not None and record.restarts == count, server
-        )  # type: ignore[misc]
+            lambda record, count=restarts: record.restart_at is not None and record.restarts == count,  # type: ignore[misc]
+            server,
+        )
         assert exited.restart_at is not None
         backoffs.append(exited.restart_at - exited.exited_at)
 

@@ -157,7 +157,7 @@ def test_urgent_hints_are_rate_limited() -> None:
             await asyncio.sleep(0)
         await sink.wait_for(2)
         while sink.list_versions()[-1] != "39":
-            await sink.until(len(sink.received_events) + 1)
+            await sink.wait_for(len(sink.received_events) + 1)
 
     run_with_sender(sink, script)
 

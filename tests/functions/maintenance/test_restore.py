@@ -456,7 +456,7 @@ def test_deleted_successor_restores_node(
 @proves("X-7")
 @pytest.mark.parametrize("removal", ["before begin", "during begin"])
 def test_vanished_successor_restores_node(functions: Functions, workload: Workload, removal: str) -> None:
-    """X-7: if the successor vanished, `begin` emits `maintenance.restore_pending`, and the node is restored without a tick.
+    """X-7: if the successor vanished, `begin` emits `maintenance.restore_pending`; the node needs no tick.
 
     The API server may ignore a finalizer that is written during a deletion.
     """

@@ -128,7 +128,7 @@ def test_crd_rejects_invalid_run_config(upgrade: UpgradeScenario, spec: Object) 
 
 
 def test_deleted_run_config_with_active_run_gets_run_ended(upgrade: UpgradeScenario) -> None:
-    """MUT-51: The update event of a run config that is being deleted during a run gets the reply `run.restore_pending`."""
+    """MUT-51: If a run config is deleted during a run, the reply to its update event is `run.restore_pending`."""
     upgrade.advance_to_jobs()
     upgrade.administrator_client.run(
         upgrade.administrator_client.api.request("DELETE", build_object_path(upgrade.run_config))

@@ -294,7 +294,7 @@ def test_tolerations_match_as_in_the_scheduler(toleration: Object, tolerates_tai
 
 
 @pytest.mark.parametrize(
-    ("seconds_since_first", "seconds_since_last", "is_backing_off"),
+    ("seconds_since_first", "seconds_since_last", "expected"),
     [
         (9, 9, True),
         (10, 10, False),
@@ -315,7 +315,7 @@ def test_tolerations_match_as_in_the_scheduler(toleration: Object, tolerates_tai
     ],
 )
 def test_backoff_of_repeated_corrections_grows(
-    seconds_since_first: int, seconds_since_last: int, is_backing_off: bool
+    seconds_since_first: int, seconds_since_last: int, expected: bool
 ) -> None:
     """Rule 9: the backoff is as long as the repetition has lasted, between ten seconds and a minute.
 
@@ -326,7 +326,7 @@ def test_backoff_of_repeated_corrections_grows(
         for name, seconds in (("firstTimestamp", seconds_since_first), ("lastTimestamp", seconds_since_last))
     }
 
-    assert is_backing_off(event, CORDONED_AT) is is_backing_off
+    assert is_backing_off(event, CORDONED_AT) is expected
     assert not is_backing_off(None, CORDONED_AT)
 
 
