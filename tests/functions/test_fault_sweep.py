@@ -335,8 +335,8 @@ def get_next_delivery(event: BaseCloudEvent) -> BaseCloudEvent:
 def find_problems(bench: FaultBench, name: str, request: str) -> Iterator[str]:
     """Make this request of a scenario fail in each way, and yield each problem with the step's answers.
 
-    While work remains, the next delivery meets the next fault; the last delivery meets none. After a refusal the
-    scenario is prepared again, because the step must report each refusal by itself.
+    While work remains, the next delivery meets the next fault; the last delivery meets none. A fault that causes a
+    problem only after others is repeated in a newly prepared scenario, where no earlier failure can hide it.
     """
     baseline, remaining_faults = bench.get_baseline(name), list(FAULTS)
     while remaining_faults:
@@ -352,11 +352,12 @@ def find_problems(bench: FaultBench, name: str, request: str) -> Iterator[str]:
                 state = read_end_state(workload)
                 if not failed_requests:  # the earlier deliveries did this part already
                     break
-                failed.append(remaining_faults.pop(0))
-                if problem := find_problem(name, request, kind, baseline, responses[-1], state):
-                    yield f"{request}, {kind}: {problem}: {responses[-1]}"
-                if kind in REFUSALS:
+                problem = find_problem(name, request, kind, baseline, responses[-1], state)
+                if problem and failed:  # an earlier failure may hide this one: prepare the scenario again for it
                     break
+                failed.append(remaining_faults.pop(0))
+                if problem:
+                    yield f"{request}, {kind}: {problem}: {responses[-1]}"
             responses.append(bench.deliver(name, get_next_delivery(event)))
             if (name, strip_number(request)) == RESYNC_REQUEST:
                 restore_event = workload.functions.invoke("resync-runs", build_tick())
