@@ -93,7 +93,7 @@ def label_cpu(event: BaseCloudEvent, client: SyncClient) -> list[BaseCloudEvent]
         return []
     own_nodes = [node for node in snapshot.page.nodes if node["metadata"]["name"] in snapshot.capability_input.nodes]
     record_problems(filter(None, map(node_patch.find_skip_problem, own_nodes)), client)
-    result = client.run(patch_labels(client.api, snapshot.page.nodes, lambda node: _select_labels(node, snapshot)))
+    result = client.run(patch_labels(client.api, snapshot.page, lambda node: _select_labels(node, snapshot)))
     if result.patched_count:
         log.info("labelled %s with CPU models and features", format_count(result.patched_count, "node"))
     _report_unknown_nodes(event, snapshot.capability_input, client)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from kube.client.api import JSON_PATCH, Api
 from kube.client.api_errors import ApiError, Conflict, NotFound, Unavailable
 from kube.client.deadline import has_time
+from kube.cpu.lookup import Page, read_node
 from kube.cpu.node_patch import Node, build_labels_patch
 from kube.nodes import build_node_path
 from kube.paths import Object
@@ -29,19 +30,20 @@ class LabelResult(NamedTuple):
     error: str
 
 
-async def patch_labels(api: Api, nodes: Sequence[Object], desired_labels: DesiredLabels) -> LabelResult:
-    """Patch the nodes whose labels differ.
+async def patch_labels(api: Api, page: Page, desired_labels: DesiredLabels) -> LabelResult:
+    """Patch the nodes of a page whose labels differ; if the page is outdated, read each of them again first.
 
     A rejected patch is logged. It does not stop the other patches, and it does not trigger another pass.
     """
-    differing = [(node, operations) for node in nodes if (operations := _build_patch(node, desired_labels))]
+    differing = [node for node in page.nodes if _build_patch(node, desired_labels)]
     outcomes: list[bool | BaseException] = []
     for start in range(0, len(differing), BATCH_SIZE):
         if start and not has_time(MIN_BATCH_SECONDS):
             break
         batch = differing[start : start + BATCH_SIZE]
-        outcomes += await asyncio.gather(*(_patch_node(api, *change) for change in batch), return_exceptions=True)
-    for (node, _), outcome in zip(differing, outcomes, strict=False):
+        patches = (_patch_node(api, node, desired_labels, is_outdated=page.is_outdated) for node in batch)
+        outcomes += await asyncio.gather(*patches, return_exceptions=True)
+    for node, outcome in zip(differing, outcomes, strict=False):
         if isinstance(outcome, ApiError):
             fields = {"reconciler kind": "Node", "name": node["metadata"]["name"]}
             log.error("cannot label a node: %s", outcome.message, extra={"fields": fields})
@@ -56,14 +58,19 @@ async def patch_labels(api: Api, nodes: Sequence[Object], desired_labels: Desire
     )
 
 
-async def _patch_node(api: Api, node: Object, operations: list[Object]) -> bool:
-    """Patch one node and return whether the node exists.
+async def _patch_node(api: Api, node: Object, desired_labels: DesiredLabels, *, is_outdated: bool) -> bool:
+    """Patch one node and return whether it was patched; it may no longer exist, or no longer differ.
 
     Raises `ApiError`; `Unavailable` if a retry may succeed. A conflict counts as `Unavailable`: the other writer may
     have used a newer ConfigMap, so only a pass that reads all inputs again can compute the labels.
     """
+    name = node["metadata"]["name"]
+    current_node = await read_node(api, name) if is_outdated else node
+    operations = _build_patch(current_node, desired_labels) if current_node else []
+    if not operations:
+        return False
     try:
-        await api.patch(build_node_path(node["metadata"]["name"]), operations, JSON_PATCH)
+        await api.patch(build_node_path(name), operations, JSON_PATCH)
     except Conflict as error:
         raise Unavailable(error.status, "another client changed the node at the same time") from error
     except NotFound:

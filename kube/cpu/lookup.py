@@ -20,10 +20,16 @@ PAGE_SIZE = 100
 
 
 class Page(NamedTuple):
-    """Some nodes (metadata only), and the token of the next page, "" after the last page."""
+    """Some nodes (metadata only), and the token of the next page, "" after the last page.
+
+    Attributes:
+        is_outdated: Whether the nodes may have changed since. The API server reads all pages of a list in the state of
+            the first page (API concepts, "retrieving large results sets in chunks").
+    """
 
     nodes: list[Object]
     continue_token: str
+    is_outdated: bool
 
 
 async def list_capability_configmaps(api: Api, namespace: str) -> list[Object]:
@@ -72,4 +78,10 @@ async def _request_page(api: Api, continue_token: str, *, managed_only: bool) ->
         continue_token=continue_token,
         accept=METADATA_ONLY,
     )
-    return Page(node_list["items"] or [], node_list["metadata"].get("continue") or "")
+    return Page(node_list["items"] or [], node_list["metadata"].get("continue") or "", bool(continue_token))
+
+
+async def read_node(api: Api, name: str) -> Object | None:
+    """Return the current metadata of a node, or None if it does not exist."""
+    found = await api.list(NODES_PATH, field_selector=f"metadata.name={name}", accept=METADATA_ONLY)
+    return next(iter(found["items"] or []), None)

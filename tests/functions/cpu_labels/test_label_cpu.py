@@ -498,6 +498,26 @@ def test_node_is_read_again_after_conflict(scenario_with_faults: CpuLabelScenari
     assert fault_proxy.request_counts["patch nodes"] == 3
 
 
+@proves("X-6", "OSV-38")
+def test_node_changed_after_first_page_is_labelled_without_conflict(
+    scenario: CpuLabelScenario, workload: Workload, audit: AuditLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that the second page is labelled in its current state, not in the state of the first page."""
+    assert all(workload.take_node() for _ in range(2))
+    node = split_nodes_into_two_pages(scenario, monkeypatch)[-1]
+    scenario.replace_capabilities({node: HASWELL_CAPABILITIES})
+    second_page = scenario.functions.invoke("label-cpu", build_reference_event())
+    assert second_page is not None
+
+    scenario.patch_labels(node, {FOREIGN_LABEL: "true"})
+    first_response = scenario.functions.post("label-cpu", second_page)
+    second_response = scenario.functions.post("label-cpu", second_page)
+
+    assert (first_response.status_code, second_response.status_code) == (204, 204)
+    assert f"{MODEL_LABEL_PREFIX}Haswell" in scenario.list_cpu_labels(node)
+    assert list_patched_nodes(audit) == [node]
+
+
 @proves("X-6")
 def test_labels_after_conflict_come_from_latest_configmaps(
     scenario_with_faults: CpuLabelScenario, fault_proxy: FaultProxy
