@@ -12,7 +12,7 @@ from kube.paths import Object
 from tests.chain.environment import ChainEnvironment, has_succeeded
 from tests.machine_speed import is_below_scaled_limit
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 DRAIN_COUNT, ROUND_COUNT = 7, 3
 """Enough drains to detect a regression; `make bench` measures precisely."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from kube.client.api import Api
 from kube.client.sync_client import SyncClient
 from kube.paths import Object
 
+MAX_ACTION_SECONDS = 60.0
+
 
 @contextmanager
 def run_before_request(
@@ -21,17 +24,25 @@ def run_before_request(
 ) -> Iterator[None]:
     """Hold back the first request with this method and `path` until `action` has returned; other requests pass.
 
-    `action` runs in its own thread, so it may use the same client. If `after_path` is set, `action` waits until a
+    `action` runs in its own thread, so it may use the same client. The block ends after `action` has, even if the
+    function's deadline passed before. If `after_path` is set, `action` waits until a
     request for that path was answered, because concurrent requests may arrive in any order.
     """
     send_request, is_pending, responded = client.api.request, [True], asyncio.Event()
+    returned = threading.Event()
+
+    def run_action() -> None:
+        try:
+            action()
+        finally:
+            returned.set()
 
     async def request(verb: str, where: str, **more: Any) -> Object:
         if (verb, where) == (method, path) and is_pending:
             is_pending.clear()
             if after_path:
                 await responded.wait()
-            await asyncio.to_thread(action)
+            await asyncio.to_thread(run_action)
         response = await send_request(verb, where, **more)
         if where == after_path:
             responded.set()
@@ -41,6 +52,7 @@ def run_before_request(
         patched.setattr(client.api, "request", request)
         yield
     assert not is_pending, f"no {method} request for {path} was sent"
+    assert returned.wait(MAX_ACTION_SECONDS)
 
 
 @contextmanager
